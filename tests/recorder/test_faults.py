@@ -1,6 +1,7 @@
 """Real recorders with real workers, disturbed the way the world disturbs them."""
 
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -20,8 +21,11 @@ import pytest
 
 from tape2048.errors import BusyError, DiskFullError, RecorderError, StartError, StorageError
 from tape2048.formats.session import STEP_DTYPE
+from tape2048.jit.compiler import private_dir
+from tape2048.ntuple.network import save_network
 from tape2048.session.session import sessions
 from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.replay.replay import replay_session
 
 from .checks import (
     assert_all_published,
@@ -35,6 +39,7 @@ from .checks import (
     run_table,
 )
 from .disks import tmpfs
+from .ntuple_training import slow
 from .processes import (
     Recorder,
     Recorders,
@@ -340,6 +345,29 @@ def test_workers_that_die_at_once_end_it(recorders: Recorders, root: Path, tmp_p
     assert "broken on purpose" in recorder.stderr
     assert recorder.error["message"].endswith("ended: exit status 1"), "nobody plays its games again"
     assert recorder.count("another starts in") == 7, "none after the eighth"
+
+
+def test_a_network_that_is_overwritten_costs_no_game(
+    recorders: Recorders, root: Path, tmp_path: Path
+) -> None:
+    """Workers map one table. What is played after it changed is played again, from a new one."""
+    save_network(slow.random_network("012345", dtype=np.int16), tmp_path / "network")
+    source = hashlib.sha256((tmp_path / "network").read_bytes()).hexdigest()
+    table = private_dir("networks", source) / "table"
+    player = {"player": "ntuple", "player_args": {"weights": str(tmp_path / "network")}}
+    try:
+        recorder = recorders.start_recording(workers=2, **player)
+        table.chmod(0o600)
+        with table.open("r+b") as file:
+            file.write(np.random.default_rng(1).bytes(30_000_000))
+        recorder.wait_for_event("the shared table of a network has changed since it was loaded")
+        rows = recorder.next_status()["recorded_rows"]
+        recorder.wait_for_status(lambda status: status["recorded_rows"] > rows + 20_000)
+        recorder.stop()
+        for path in sessions(root):
+            assert replay_session(path).findings == ()
+    finally:
+        shutil.rmtree(table.parent)
 
 
 @pytest.mark.root

@@ -17,6 +17,7 @@ from tape2048.base.resources import ram_available
 from tape2048.critic.ntuple.critic import GameBoards, GameSource, split_games
 from tape2048.errors import ConfigError
 from tape2048.formats.session import TOP_TILE
+from tape2048.ntuple.placed import check_tables
 from tape2048.players import PlayedBy, player_text
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded
@@ -85,6 +86,7 @@ def play_in_threads(
                     progress(done, games)
         finally:
             stop.set()  # threads end after their chunk
+    check_tables()
     moves, cpu_s = zip(*(each.result() for each in running), strict=True)
     return sum(moves), sum(cpu_s)
 

@@ -114,6 +114,7 @@ class Replay(msgspec.Struct, frozen=True):
 
 def replay_session(path: Path, *, progress: Callable[[int, int], object] | None = None) -> Replay:
     """Replay every run of a session on all cores, and compare."""
+    from tape2048.ntuple.placed import check_tables
     from tape2048.tape.reader import game_pieces
 
     session = Session.open(path)
@@ -134,6 +135,7 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
             done += int(session.runs["rows"][piece].sum())
             if progress is not None:
                 progress(done, len(session))
+    check_tables()
     if differing > len(said):
         said.append(f"{differing - len(said)} more runs came out differently")
     return Replay(len(session.runs), tuple(Finding.of(ReplayError(text, path=path)) for text in said))

@@ -56,8 +56,10 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec, channel: Channel, shared: Shared) -> None:
         # The compiler is imported here, so that a failure to import it is reported.
+        from tape2048.ntuple.placed import check_tables
         from tape2048_recorder.game import loop, rng
 
+        self._check_tables = check_tables
         self._loop = loop
         self._game_seeds = rng.game_seeds
         self._config = RecorderConfig(**spec.settings)
@@ -197,6 +199,7 @@ class Worker:
         buffer = self._buffer
         if not buffer.rows_finished:
             return
+        self._check_tables()  # games of a damaged table are never written
         written = self._write_block()
         if written is None:
             self._finished_dropped += len(buffer.runs)

@@ -2,14 +2,17 @@
 
 Reading a network of 0.5 GB takes seconds and 0.5 GB of memory. Therefore the first process writes the
 reordered table to ``tape2048/networks/<SHA-256 of the network's file>/table`` in the cache directory
-(:func:`tape2048.jit.compiler.cache_base`), and every process maps this file read-only. The kernel maps it in
+(:func:`tape2048.jit.compiler.private_dir`), and every process maps this file read-only. The kernel maps it in
 huge pages if the file system supports it (ext4 since Linux 6.16, xfs); with small pages, a player is 3 to 10%
 slower.
 
 The file is the table, a JSON object about it, the length of this object (``u32``), and the CRC-32C of all
-before (``u32``). Each process verifies the checksum, which takes 0.05 s for 0.5 GB, and replaces a damaged
-file. If the directory is missing, read-only or full, or belongs to another user, the process reads the
-network into its own memory.
+before (``u32``). Each process verifies the length and the checksum, which takes 0.05 s for 0.5 GB, and
+replaces a damaged file. If the directory is missing, read-only or full, or belongs to another user, the
+process reads the network into its own memory.
+
+A process that overwrites the file in place changes the moves of every player that maps it. The file is
+therefore read-only, and :func:`check_tables` notices changes: a worker calls it before it hands over games.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import struct
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,11 +33,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048.errors import TapeError
+from tape2048.errors import ChecksumError, TapeError
 from tape2048.io.bulk_read import allocate
 from tape2048.io.durable import new_file, write_all
 from tape2048.io.reading import crc32c, map_path, prefer_huge_pages
-from tape2048.jit.compiler import cache_base, drop_oldest, locked
+from tape2048.io.safetensors import HEADER_END_MAX
+from tape2048.jit.compiler import drop_oldest, locked, private_dir
 from tape2048.ntuple.network import (
     Network,
     NetworkLayout,
@@ -55,7 +61,6 @@ NETWORKS_KEPT_MAX = 4
 _FREE_BYTES_MIN = 1 << 30  # left on the disk by a kept table
 
 _END = struct.Struct("<II")
-_OTHERS_MAY_WRITE = 0o022
 
 
 class _About(msgspec.Struct, frozen=True):
@@ -131,37 +136,88 @@ def load_placed(name: str) -> PlacedNetwork:
         return _kept(directory, source) or PlacedNetwork.of(stored.expanded())
 
 
+def check_tables() -> None:
+    """Check that no shared table of this process has changed since it was loaded; it takes a microsecond.
+
+    Raises:
+        ChecksumError: one has changed. Moves that were chosen since then may be wrong.
+    """
+    for table in _mapped[:]:
+        if (data := table.data()) is None:
+            _mapped.remove(table)
+        else:
+            table.check(data)
+
+
+class _Mapped:
+    """A shared table that this process maps: its file as it was before the checksum was verified."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._state = path, _state_of(path)
+
+    def verify(self, data: npt.NDArray[np.uint8], checksum: int) -> bool:
+        """Compare the checksum of the mapped file; add the table to those of this process if it is right."""
+        self.data, self._checksum = weakref.ref(data), checksum
+        if is_right := crc32c(data[:-4].data) == checksum:
+            _mapped.append(self)
+        return is_right
+
+    def check(self, data: npt.NDArray[np.uint8]) -> None:
+        # Each write changes the time of the file. So does a removal, after which the checksum is still right.
+        if (state := _state_of(self._path)) == self._state:
+            return
+        is_cut = state[:2] == self._state[:2] and state[2] < len(data)  # touching its end is SIGBUS
+        if is_cut or crc32c(data[:-4].data) != self._checksum:
+            raise ChecksumError(
+                "the shared table of a network has changed since it was loaded; later moves can be wrong",
+                path=self._path,
+                hint="Find the program that writes to this file. The next start makes the table again.",
+            )
+        self._state = state
+
+
+_mapped: list[_Mapped] = []
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
+
+
 def _directory(source: str) -> Path | None:
-    base = cache_base()
-    if base is None:
-        return None
-    directory = base / "tape2048/networks" / source
     with contextlib.suppress(OSError):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = [path.stat() for path in (directory, *directory.parents[:3])]
-        if all(one.st_uid == os.geteuid() and not one.st_mode & _OTHERS_MAY_WRITE for one in found):
-            return directory
+        return private_dir("networks", source)
     return None
 
 
 def _kept(directory: Path, source: str) -> PlacedNetwork | None:
     try:
+        mapped = _Mapped(directory / "table")
         data = map_path(directory / "table")
         prefer_huge_pages(data)
         length, checksum = _END.unpack(data[-_END.size :].tobytes())
-        if crc32c(data[:-4].data) != checksum:
-            return None
         end = len(data) - _END.size
+        if length > min(end, HEADER_END_MAX):
+            return None
         about = msgspec.json.decode(data[end - length : end].tobytes(), type=_About)
         layout = NetworkLayout.of(about.tuples, about.stages)
-    except (TapeError, struct.error, msgspec.MsgspecError):
+        scales = np.array(about.scales, np.float32)
+    except (TapeError, ValueError, struct.error, msgspec.MsgspecError):
         return None
-    if about.source != source or about.positions != positions_of(layout):
+    if (
+        about.source != source
+        or about.positions != positions_of(layout)
+        or scales.shape != (layout.stage_count, len(layout.tuples))
+        or end - length != 2 * layout.entries  # before the checksum, which takes minutes for a terabyte
+        or not mapped.verify(data, checksum)
+    ):
         return None
     with contextlib.suppress(OSError):  # a read-only directory
         os.utime(directory)
-    table, scales = data[: end - length].view(np.int16), np.array(about.scales, np.float32)
-    return PlacedNetwork(layout, table, scales, about.facts, directory)
+    return PlacedNetwork(layout, data[: end - length].view(np.int16), scales, about.facts, directory)
 
 
 def _keep(stored: StoredNetwork, directory: Path, source: str) -> None:
@@ -184,3 +240,4 @@ def _keep(stored: StoredNetwork, directory: Path, source: str) -> None:
         text = msgspec.json.encode(about)
         text += struct.pack("<I", len(text))
         write_all(fd, text + struct.pack("<I", crc32c(text, checksum)))
+        os.fchmod(fd, stat.S_IRUSR)

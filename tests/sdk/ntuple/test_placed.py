@@ -1,10 +1,14 @@
 """Networks that processes share: a damaged or foreign table is never used, and a missing one costs time."""
 
 import errno
+import gc
 import os
 import shutil
+import stat
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +16,12 @@ import numpy as np
 import pytest
 from tests.recorder.processes import PATIENCE_S
 
+from tape2048.errors import ChecksumError
+from tape2048.io.reading import crc32c
+from tape2048.jit import compiler
 from tape2048.ntuple import placed
 from tape2048.ntuple.network import load_network, save_network
-from tape2048.ntuple.placed import PlacedNetwork, load_placed
+from tape2048.ntuple.placed import PlacedNetwork, check_tables, load_placed
 from tape2048_recorder.players.options import make_player, player_sha256
 
 from ...recorder.ntuple_training import slow
@@ -51,6 +58,11 @@ def table_of(cache: Path) -> Path:
     return path
 
 
+def rewrite(path: Path, data: bytes) -> None:
+    path.chmod(0o600)
+    path.write_bytes(data)
+
+
 def test_a_table_is_expanded_once(cache: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = load_placed(name)
     assert found.kept == table_of(cache).parent
@@ -67,16 +79,70 @@ def test_an_edited_table_is_replaced(cache: Path, name: str, at: int) -> None:
     whole = path.read_bytes()
     damaged = bytearray(whole)
     damaged[at] ^= 4
-    path.write_bytes(damaged)
+    rewrite(path, damaged)
     assert same(load_placed(name), name)
     assert path.read_bytes() == whole
+
+
+def _cut(path: Path, whole: bytes) -> None:
+    """Leave an end that is right of less than it describes."""
+    (length,) = struct.unpack("<I", whole[-8:-4])
+    end = whole[:4096] + whole[-8 - length : -4]
+    rewrite(path, end + struct.pack("<I", crc32c(end)))
+
+
+def _grow(path: Path, whole: bytes) -> None:
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.seek(1 << 40)
+        file.write(whole[-4096:])
+
+
+@pytest.mark.parametrize("damage", [_cut, _grow])
+def test_a_table_of_another_length_is_replaced_at_once(
+    cache: Path, name: str, damage: Callable[[Path, bytes], None]
+) -> None:
+    load_placed(name)
+    path = table_of(cache)
+    whole, begin = path.read_bytes(), time.monotonic()
+    damage(path, whole)
+    assert same(load_placed(name), name)
+    assert path.read_bytes() == whole
+    assert time.monotonic() - begin < 10
+
+
+def test_a_table_that_changes_while_it_is_used(cache: Path, name: str) -> None:
+    loaded = load_placed(name)
+    path = table_of(cache)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o400
+    path.chmod(0o600)
+    check_tables()  # a change of the mode is none of the content
+    with path.open("r+b") as file:
+        file.seek(100_000)
+        file.write(b"!")
+    with pytest.raises(ChecksumError, match="has changed since it was loaded") as caught:
+        check_tables()
+    assert caught.value.path == str(path)
+    os.truncate(path, 4096)  # from here on, reading its end is SIGBUS
+    with pytest.raises(ChecksumError):
+        check_tables()
+    del loaded, caught
+    gc.collect()  # the errors' frames
+    check_tables()
+
+
+def test_a_table_that_is_removed_stays_as_it_is(cache: Path, name: str) -> None:
+    loaded = load_placed(name)
+    shutil.rmtree(cache)
+    check_tables()
+    assert same(loaded, name)
 
 
 @pytest.mark.parametrize("size", [0, 3, 8, 4096, -1])
 def test_a_truncated_table_is_replaced(cache: Path, name: str, size: int) -> None:
     load_placed(name)
     path = table_of(cache)
-    path.write_bytes(path.read_bytes()[:size])
+    rewrite(path, path.read_bytes()[:size])
     assert same(load_placed(name), name)
     assert same(load_placed(name), name)
 
@@ -88,7 +154,7 @@ def test_the_table_of_another_network_is_replaced(cache: Path, name: str, tmp_pa
     theirs = table_of(cache)
     ours = load_placed(name).kept
     assert ours is not None
-    shutil.copy(theirs, ours / "table")
+    rewrite(ours / "table", theirs.read_bytes())
     assert same(load_placed(name), name)
 
 
@@ -129,7 +195,7 @@ def _full_after_all(cache: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_home(cache: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(placed, "cache_base", lambda: None)
+    patch.setattr(compiler, "cache_base", lambda: None)
 
 
 @pytest.mark.parametrize(
