@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tape2048.errors import NotRunningError, RecorderError
 from tape2048_recorder.status.report import (
-    Process,
     Snapshot,
     judge,
     read_owned,
@@ -39,7 +38,7 @@ class Running(contextlib.AbstractContextManager["Running"]):
         self._out_dir = out_dir
         if instance is None:
             found = snapshots(out_dir)
-            alive = [snapshot.instance for snapshot in found if snapshot.process.is_there]
+            alive = [each.instance for each in found if each.process.is_there or judge(each).running]
             names = alive if len(found) > 1 else [found[0].instance]
             if len(names) != 1:
                 raise RecorderError(
@@ -55,6 +54,9 @@ class Running(contextlib.AbstractContextManager["Running"]):
         self.process = snapshot.process
         if verdict.state == "stopped" or verdict.age_s < 0:
             raise self._not_running(verdict.text)
+        if not self.process.is_local and verdict.state != "stale":
+            hint = f"Run the command on {snapshot.host}, in the recorder's container if it has one."
+            raise RecorderError(verdict.text, path=out_dir, hint=hint)
         try:
             self._pidfd = os.pidfd_open(self.process.pid)
         except ProcessLookupError:
@@ -66,7 +68,7 @@ class Running(contextlib.AbstractContextManager["Running"]):
                 hint=f"kill -TERM {self.process.pid} drains it",
             ) from error
         # The file's pid may belong to another process by now; from here on it cannot be reused.
-        if Process.of(self.process.pid) != self.process:
+        if not self.process.is_there:
             self.close()
             raise self._not_running(verdict.text)
         if (uid := _uid_of(self.process.pid)) != owner:  # whom the file's owner may not signal

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -209,10 +210,14 @@ _SUFFIX = ".status.json"
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process by its pid and start time (clock ticks since boot), which together are unique."""
+    """A process by its pid and start time (clock ticks since boot), together unique in its ``space``.
+
+    The space is a boot of a machine and a pid namespace, as of a container. It is empty where unknown.
+    """
 
     pid: int
     start_ticks: int
+    space: str = ""
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
@@ -221,12 +226,26 @@ class Process(msgspec.Struct, frozen=True):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return None
-        return None if fields[0] in {"Z", "X"} else cls(pid, int(fields[19]))
+        return None if fields[0] in {"Z", "X"} else cls(pid, int(fields[19]), _space())
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its pid is one of this process's space. Others can be neither seen nor signalled."""
+        return self.space in {"", _space()}
 
     @property
     def is_there(self) -> bool:
-        """Whether it is alive."""
-        return Process.of(self.pid) == self
+        """Whether it is local and alive."""
+        found = Process.of(self.pid) if self.is_local else None
+        return found is not None and found.start_ticks == self.start_ticks
+
+
+def _space() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -360,21 +379,27 @@ def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:
 
 
 def judge(snapshot: Snapshot) -> Verdict:
-    """Derive the present state from a snapshot."""
+    """Derive the present state from a snapshot.
+
+    A recorder in another container or on another host is judged by the time of writing alone.
+    """
     process, status = snapshot.process, snapshot.status
-    is_there = process.is_there
+    is_there, is_local = process.is_there, process.is_local
     # While the process lives, its monotonic clock is ours too, and cannot be set.
-    age_s = time.monotonic() - snapshot.monotonic_s
+    age_s = time.monotonic() - snapshot.monotonic_s if is_there else time.time() - snapshot.written_at
     if is_there and age_s < 0:
         text = f"stale (written {-age_s:,.0f} s in the future; pid {process.pid} is not its recorder)"
         return Verdict("stale", running=False, age_s=age_s, text=text)
-    age_s = age_s if is_there else max(time.time() - snapshot.written_at, 0.0)
+    age_s = max(age_s, 0.0) if is_local else abs(age_s)  # a clock that is fast must not hide an end
     why = f" ({status.why})" if status.why else ""
     if status.state == "stopped":
         return Verdict("stopped", running=False, age_s=age_s, text=f"stopped {age_s:,.0f} s ago{why}")
-    if is_there and age_s < STALE_S:
+    if age_s < STALE_S and (is_there or not is_local):
         state = "draining" if status.ending else status.state
-        return Verdict(state, running=not status.ending, age_s=age_s, text=f"{state}{why}")
+        where = "" if is_local else f" on {snapshot.host}; it cannot be signalled from here"
+        return Verdict(state, running=not status.ending, age_s=age_s, text=f"{state}{why}{where}")
     fate = "is there and does not answer" if is_there else "is gone"
+    if not is_local and snapshot.host != platform.node():
+        fate = f"on {snapshot.host} cannot be seen from here, whose clock may differ"
     text = f"stale (last written {age_s:,.0f} s ago; pid {process.pid} {fate})"
     return Verdict("stale", running=False, age_s=age_s, text=text)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from tape2048.errors import NotRunningError, RecorderError, StorageError
@@ -95,6 +96,22 @@ def test_only_the_writer_is_signalled(root: Path, victim: subprocess.Popen[bytes
         Running(root, "default")
     assert caught.value.path == str(path)
     assert caught.value.hint
+
+
+def test_a_recorder_elsewhere_is_not_signalled(root: Path, victim: subprocess.Popen[bytes]) -> None:
+    path = status_path(root, "default")
+    path.parent.mkdir()
+    elsewhere = msgspec.structs.replace(Process.of(victim.pid), space="boot pid:[1]")
+    for instance in (None, "default"):
+        StatusFile(path).write(snapshot_now(process=elsewhere, host="there"))
+        with pytest.raises(
+            RecorderError, match="recording on there; it cannot be signalled from here"
+        ) as caught:
+            Running(root, instance)
+        assert str(caught.value.hint).startswith("Run the command on there")
+        StatusFile(path).write(snapshot_now(process=elsewhere, host="there", age_s=60.0))
+        with pytest.raises(NotRunningError, match="cannot be seen from here"):
+            Running(root, instance)
 
 
 def test_a_file_from_the_future_names_no_recorder(root: Path, victim: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -167,6 +168,41 @@ def test_a_status_of_a_dead_process_is_judged(fields: dict[str, Any], age_s: flo
     verdict = judge(snapshot_now(process=process, age_s=age_s, status=status_now(**fields)))
     assert not verdict.running
     assert verdict.text == text.replace("PID", str(process.pid))
+
+
+UNSEEN = "stale (last written 70 s ago; pid PID on there cannot be seen from here, whose clock may differ)"
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "text"),
+    [
+        ("recording", 1.0, "recording on there; it cannot be signalled from here"),
+        ("draining", 1.0, "draining on there; it cannot be signalled from here"),
+        (
+            "recording",
+            70.0,
+            UNSEEN,
+        ),
+        (
+            "recording",
+            -70.0,
+            UNSEEN,
+        ),
+        ("stopped", 70.0, "stopped 70 s ago"),
+    ],
+)
+def test_a_recorder_elsewhere_is_judged_by_the_time_alone(state: str, age_s: float, text: str) -> None:
+    """This process has its pid, in another container or on another host."""
+    process = msgspec.structs.replace(Process.of(os.getpid()), space="boot pid:[1]")
+    status = status_now(state=state, ending=state == "draining")
+    verdict = judge(snapshot_now(process=process, host="there", age_s=age_s, status=status))
+    assert verdict.running == (text.startswith("recording"))
+    assert verdict.text == text.replace("PID", str(os.getpid()))
+
+
+def test_a_recorder_from_before_the_boot_is_gone() -> None:
+    process = msgspec.structs.replace(Process.of(os.getpid()), space="another-boot pid:[1]")
+    assert "is gone" in judge(snapshot_now(process=process, host=platform.node(), age_s=60.0)).text
 
 
 def test_a_reused_pid_is_not_the_recorder() -> None:
