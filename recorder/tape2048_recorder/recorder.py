@@ -179,10 +179,6 @@ def run(
             signals = stack.enter_context(contextlib.closing(Signals()))
         if load is not None:
             signals.reload_on_hangup()
-        # Other users must not write to new directories: they could replace files in them.
-        before = os.umask(0o022)
-        stack.callback(os.umask, before)
-        os.umask(before | 0o022)
         player_args = check_player(config.player, config.player_args)
         out_dir = _prepare(Path(config.out_dir), config.min_free_mb)
         instance = stack.enter_context(contextlib.closing(Instance(out_dir, config.instance)))

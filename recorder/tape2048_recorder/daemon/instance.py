@@ -74,7 +74,7 @@ class Instance:
         self.out_dir = out_dir
         self._lock_path = directory / f"{name}.lock"
         self._known: list[GameState] | None = None  # the file's content; None: not read yet
-        with storage_errors(out_dir, "preparing the output directory"):
+        with storage_errors(directory, "preparing it"):
             world.make_readers_lock(out_dir)
             world.files.fsync_dir(out_dir)
             self._fd = world.files.open_owned(self._lock_path, os.O_RDWR | os.O_CREAT)

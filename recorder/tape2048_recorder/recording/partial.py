@@ -61,7 +61,7 @@ from crc32c import crc32c
 from tape2048.base.text import counted
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE, SESSION_NAME
-from tape2048.io.durable import storage_errors
+from tape2048.io.durable import NEW_FILE_MODE, storage_errors
 from tape2048_recorder.game.games_file import GamesFile
 from tape2048_recorder.recording.world import REAL, World
 
@@ -116,7 +116,7 @@ class Journal:
 
     def __init__(self, path: Path, row_bytes: int, world: World = REAL) -> None:
         self._world = world
-        self._fd = world.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._fd = world.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE_MODE)
         try:
             world.files.write_all(self._fd, _HEADER.pack(_MAGIC, row_bytes))
             world.os.fsync(self._fd)  # records without it could not be read
@@ -303,7 +303,7 @@ class PartialSession:
         try:
             (self.path / STAGED).mkdir()
             flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._steps_fd = self._world.os.open(self.steps_path, flags, 0o644)
+            self._steps_fd = self._world.os.open(self.steps_path, flags, NEW_FILE_MODE)
             journal = Journal(self.path / JOURNAL, self.file.row_bytes, self._world)
             files.write_file(self.path / FACTS, msgspec.json.encode(self.facts))
             files.fsync_dir(self.path)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tape2048.formats.npy import rows_header
 from tape2048.formats.session import BLOCK_DTYPE, STEPS_BLOCK_ROWS, FileEntry
-from tape2048.io.durable import write_all
+from tape2048.io.durable import NEW_FILE_MODE, write_all
 from tape2048.io.reading import crc32c, crc32c_combine
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class NpyWriter:
     ) -> None:
         self._dtype, self._header_bytes, self._block_rows = dtype, header_bytes, block_rows
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._fd: int | None = os.open(path, flags, 0o644)
+        self._fd: int | None = os.open(path, flags, NEW_FILE_MODE)
         self._blocks: list[tuple[int, int, int]] = []  # first row, rows, checksum
         self.rows = 0
 

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 #: Hint where the operating system refuses, and neither space nor permissions are the reason.
 DEVICE_HINT = "look at the kernel's log (dmesg) for the device"
 
+#: Mode of a new file before the umask, as of `open`.
+NEW_FILE_MODE = 0o666
+
 _FORCE_HINT = "choose another name, or replace the file (--force)"
 _DRAFT = re.compile(r"\.(.+\.)?[0-9a-f]{16}\.tmp")
 _AT_FDCWD = -100
@@ -97,8 +100,8 @@ def path_exists(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def open_fd(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
-    """Open a file (a new one with mode 0o644) for the block."""
-    fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    """Open a file for the block. The umask determines the mode of a new one, here and below."""
+    fd = os.open(path, flags | os.O_CLOEXEC, NEW_FILE_MODE)
     try:
         yield fd
     finally:
@@ -108,23 +111,24 @@ def open_fd(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
 def open_owned(path: str | os.PathLike[str], flags: int) -> int:
     """Open a regular file (with ``O_DIRECTORY``, a directory) where other users may have put something else.
 
-    It belongs to this user, to root, or to the owner of its directory. A link is not
-    followed, and a pipe not waited for. A new file has mode 0o644.
+    It belongs to this user, to root, or to the owner of its directory. In a directory that a group shares, it
+    can belong to any user. A link is not followed, and a pipe not waited for.
     """
     is_directory = bool(flags & os.O_DIRECTORY)
     found = "a link, a pipe or another kind of file"
     with contextlib.ExitStack() as stack:
         try:
-            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, NEW_FILE_MODE)
         except OSError as error:
             if error.errno not in _NOT_REGULAR or not os.path.lexists(path):
                 raise
         else:
             stack.callback(os.close, fd)
             status = os.fstat(fd)
-            owners = {os.geteuid(), 0, Path(path).parent.stat().st_uid}
+            parent = Path(path).parent.stat()
+            owners = {os.geteuid(), 0, parent.st_uid}
             if stat.S_IFMT(status.st_mode) == (stat.S_IFDIR if is_directory else stat.S_IFREG):
-                if status.st_uid in owners:
+                if status.st_uid in owners or is_shared(parent):
                     stack.pop_all()
                     return fd
                 found = f"one of user {status.st_uid}"
@@ -134,6 +138,11 @@ def open_owned(path: str | os.PathLike[str], flags: int) -> int:
         path=path,
         hint="see who put it there, and remove it",
     )
+
+
+def is_shared(directory: os.stat_result) -> bool:
+    """Check whether the group of a directory may write to it, and no other user but its owner."""
+    return directory.st_mode & (stat.S_IWGRP | stat.S_IWOTH) == stat.S_IWGRP
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:

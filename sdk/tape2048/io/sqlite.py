@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote_from_bytes
 
 from tape2048.errors import BookkeepingError, DiskFullError, NameTakenError, SchemaError, StorageError
-from tape2048.io.durable import DEVICE_HINT, storage_error
+from tape2048.io.durable import DEVICE_HINT, NEW_FILE_MODE, storage_error
 from tape2048.io.reading import open_regular
 
 _OPERATIONS_PER_CALLBACK = 10_000
@@ -113,7 +113,7 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
     WAL. A duplicate key is a BookkeepingError.
     """
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, NEW_FILE_MODE))
     except FileExistsError:
         raise NameTakenError("exists already. A metadata.db is never overwritten", path=path) from None
     except OSError as error:

@@ -170,7 +170,7 @@ def _unlock_released() -> None:
 def make_readers_lock(root: Path) -> Path:
     """Create the file that readers lock, unless it exists."""
     path = root / LOCKS_DIRECTORY / READERS_LOCK
-    path.parent.mkdir(mode=0o755, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     os.close(open_owned(path.parent, os.O_RDONLY | os.O_DIRECTORY))
     os.close(open_owned(path, os.O_RDONLY | os.O_CREAT))
     return path

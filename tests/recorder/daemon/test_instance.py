@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,11 +16,15 @@ import pytest
 from tests.sdk.builders import raising
 
 from tape2048.errors import BusyError, ConfigError, StorageError
+from tape2048.maintenance.removal import remove_sessions
+from tape2048.session.locks import RemovalLock
+from tape2048.session.session import sessions
 from tape2048_recorder.daemon import instance
 from tape2048_recorder.daemon.instance import GameProgress, GameState, Instance
 from tape2048_recorder.record_options import LEASE_MAX, RecorderConfig
 
 from ..checks import descriptors
+from ..materials import Blocks, leave, publish
 from ..processes import environment
 
 HOLDER = """
@@ -45,6 +50,54 @@ def holder(root: Path) -> Iterator[subprocess.Popen[str]]:
 
 def state_file(root: Path) -> Path:
     return root / ".recorder" / "default.json"
+
+
+def as_user(uid: int, group: int, do: Callable[[], object]) -> None:
+    """Do something in a forked process of another user, in a group and with its umask."""
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            os.umask(0o002)
+            os.setgroups([group])
+            os.setgid(uid)
+            os.setuid(uid)
+            do()
+            code = 0
+        finally:
+            if code:
+                traceback.print_exc()
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("users", [(1111, 2222), (2222, 1111)])
+def test_two_users_of_a_group_share_a_directory(root: Path, blocks: Blocks, users: tuple[int, int]) -> None:
+    """Each records there, and removes the session of the other."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+
+    def record(instance: str) -> Path:
+        with contextlib.closing(Instance(root, instance)) as held:
+            held.save_state(GameState(1))
+            return publish(root, leave(root, blocks, [0])).path
+
+    def remove() -> None:
+        with RemovalLock(root) as lock:
+            (removed,) = remove_sessions(root, [sessions(root)[0]], lock)
+        assert removed.gone, removed.error
+
+    record("warm")  # imports modules, which other users may not be able to read
+    remove()
+    shutil.rmtree(root / ".recorder")
+    root.parent.chmod(0o755)
+    os.chown(root, users[0], 3333)
+    root.chmod(0o2775)
+    for uid in (1111, 2222):
+        as_user(uid, 3333, lambda: record("one"))  # the progress of an instance too, whoever continues it
+    for uid in (2222, 1111):
+        as_user(uid, 3333, remove)
+    assert sessions(root) == []
 
 
 def test_a_second_one_is_refused_and_told_who_holds_it(root: Path, holder: subprocess.Popen[str]) -> None:
@@ -74,7 +127,7 @@ def test_a_lock_that_says_nothing_is_a_lock(root: Path, holder: subprocess.Popen
 
 def test_where_no_directory_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StorageError, match="preparing the output directory"):
+    with pytest.raises(StorageError, match="file/.recorder: preparing it failed"):
         Instance(tmp_path / "file", "default")
 
 

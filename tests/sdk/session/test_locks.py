@@ -362,10 +362,10 @@ def test_a_pipe_in_place_of_the_locks_stops_nobody(tmp_path: Path) -> None:
 
 
 def test_permissions_of_the_lock_directory(tmp_path: Path) -> None:
-    before = os.umask(0)
+    before = os.umask(0o002)
     try:
         make_readers_lock(tmp_path)
     finally:
         os.umask(before)
-    assert (tmp_path / ".recorder").stat().st_mode & 0o777 == 0o755
-    assert (tmp_path / ".recorder" / "readers.lock").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / ".recorder").stat().st_mode & 0o777 == 0o775
+    assert (tmp_path / ".recorder" / "readers.lock").stat().st_mode & 0o777 == 0o664

@@ -198,7 +198,7 @@ def _nearest(path: Path) -> Path:
 
 
 def _out_dir(config: RecorderConfig, _: Machine) -> Result:
-    from tape2048.io.durable import fsync_dir, rename_noreplace
+    from tape2048.io.durable import fsync_dir, is_shared, rename_noreplace
 
     directory = Path(config.out_dir)
     nearest = _nearest(directory)
@@ -213,10 +213,10 @@ def _out_dir(config: RecorderConfig, _: Machine) -> Result:
     except OSError as error:
         found = f"{nearest}: {error.strerror or error} (user {user})"
         return "fail", found, f"make it writable for the recorder's user: chown {user} {nearest}"
-    owner = nearest.stat().st_uid
-    if directory.exists() and owner != user:
-        found = f"{nearest} belongs to user {owner}, this is {user}"
-        return "warn", found, "run the recorder as the owner, whose tools can then manage its sessions"
+    status = nearest.stat()
+    if directory.exists() and status.st_uid != user and not is_shared(status):
+        found = f"{nearest} belongs to user {status.st_uid}, this is {user}"
+        return "warn", found, "run the recorder as the owner, or share the directory with a group: chmod 2775"
     return "ok", f"{directory} is writable" + ("" if directory.exists() else " (will be created)")
 
 
