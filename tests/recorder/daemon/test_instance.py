@@ -127,7 +127,7 @@ def test_a_lock_that_says_nothing_is_a_lock(root: Path, holder: subprocess.Popen
 
 def test_where_no_directory_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StorageError, match="file/.recorder: preparing it failed"):
+    with pytest.raises(StorageError, match=r"file/\.recorder: preparing it failed"):
         Instance(tmp_path / "file", "default")
 
 
