@@ -33,13 +33,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core import compiler, serialize
 from numba.core.caching import NullCache
-from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.event import Event, Listener, install_listener
-from numba.core.serialize import dumps
 
 F = TypeVar("F")
+
+# As numba's own cache does. They have no types.
+_dumps: Any = serialize.dumps
+_CompileResult: Any = compiler.CompileResult
 
 #: Longest wait for another process that compiles the same.
 COMPILING_S_MAX = 120.0
@@ -223,7 +226,7 @@ class _DiskCache(NullCache):
             sys.implementation.cache_tag,
             _file_digest(code.co_filename),
             (code.co_filename, code.co_firstlineno, code.co_code),
-            dumps(tuple(cell.cell_contents for cell in function.__closure__ or ())),
+            _dumps(tuple(cell.cell_contents for cell in function.__closure__ or ())),
         )
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
         return self._directory / f"{function.__name__}-{digest}{_SUFFIX}"
@@ -235,7 +238,7 @@ class _DiskCache(NullCache):
             entry = read_entry(self._path(sig, target_context.codegen()))
             found, code = pickle.loads(entry)  # noqa: S301 - this user's, as that of the package
             if found == sig:
-                return CompileResult._rebuild(target_context, *code)  # noqa: SLF001 - as numba's own cache
+                return _CompileResult._rebuild(target_context, *code)  # noqa: SLF001 - as numba's own cache
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -246,7 +249,7 @@ class _DiskCache(NullCache):
         except OSError:  # its source is no file, or has just been removed
             return
         draft = path.with_suffix(f".{os.getpid()}")
-        content = dumps((sig, data._reduce()))  # noqa: SLF001 - as numba's own cache
+        content = _dumps((sig, data._reduce()))  # noqa: SLF001 - as numba's own cache
         try:
             # A process with other sources may have removed the directory, as one of the oldest.
             path.parent.mkdir(mode=0o700, exist_ok=True)
