@@ -33,7 +33,7 @@ from tape2048_recorder.ipc.protocol import (
     WORKER_MODULE,
     BlockWritten,
     Channel,
-    ChannelClosedError,
+    ChannelClosed,
     FromDaemon,
     Range,
     Shared,
@@ -106,7 +106,7 @@ class WorkerPlace:
 
     def answer(self, message: FromDaemon) -> None:
         """Send an answer; if it has died, the end of its socket will show that."""
-        with contextlib.suppress(ChannelClosedError):
+        with contextlib.suppress(ChannelClosed):
             self.channel.send(message)
 
     def forget_work(self) -> None:

@@ -207,7 +207,7 @@ _decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(Fro
 _decode_from_daemon: Callable[[bytes], FromDaemon] = msgspec.msgpack.Decoder(FromDaemon).decode
 
 
-class ChannelClosedError(ConnectionError):
+class ChannelClosed(ConnectionError):  # noqa: N818 - the end of a worker, which reports no error
     """The process at the other end of a channel is gone."""
 
 
@@ -220,13 +220,13 @@ class Channel:
         self.fileno, self.close = sock.fileno, sock.close
 
     def send(self, *messages: FromWorker | FromDaemon) -> None:
-        """Send messages in one write: the other side wakes once. ChannelClosedError if it is gone."""
+        """Send messages in one write: the other side wakes once. ChannelClosed if it is gone."""
         payloads = map(_encode, messages)
         data = b"".join(_LENGTH.pack(len(payload)) + payload for payload in payloads)
         try:
             self._socket.sendall(data)
         except ConnectionError as error:
-            raise ChannelClosedError(*error.args) from error
+            raise ChannelClosed(*error.args) from error
 
     def receive_ready(self) -> tuple[list[FromWorker], bool]:
         """Return the messages that have arrived from a worker, and whether its side is still open."""
@@ -240,14 +240,14 @@ class Channel:
         return [_decode_from_worker(frame) for frame in iter(self._take_frame, None)], is_open
 
     def receive(self) -> FromDaemon:
-        """Wait for one message from the daemon. ChannelClosedError if it is gone."""
+        """Wait for one message from the daemon. ChannelClosed if it is gone."""
         while (frame := self._take_frame()) is None:
             try:
                 data = self._socket.recv(_RECEIVE_BYTES)
             except ConnectionError as error:
-                raise ChannelClosedError(*error.args) from error
+                raise ChannelClosed(*error.args) from error
             if not data:
-                raise ChannelClosedError("the daemon closed the connection")
+                raise ChannelClosed("the daemon closed the connection")
             self._received += data
         return _decode_from_daemon(frame)
 

@@ -23,7 +23,7 @@ from tape2048.base.text import valid_text
 from tape2048.errors import TapeError
 from tape2048_recorder.ipc.protocol import (
     Channel,
-    ChannelClosedError,
+    ChannelClosed,
     Crashed,
     Ready,
     Shared,
@@ -95,7 +95,7 @@ def main(argument: str) -> int:
         channel.send(Ready(worker.player_sha256, worker.generation))
         starting = False
         worker.run()
-    except ChannelClosedError:
+    except ChannelClosed:
         return 1  # the daemon is gone: nothing to report to
     except Exception as error:  # noqa: BLE001 - the worker's edge: the daemon is told
         if isinstance(error, TapeError):

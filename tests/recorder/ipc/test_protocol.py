@@ -15,7 +15,7 @@ from tape2048_recorder.ipc.protocol import (
     BlockWritten,
     Bye,
     Channel,
-    ChannelClosedError,
+    ChannelClosed,
     Confirmed,
     Crashed,
     FromDaemon,
@@ -126,7 +126,7 @@ def test_what_was_said_before_the_end_is_heard(pair: Pair) -> None:
 def test_a_worker_hears_that_the_daemon_is_gone(pair: Pair) -> None:
     pair.other.sendall(sent(Confirmed())[:-1])
     pair.other.close()
-    with pytest.raises(ChannelClosedError, match="closed"):
+    with pytest.raises(ChannelClosed, match="closed"):
         pair.channel.receive()
 
 
