@@ -23,6 +23,7 @@ from tape2048.formats.rows import RowView, row_numbers, run_ordinal, unchecked_n
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.players import name_players, player_label, players_of
 from tape2048.rows.buffers import CorpusLoad, find_sessions, gather_runs, load_rows, open_sessions
+from tape2048.rows.duplicates import describe_doubled, find_doubled
 from tape2048.rows.filters import (
     Filters,
     check_filters,
@@ -138,6 +139,7 @@ class Corpus(RowView):
         cache_max_mb: int | None = CACHE_MAX_MB,
         columns: str | os.PathLike[str] | None = None,
         newest_rows: float | None = None,
+        duplicates: Literal["drop", "keep"] = "drop",
         damaged: Literal["raise", "skip"] = "raise",
         progress: bool | Callable[[int, int], object] | None = None,
         **filters: Unpack[Filters],
@@ -146,7 +148,8 @@ class Corpus(RowView):
 
         A ``load`` other than ``"mmap"`` reads their rows, and the bytes of a pack.dat are always checked.
 
-        Logs a warning that names the players if the selected games are of several.
+        Logs a warning that names the players if the selected games are of several, and another that names the
+        sessions if several hold the same games.
 
         Of a store, the run tables are fetched first. Sessions with selected runs follow as a whole when
         their rows are wanted, are verified, and stay while they are read.
@@ -171,6 +174,9 @@ class Corpus(RowView):
             newest_rows: open only the newest sessions, by their start, that have so many selected rows
                 together. Sessions are opened as a whole, so there may be more rows.
             damaged: raise the error of a session that cannot be opened (or, on tape and ``"packed"``,
+            duplicates: ``"drop"`` serves each game once, if several sessions hold it: from the session on
+                tape, or else from the one with more rows, or the first. Games are the same if player, seed
+                and outcome are. ``"keep"`` serves all.
                 decoded), or skip the session and list it in :attr:`skipped`.
             progress: called with the bytes read and all bytes; True for a bar, None for a bar on a terminal.
             **filters: as for :meth:`where`.
@@ -185,8 +191,10 @@ class Corpus(RowView):
             StorageError: the operating system could not read a file, or a store does not answer.
             ValueError: an argument is invalid.
         """
-        if load not in get_args(CorpusLoad):
-            raise ValueError(f"load={load!r}; expected one of {get_args(CorpusLoad)}")
+        known = ("load", load, get_args(CorpusLoad)), ("duplicates", duplicates, ("drop", "keep"))
+        for name, value, values in known:
+            if value not in values:
+                raise ValueError(f"{name}={value!r}; expected one of {values}")
         if newest_rows is not None and not newest_rows >= 1:
             raise ValueError(f"newest_rows={newest_rows}; expected at least 1")
         named = check_filters(filters)
@@ -194,11 +202,12 @@ class Corpus(RowView):
         found = find_sessions(root, cache, cache_max_mb)
         opening = partial(
             cls.open, root, where, load=load, ram_budget=ram_budget, cache=cache, cache_max_mb=cache_max_mb,
-            columns=columns, newest_rows=newest_rows, damaged=damaged, progress=progress, **filters,
+            columns=columns, newest_rows=newest_rows, damaged=damaged, duplicates=duplicates,
+            progress=progress, **filters,
         )  # fmt: skip
         every, damage = open_sessions(found, damaged, columns)
         while True:
-            opened, runs, chosen = _choose(every, where, named, newest_rows)
+            opened, runs, chosen = _choose(every, where, named, newest_rows, duplicates)
             try:
                 with _progress_bar(progress) as report:
                     store = load_rows(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
@@ -573,7 +582,6 @@ class Corpus(RowView):
         """
         from tape2048.batches.condition import mark_rows
 
-        columns = self._columns()
         of_runs = {
             **columns,
             "started": lambda: np.array(sql_values(columns["started"](), np.nan), object),
@@ -826,7 +834,11 @@ class Capped:
 
 
 def _choose(
-    opened: tuple[Session, ...], where: Any, filters: Mapping[str, Any], newest_rows: float | None
+    opened: tuple[Session, ...],
+    where: Any,
+    filters: Mapping[str, Any],
+    newest_rows: float | None,
+    duplicates: str,
 ) -> tuple[tuple[Session, ...], NDArray[np.void], NDArray[np.bool_] | None]:
     """Return the sessions to read, their run table, and a mask of the selected runs."""
     runs = gather_runs(opened)
@@ -838,13 +850,25 @@ def _choose(
     elif not len(runs) or not runs["rows"].any():
         found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
         raise EmptyCorpusError(f"{found}, and not one row")
-    if newest_rows is None:
+    used = [*range(len(opened))]
+    some = np.arange(len(runs)) if chosen is None else np.flatnonzero(chosen)
+    is_doubled, doubled = find_doubled(runs[some], opened if duplicates == "drop" else ())
+    if doubled:
+        text = 'left out: %s; duplicates="keep" keeps them'
+        logging.getLogger("tape2048").warning(text, describe_doubled(doubled, opened))
+        chosen = np.zeros(len(runs), np.bool_)
+        chosen[some[~is_doubled]] = True
+        needless = {one.session for one in doubled} - {*runs["session"][chosen].tolist()}
+        used = [i for i in used if i not in needless]
+    if newest_rows is not None:
+        rows = np.where(True if chosen is None else chosen, runs["rows"], 0)
+        newest = newest_sessions(opened, np.bincount(runs["session"], rows, len(opened)), newest_rows)
+        used = [i for i in newest if i in used]
+    if len(used) == len(opened):
         return opened, runs, chosen
-    rows = np.where(True if chosen is None else chosen, runs["rows"], 0)
-    newest = newest_sessions(opened, np.bincount(runs["session"], rows, len(opened)), newest_rows)
     if chosen is not None:
-        chosen = chosen[np.isin(runs["session"], newest)]
-    opened = tuple(opened[i] for i in newest)
+        chosen = chosen[np.isin(runs["session"], used)]
+    opened = tuple(opened[i] for i in used)
     return opened, gather_runs(opened), chosen
 
 

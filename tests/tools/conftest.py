@@ -43,6 +43,9 @@ GAMES = (
     Game(seed=11, steps=50, max_score=60_000, highest_tile=4096),
 )
 
+#: Games of the same outcomes.
+OTHERS = tuple(game._replace(seed=game.seed + 100) for game in GAMES[:2])
+
 META = {
     "format_version": 1,
     "engine": "tape2048 0.1.0",
@@ -143,7 +146,7 @@ def root(tmp_path: Path) -> Path:
     """A directory with two sessions and one that is still being written."""
     write_session(tmp_path / "selfplay/20260101T000000Z_model=expectimax")
     write_session(
-        tmp_path / "selfplay/20260101T000100Z_model=expectimax", GAMES[:2], {**META, "recovered": True}
+        tmp_path / "selfplay/20260101T000100Z_model=expectimax", OTHERS, {**META, "recovered": True}
     )
     (tmp_path / "selfplay/.partial").mkdir()
     return tmp_path / "selfplay"

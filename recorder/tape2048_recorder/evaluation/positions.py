@@ -28,6 +28,7 @@ from tape2048.io.durable import publishing_file
 from tape2048.io.reading import map_path
 from tape2048.ntuple.network import TILES
 from tape2048.rows.buffers import find_sessions, open_sessions
+from tape2048.rows.duplicates import distinct_runs
 from tape2048.session.run_table import exponents_of
 
 if TYPE_CHECKING:
@@ -99,8 +100,9 @@ def first_boards(root: Path, tile: int) -> npt.NDArray[np.uint64]:
     if tile not in TILES:
         raise ConfigError(f"found the tile {tile}, expected one from {TILES[0]} to {TILES[-1]}")
     found: list[npt.NDArray[np.uint8]] = []
-    for session in open_sessions(find_sessions(root))[0]:
-        for run in np.flatnonzero(session.runs["highest_tile"] >= tile).tolist():
+    sessions, _ = open_sessions(find_sessions(root))
+    for session, chosen in zip(sessions, distinct_runs(sessions), strict=True):
+        for run in np.flatnonzero(chosen & (session.runs["highest_tile"] >= tile)).tolist():
             exps = session.tokens(session.numbers_of(run))
             has = (exps >= tile.bit_length() - 1).any(axis=1)
             if has.any():
@@ -168,13 +170,14 @@ def recorded_games(root: Path, games_max: int) -> GameBoards:
     """Return the first games of a session, or of a directory of sessions, with every board."""
     boards: list[npt.NDArray[np.uint64]] = []
     highest: list[int] = []
-    for session in open_sessions(find_sessions(root))[0]:
+    sessions, _ = open_sessions(find_sessions(root))
+    for session, chosen in zip(sessions, distinct_runs(sessions), strict=True):
         if (rate := session.meta.get("sample_rate", 1)) != 1:
             raise ConfigError(
                 f"{session.path} has one board in {rate}, expected all",
                 hint="record with sample_rate = 1, or have the player play: tape2048 player analyse PLAYER",
             )
-        for run in range(min(len(session.runs), games_max - len(boards))):
+        for run in np.flatnonzero(chosen)[: max(0, games_max - len(boards))].tolist():
             boards.append(exps_to_boards(session.tokens(session.numbers_of(run))))
             highest.append(int(session.runs["highest_tile"][run]))
     if not boards:

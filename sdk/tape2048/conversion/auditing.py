@@ -7,12 +7,14 @@ not matter whether a source keeps final boards.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tape2048.base.intervals import chi_square_p
+from tape2048.base.text import counted
 from tape2048.conversion.session_runs import SAMPLED
 from tape2048.conversion.sources import SourceRun, kind_of, open_source
 from tape2048.errors import BookkeepingError, ReplayError, TapeError
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from tape2048.formats.dataset_layout import SkippedRun
 
     Progress = Callable[[int, int], object] | None
-    Examined = tuple[SourceRun, str | None, NDArray[np.int64], int]
+    Examined = tuple[SourceRun, str | None, NDArray[np.int64], tuple[int, str] | None]
 
 #: Share of the audits of real 2048 that fail, at most.
 LEVEL = 0.001
@@ -74,8 +76,8 @@ def audit(
 ) -> Audit:
     """Tell whether the games of a source are 2048.
 
-    Memory holds one session, a few games, and a number for each game. Of games with the same seed or the same
-    boards, only the first game's spawns count.
+    Memory holds one session, a few games, and two numbers for each game. A game that the source holds twice
+    counts once, and a warning is logged. Of games with the same seed, only the first game's spawns count.
 
     Args:
         path: a source for :func:`tape2048.conversion.open_source`.
@@ -95,8 +97,13 @@ def audit(
     counts = np.zeros((18, 18), np.int64)
     broken: dict[str, tuple[int, str]] = {}  # number of games, and the first one
     seen: set[int] = set()
+    games_seen: set[tuple[int, str]] = set()
+    doubled = 0
     skipped: list[SkippedRun] = []
     for found, rule, game, key in _games(Path(path), workers, progress):
+        if key in games_seen and rule is None and found.error is None:
+            doubled += 1
+            continue
         if rule is not None:
             text = f"{found.name}: {found.error.message}" if found.error else found.name
             count, first = broken.get(rule, (0, text))
@@ -104,11 +111,16 @@ def audit(
         elif found.error is not None:
             skipped.append(found.skipped)
         counts[_FACTS] += game[_FACTS]
-        if found.run is not None and key not in seen:
-            seen.add(key)
-            counts[:_FACTS] += game[:_FACTS]
+        if key is not None:
+            games_seen.add(key)
+            if key[0] not in seen:
+                counts[:_FACTS] += game[:_FACTS]
+            seen.add(key[0])
         if max_moves is not None and counts[_FACTS, 1] >= max_moves:
             break
+    if doubled:
+        text = "left out: %s that %s holds twice"
+        logging.getLogger("tape2048").warning(text, counted(doubled, "game"), path)
     games, moves, *facts = counts[_FACTS, :5].tolist()
     checks = _rules(broken, games, *facts) + _tests(counts)
     spawns = int(counts[2:16, 16].sum())
@@ -139,11 +151,11 @@ def _games(path: Path, workers: int | None, progress: Progress) -> Iterator[Exam
 
 
 def _examine(found: SourceRun) -> Examined:
-    """Return a game, the rule that it breaks, its counts, and a key that games with the same spawns share."""
+    """Return a game, the rule that it breaks, its counts, and its seed or boards with player and outcome."""
     from tape2048.game.moves import count_spawns
     from tape2048.game.rules import count_empty, legal_mask
 
-    run, error, rule, key, counts = found.run, found.error, None, 0, np.zeros((18, 18), np.int64)
+    run, error, rule, key, counts = found.run, found.error, None, None, np.zeros((18, 18), np.int64)
     if isinstance(error, ReplayError) and error.offset is None:  # not a damaged tape
         rule = _ROWS if SAMPLED in error.message else _RULES
     elif run is not None and len(run):
@@ -151,7 +163,10 @@ def _examine(found: SourceRun) -> Examined:
         ended = given and not legal_mask(states[-1])
         counts[_FACTS, 1:5] = len(run), run.meta.max_score > 0, given, ended
         identity = identity_of(run.meta.engine)
-        key = hash(states.tobytes()) if identity is None else identity.seed
+        outcome = f"{run.meta.max_score} {run.meta.highest_tile}"
+        key = hash(states.tobytes()), outcome
+        if identity is not None:
+            key = identity.seed, f"{identity.player_sha256} {outcome}"
         rule = _STARTS if count_empty(states[0]) > 14 else None
         try:
             check_rules(run)

@@ -1,5 +1,7 @@
 """Rows onto tape and back are the same bytes; what a tape cannot hold is refused."""
 
+import pickle
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,15 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from tape2048.conversion import repack_session, session_run, session_runs, write_session
+from tape2048 import Corpus
+from tape2048.conversion import (
+    audit,
+    open_source,
+    repack_session,
+    session_run,
+    session_runs,
+    write_session,
+)
 from tape2048.errors import FormatError, MaintenanceError, ReplayError
 from tape2048.formats.metadata import read_metadata
 from tape2048.game import last_boards
@@ -76,6 +86,41 @@ def test_tape_to_rows_and_back_is_the_same_tape(tmp_path: Path) -> None:
 def test_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
     tape = write_tape(tmp_path / NAME, GAMES)
     assert repack_session(tape, tmp_path, "rows").path == tmp_path / f"{NAME}-2"
+
+
+def test_games_that_a_directory_holds_twice_are_served_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    facts = {"player": "toy", "player_sha256": "a" * 64}
+    rows = write_rows(tmp_path / NAME, GAMES, **facts)
+    tape = repack_session(rows, tmp_path, "tape", lossy=True).path
+    write_rows(tmp_path / "20250203T040506Z_model=toy", games_on_tape(4, 3), **facts)
+    text = (
+        f"7 games of {NAME}, also in {tape.name}; 1 game of 20250203T040506Z_model=toy, also in {tape.name}"
+    )
+    corpus = Corpus.open(tmp_path)
+    assert caplog.messages == [f'left out: {text}; duplicates="keep" keeps them']
+    assert sorted(corpus.runs["seed"].tolist()) == sorted([*GAMES.runs["seed"].tolist(), 4])
+    assert [one.name for one in corpus.sessions] == [tape.name, "20250203T040506Z_model=toy"]
+    assert len(corpus.where("seed = 3")) == GAMES.runs["rows"][0]
+    for again in (pickle.loads(pickle.dumps(corpus)), corpus.refresh()):  # noqa: S301 - our own
+        assert again.identity == corpus.identity
+    assert len(Corpus.open(tmp_path, f"session = '{NAME}'").runs) == len(GAMES.runs)
+    assert len(Corpus.open(tmp_path, duplicates="keep").runs) == 2 * len(GAMES.runs) + 2
+    assert open_source(tmp_path).count == len(GAMES.runs) + 1
+    assert audit(tmp_path).games == len(GAMES.runs) + 1
+
+
+def test_other_games_of_one_seed_are_all_served(tmp_path: Path) -> None:
+    """Of another player, and of sessions without a player's hash that are no copies."""
+    names = [f"2025020{number}T040506Z_model=toy" for number in range(1, 6)]
+    write_rows(tmp_path / names[0], games_on_tape(3, 1), player_sha256="a" * 64)
+    write_rows(tmp_path / names[1], games_on_tape(3, 1), player_sha256="b" * 64)
+    write_rows(tmp_path / names[2], games_on_tape(3, 1))
+    write_rows(tmp_path / names[3], games_on_tape(3, 1, 2))
+    assert len(Corpus.open(tmp_path).runs) == 9
+    shutil.copytree(tmp_path / names[3], tmp_path / names[4])
+    assert len(Corpus.open(tmp_path).runs) == 9
 
 
 class TestLastSpawns:

@@ -16,7 +16,7 @@ from tape2048.formats.session import RUN_DTYPE
 from tape2048_tools.cli import run
 from tape2048_tools.sessions.summary import directory_bytes, label_prevalence, quantiles
 
-from ..conftest import GAMES, META, Cli, write_session
+from ..conftest import GAMES, META, Cli, Game, write_session
 from ..small_sessions import session_name
 
 
@@ -149,6 +149,25 @@ def test_a_directory_is_summed_up(cli: Cli, root: Path, session: Path) -> None:
     assert lines[at + 1] == ["61.0-100.0", "30.0-90.3", "18.8-81.2", "3.0-56.4", "0.0-39.0"]
     assert "expectimax@abababababab  expectimax:depth=2" in out
     assert f"best game: run 3 of {session.name}, score 370,000, 50 moves" in out
+
+
+def test_games_that_two_sessions_hold_count_once(cli: Cli, root: Path, session: Path) -> None:
+    """In the sums of all commands, and the pairs are named."""
+    out = cli("show", root, "--json").json
+    twin = write_session(root / f"{session.name}-2", (*GAMES[:2], Game(99, 1, 100, 64)))
+    pair = {"session": str(twin), "also_in": str(session), "games": 2}
+    text = f"2 games of {twin} are also in {session}, and count once"
+    for command in ("list", "show", "validate"):
+        assert cli(command, root, "--json").json["twice"] == [pair]
+        assert text in re.sub(r"\s+", " ", cli(command, root).out)
+    found = cli("show", root, "--json").json
+    total = cli("list", root, "--json").json["total"]
+    for shown in (found, found["players"][0], total):
+        assert (shown["games"], shown["rows"]) == (out["games"] + 1, out["rows"] + 1)
+    assert cli("list", root, "--no-scores", "--json").json["total"]["games"] == out["games"] + 3
+    cli("card", root)
+    said = f"{out['games'] + 1} games of 2048 with {out['rows'] + 1} positions"
+    assert said in (root / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["x" * 400, "python:a.b.c:" + "y" * 300, "", "many words " * 30])

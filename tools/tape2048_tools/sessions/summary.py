@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.intervals import wilson
-from tape2048.base.text import unix_s
+from tape2048.base.text import counted, printable, unix_s
 from tape2048.errors import NotASessionError, StorageError, TapeError
 from tape2048.formats.session import (
     FORMAT_VERSION,
@@ -25,6 +25,8 @@ from tape2048.formats.session import (
 )
 from tape2048.io.reading import reading
 from tape2048.players import player_label, player_name, player_text
+from tape2048.rows.buffers import gather_runs
+from tape2048.rows.duplicates import find_doubled
 from tape2048.session.columns import Columns
 from tape2048.session.dataset import is_table
 from tape2048.session.directory import MANIFEST_BYTES_MAX, is_session, list_names, refuse_dataset
@@ -215,19 +217,25 @@ def scores(runs: NDArray[np.void]) -> dict[str, Any]:
     return {"games": len(runs), "mean_score": mean, "best_score": best}
 
 
+def total_of(runs: NDArray[np.void]) -> dict[str, Any]:
+    """Return the facts of a :class:`Summary` that come from a run table."""
+    return {
+        "rows": int(runs["rows"].sum(dtype=np.uint64)),
+        **scores(runs),
+        "highest_tile": int(runs["highest_tile"].max()) if len(runs) else None,
+        "reach": reach(runs, REACH_TILES),
+    }
+
+
 def summarize(session: Session) -> Summary:
     """Summarize a session from its run table."""
-    runs = session.runs
     recovered = session.meta.get("recovered")
     return Summary(
         name=session.path.name,
         path=session_place(session),
         player=player_label(session.meta) or None,
         player_name=player_name(session.meta),
-        rows=len(session),
-        **scores(runs),
-        highest_tile=int(runs["highest_tile"].max()) if len(runs) else None,
-        reach=reach(runs, REACH_TILES),
+        **total_of(session.runs),
         bytes=session_bytes(session),
         recovered=recovered if isinstance(recovered, bool) else None,
         storage=ROWS if session.tape is None else TAPE,
@@ -299,24 +307,43 @@ def label_prevalence(runs: NDArray[np.void]) -> list[dict[str, float | int | Non
     ]
 
 
+def find_twice(several: Sequence[Session]) -> tuple[NDArray[np.void], list[dict[str, Any]]]:
+    """Return the games of all sessions, each once, and the pairs of sessions that hold games twice."""
+    runs = gather_runs(several)
+    doubled, pairs = find_doubled(runs, several)
+    places = [session_place(session) for session in several]
+    named = [{"session": places[a], "also_in": places[b], "games": games} for a, b, games in pairs]
+    return runs[~doubled], named
+
+
+def twice_lines(pairs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the lines that name the pairs of :func:`find_twice`."""
+    return [
+        f"{counted(one['games'], 'game')} of {printable(one['session'])} are also in "
+        f"{printable(one['also_in'])}, and count once"
+        for one in pairs
+    ]
+
+
 def sum_up(several: Sequence[Session]) -> dict[str, Any]:
-    """Sum up all games of sessions, for ``show``: counts, time span, players, scores, tiles, labels."""
-    runs = np.concatenate([session.runs for session in several])
-    by_player: dict[str, list[Session]] = {}
-    for session in several:
-        by_player.setdefault(player_label(session.meta), []).append(session)
+    """Sum up all games of sessions, each once: counts, time span, players, scores, tiles, labels."""
+    runs, twice = find_twice(several)
+    by_player: dict[str, list[int]] = {}
+    for number, session in enumerate(several):
+        by_player.setdefault(player_label(session.meta), []).append(number)
     started, ended = (
         [unix_s(session.meta.get(key)) for session in several] for key in ("started_at", "ended_at")
     )
     return {
         "sessions": len(several),
-        "rows": sum(len(session) for session in several),
+        "rows": int(runs["rows"].sum(dtype=np.uint64)),
         "games": len(runs),
+        "twice": twice,
         "bytes": sum(map(session_bytes, several)),
         "on_tape": sum(session.tape is not None for session in several),
         "started_at": _iso(np.fmin.reduce(started)),
         "ended_at": _iso(np.fmax.reduce(ended)),
-        "players": [_of_player(label, its) for label, its in by_player.items()],
+        "players": [_of_player(label, its, several, runs) for label, its in by_player.items()],
         **distribution(runs),
         "labels": label_prevalence(runs),
     }
@@ -326,16 +353,18 @@ def _iso(moment_s: float) -> str | None:
     return None if np.isnan(moment_s) else dt.datetime.fromtimestamp(moment_s, dt.UTC).isoformat()
 
 
-def _of_player(label: str, several: Sequence[Session]) -> dict[str, Any]:
-    runs = np.concatenate([session.runs for session in several])
+def _of_player(
+    label: str, its: Sequence[int], several: Sequence[Session], runs: NDArray[np.void]
+) -> dict[str, Any]:
+    runs, facts = runs[np.isin(runs["session"], its)], several[its[0]].meta
     reached = {tile: int((runs["highest_tile"] >= tile).sum()) for tile in REACH_TILES}
     return {
-        "player_name": player_name(several[0].meta),
+        "player_name": player_name(facts),
         "player": label or "unknown",
-        "recorded_as": player_text(several[0].meta),
-        "player_sha256": several[0].meta.get("player_sha256"),
-        "sessions": len(several),
-        "rows": sum(len(session) for session in several),
+        "recorded_as": player_text(facts),
+        "player_sha256": facts.get("player_sha256"),
+        "sessions": len(its),
+        "rows": int(runs["rows"].sum(dtype=np.uint64)),
         **scores(runs),
         "reach": {str(tile): wilson(count, len(runs))._asdict() for tile, count in reached.items()}
         if len(runs)

@@ -25,6 +25,7 @@ from tape2048_tools.sessions.summary import (
     default_root,
     described,
     distribution,
+    find_twice,
     label_prevalence,
     read_each,
     refuse_session,
@@ -32,6 +33,8 @@ from tape2048_tools.sessions.summary import (
     session_place,
     sum_up,
     summarize,
+    total_of,
+    twice_lines,
 )
 from tape2048_tools.terminal.click_extras import (
     CACHE,
@@ -96,9 +99,10 @@ def list_sessions(
     """List the sessions in ROOT: player, rows, games, mean and best score, reach of the big tiles, size.
 
     ROOT is by default the out_dir of `tape2048 record`. The time is proportional to the games, or without
-    scores to the sessions. No rows are read. An unreadable session is listed with its error, and the exit
-    code is then 1. Sessions in ROOT/.quarantine are only counted. A narrow terminal leaves out the columns
-    2048, 4096, best, player and size, in this order.
+    scores to the sessions. No rows are read. With scores, a game that two sessions hold counts once in the
+    totals, and the pairs of such sessions are listed. An unreadable session is listed with its error, and the
+    exit code is then 1. Sessions in ROOT/.quarantine are only counted. A narrow terminal leaves out the
+    columns 2048, 4096, best, player and size, in this order.
 
     ROOT may be a fleet's directory, or the address of a store (s3://bucket/prefix): the run tables of its
     sessions are fetched, and no rows. Cached files are not fetched again.
@@ -106,11 +110,17 @@ def list_sessions(
     from tape2048.maintenance.removal import list_quarantine
 
     place, quarantined = root or default_root(), 0
+    opened: list[Session] = []
     found: Sequence[tuple[Path | str, Summary | TapeError]]
+
+    def read(session: Session) -> Summary:
+        opened.append(session)
+        return summarize(session)
+
     if isinstance(place, str):
         scores = True
         remote = open_remote(place, cache, cache_max_mb).sessions()
-        found = [(name, one if isinstance(one, TapeError) else summarize(one)) for name, one in remote]
+        found = [(name, one if isinstance(one, TapeError) else read(one)) for name, one in remote]
     else:
         refuse_session(place, f"show it with: tape2048 show {place}; or list its parent directory")
         try:
@@ -118,7 +128,7 @@ def list_sessions(
             found = read_each(
                 place,
                 lambda path: (
-                    (None if with_scores else brief(str(path), path.name)) or summarize(Session.open(path))
+                    (None if with_scores else brief(str(path), path.name)) or read(Session.open(path))
                 ),
             )
             scores, quarantined = with_scores, len(list_quarantine(place))
@@ -127,14 +137,21 @@ def list_sessions(
             raise
     good = [one for _, one in found if not isinstance(one, TapeError)]
     broken = [(where, one) for where, one in found if isinstance(one, TapeError)]
+    twice: list[dict[str, Any]] = []
+    counts: dict[str, Any] = {key: sum(getattr(one, key) for one in good) for key in ("rows", "games")}
+    if opened and scores:
+        runs, twice = find_twice(opened)
+        counts = total_of(runs)
+    total = Summary(bytes=sum(one.bytes for one in good), **counts)
     if as_json:
-        total = msgspec.to_builtins(_total(good), str_keys=True)
+        totals = msgspec.to_builtins(total, str_keys=True)
         print_json(
             {
                 "root": str(place),
                 "sessions": msgspec.to_builtins(good, str_keys=True),
                 "broken": [described(*pair) for pair in broken],
-                "total": {key: value for key, value in total.items() if key not in _OWN},
+                "total": {key: value for key, value in totals.items() if key not in _OWN},
+                "twice": twice,
                 "scores": scores,
                 "quarantined": quarantined,
             }
@@ -142,19 +159,20 @@ def list_sessions(
     else:
         findings = [error_finding(error) for _, error in broken]
         if len(good) > SCORES_SESSIONS_MAX:
-            print_lines(*_lines(good, scores=scores, note=True))
+            print_lines(*_lines(good, total, scores=scores, note=True))
             print_human(*findings, *([] if scores else ["scores are left out: --scores reads them"]))
         elif found:
-            print_human(*([_table(good)] if good else []), *findings)
+            print_human(*([_table(good, total)] if good else []), *findings)
         else:
             print_human(cell(f"no sessions in {place}"), f"record some: tape2048 record --out {place}")
+        print_human(*map(cell, twice_lines(twice)))
         if quarantined:
             print_human(cell(f"{quarantined} in {place}/.quarantine, each with a file that has the reason"))
     exit_on_findings(broken)
 
 
 def _lines(
-    summaries: Sequence[Summary], *, scores: bool, note: bool, is_table: bool = False
+    summaries: Sequence[Summary], total: Summary, *, scores: bool, note: bool, is_table: bool = False
 ) -> tuple[list[str], list[list[str]]]:
     headings = ["session", *(["player"] if scores else []), ">rows", ">games"]
     if scores:
@@ -162,7 +180,7 @@ def _lines(
     headings += [">size", *(["note"] if note else [])]
     named = [(printable(summary.name), summary) for summary in summaries]
     if len(summaries) > 1:
-        named.append((f"{len(summaries)} sessions", _total(summaries)))
+        named.append((f"{len(summaries)} sessions", total))
     lines = []
     for name, one in named:
         player = printable(one.player_name or "")
@@ -176,8 +194,8 @@ def _lines(
     return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
-def _table(summaries: Sequence[Summary]) -> Any:
-    headings, lines = _lines(summaries, scores=True, note=any(map(_note, summaries)), is_table=True)
+def _table(summaries: Sequence[Summary], total: Summary) -> Any:
+    headings, lines = _lines(summaries, total, scores=True, note=any(map(_note, summaries)), is_table=True)
     shown = table(*headings)
     for i, line in enumerate(lines):
         is_total = i == len(summaries)
@@ -191,25 +209,6 @@ def _note(summary: Summary) -> str:
     notes = {"on tape": summary.storage == "tape", "recovered": summary.recovered}
     notes |= {f"columns: {' '.join(one['name'] for one in summary.columns)}": bool(summary.columns)}
     return ", ".join(name for name, holds in notes.items() if holds)
-
-
-def _total(summaries: Sequence[Summary]) -> Summary:
-    games = sum(summary.games for summary in summaries)
-
-    def mean(values: Sequence[float | None]) -> float | None:
-        pairs = zip(values, summaries, strict=True)
-        total = sum(value * summary.games for value, summary in pairs if value is not None)
-        return total / games if games else None
-
-    return Summary(
-        rows=sum(summary.rows for summary in summaries),
-        games=games,
-        mean_score=mean([summary.mean_score for summary in summaries]),
-        best_score=max((one.best_score for one in summaries if one.best_score is not None), default=None),
-        highest_tile=max((one.highest_tile for one in summaries if one.highest_tile), default=None),
-        reach={tile: mean([summary.reach[tile] for summary in summaries]) for tile in REACH_TILES},
-        bytes=sum(summary.bytes for summary in summaries),
-    )
 
 
 #: Number of shown players, starting with the most games.
@@ -236,8 +235,8 @@ def show(
 
     A session: its facts and settings, columns, scores, tiles, labels, its best game. A directory: the games
     of all its sessions, each player's reach of the big tiles with 95% intervals, the time span, the size on
-    disk. The best game is the game with the highest score. An unreadable session in a directory is listed,
-    and the exit code is then 1.
+    disk. A game that two sessions hold counts once. The best game is the game with the highest score. An
+    unreadable session in a directory is listed, and the exit code is then 1.
 
     Of a store (s3://bucket/prefix), or of a session in it, the run tables are fetched and no rows. The best
     game comes without its board.
@@ -296,7 +295,7 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
     if document["games"]:
         parts += ["", *_players(document), "", quantiles_table(document), "", tiles_table(document), ""]
         parts += [_labels(document), "", *_best_parts(document["best"])]
-    return parts
+    return [*parts, *map(cell, twice_lines(document["twice"]))]
 
 
 def _players(document: dict[str, Any]) -> list[RenderableType]:
