@@ -280,6 +280,7 @@ def _add_all(
                 progress(done, max(done, total), writer.rows - before)
 
     for source in sources:
+        source.warn_of_columns()
         writer.add_source(source, groups(source))
 
 

@@ -38,8 +38,8 @@ from tape2048.formats.session import (
 )
 from tape2048.io.durable import Draft, fsync_dir, rename_numbered, storage_errors
 from tape2048.maintenance.validation import check_draft, validate_session
-from tape2048.players import engine_text, identity_of
-from tape2048.runs.a2run2 import RunV2
+from tape2048.players import engine_text, facts_of_engine, identity_of
+from tape2048.runs.a2run2 import RunV2, legal_bits
 from tape2048.runs.run import Run, RunMeta, check_meta, check_rules, until_win
 from tape2048.session.directory import rows_entry
 from tape2048.session.session import Session
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.formats.session import Storage
+    from tape2048.session.columns import Located
 
     #: Plays a game again: from its seed and number of moves to its boards, ``u64[n + 1]``, and its moves,
     #: ``u8[n]``. Where the number is wrong, n is another one.
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
 #: Losses of a game without recorded moves, where it cannot be replayed.
 NO_LAST_MOVE = "the last move and the final board"
 NO_CHOICE = "which of two moves was made, where both explain the boards"
+#: Characters of a converted session's player.
+_PLAYER_CHARS = 1000
 #: In the messages of errors about missing rows. Missing rows do not make a game invalid.
 SAMPLED = "recorded (sample_rate)"
 
@@ -180,22 +183,46 @@ def _known_part(
     return Run(boards, moves, msgspec.structs.replace(meta, steps=len(moves))), True, lost
 
 
-def move_values(session: Session) -> NDArray[np.float32] | None:
-    """Map a session's column of a value for each move (``tape2048 annotate``); None if it has none."""
-    if "values" not in session.columns:
-        return None
-    values, info, _ = session.column("values")
-    return values if info.facts.get("moves") is True else None
+class MoveValues(NamedTuple):
+    """A session's value for each move of its rows, in some of its columns."""
+
+    columns: tuple[str, ...]
+    values: Located
+    legal: Located | None  # the moves that have a value; None: the legal ones, and values get normalized
 
 
-def with_values(run: Run, session: Session, ordinal: int, values: NDArray[np.float32]) -> RunV2:
-    """Return a session's run with the rows' values, ``f32[N, 4]``, as normalized branch values."""
+def move_values(session: Session, *, annotated: bool = True) -> MoveValues | None:
+    """Find a session's column of a value for each move, of type f32; None if it has none.
+
+    That is ``values`` of ``tape2048 annotate``, if ``annotated`` ones are wanted, or else ``branch_evs`` in
+    the rows of another program.
+    """
+    columns = session.columns
+    for name in (*(["values"] if annotated else []), "branch_evs"):
+        if name in columns:
+            found = columns.open(name)
+            if found.info.facts.get("moves") is True and (found.info.dtype, found.info.width) == ("f32", 4):
+                names = (name, "ev_legal") if name == "branch_evs" and "ev_legal" in columns else (name,)
+                return MoveValues(names, found, columns.open(names[-1]) if names[1:] else None)
+    return None
+
+
+def with_values(run: Run, session: Session, ordinal: int, found: MoveValues) -> RunV2:
+    """Return a session's run with the values of its rows as branch values."""
     steps = session.rows_of(ordinal)["step_idx"]
     steps = steps[steps < len(run)]
-    found, has = np.zeros((len(run), 4), np.float32), np.zeros(len(run), np.bool_)
-    found[steps], has[steps] = values[session.numbers_of(ordinal)][: len(steps)], True
+    numbers = session.numbers_of(ordinal)
+    rows = (np.arange(numbers.start, numbers.stop) if isinstance(numbers, slice) else numbers)[: len(steps)]
+    values, has = np.zeros((len(run), 4), np.float32), np.zeros(len(run), np.bool_)
     legal = np.full(len(run), 15, np.uint8)
-    return RunV2(run.states, run.moves, run.meta, found, legal, has).normalize_branches()
+    values[steps], has[steps] = found.values.take(rows), True
+    if found.columns[0] == "values":
+        return RunV2(run.states, run.moves, run.meta, values, legal, has).normalize_branches()
+    if found.legal is not None:
+        legal[steps] = found.legal.take(rows)
+    valued = legal_bits(legal) & ~np.isnan(values)
+    legal = np.packbits(valued, axis=1, bitorder="little")[:, 0]
+    return RunV2(run.states, run.moves, run.meta, np.where(valued, values, 0), legal, has & (legal != 0))
 
 
 def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -> NDArray[np.uint64]:
@@ -242,9 +269,10 @@ def write_session(
 ) -> int:
     """Write a session with moves from runs. It appears atomically.
 
-    A session does not hold branch values, start, elapsed time and engine of a run; of rows, nor the board
-    after its last move. A run whose engine's text carries a game's seed keeps the seed. That of any other run
-    is a hash of its boards and moves, so that the same game has the same identity everywhere.
+    A session does not hold branch values, start and elapsed time of a run; of rows, nor the board after its
+    last move. Its player is the engine of the runs, or the names of several, or ``"converted"`` without any.
+    A run whose engine's text carries a game's seed keeps the seed. That of any other run is a hash of its
+    boards and moves, so that the same game has the same identity everywhere.
 
     Args:
         directory: the session, which must not exist.
@@ -279,7 +307,7 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
     from tape2048.game.rules import boards_to_exps
 
     table: list[tuple[int, ...]] = []
-    players: set[str | None] = set()
+    players: dict[tuple[str, str | None], None] = {}
 
     with NpyWriter(draft / STEPS_NPY, ACTION_STEP_DTYPE, STEPS_HEADER_BYTES) as file:
         for run_id, run in enumerate(runs):
@@ -295,7 +323,7 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
 
 
 def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
-    count, players = 0, set[str | None]()
+    count, players = 0, dict[tuple[str, str | None], None]()
     with TapeWriter(draft) as writer:
         for run in runs:
             record = np.array([_run_record(run, count, 0, players)], RUN_DTYPE)
@@ -305,29 +333,33 @@ def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
     return count
 
 
-def _facts(players: set[str | None]) -> dict[str, Any]:
+def _facts(players: Iterable[tuple[str, str | None]]) -> dict[str, Any]:
+    names, hashes = ({*each} for each in zip(*players, strict=True)) if players else (set(), set())
     return {
         "format_version": FORMAT_VERSION,
         "engine": f"tape2048 {__version__}",
         "rules": RULES,
-        "player": "converted",
-        "player_sha256": players.pop() if len(players) == 1 else None,
+        "player": " + ".join(sorted(filter(None, names)))[:_PLAYER_CHARS] or "converted",
+        "player_sha256": hashes.pop() if len(hashes) == 1 else None,
         "sample_rate": 1,
         "record_action": True,
         "recovered": False,
     }
 
 
-def _run_record(run: Run, run_id: int, first_row: int, players: set[str | None]) -> tuple[int, ...]:
+def _run_record(
+    run: Run, run_id: int, first_row: int, players: dict[tuple[str, str | None], None]
+) -> tuple[int, ...]:
     meta = run.meta
     check_meta(meta, max_score=2**32 - 1)
     check_rules(run)
     if (identity := identity_of(meta.engine)) is not None:
-        seed, player = identity.seed, identity.player_sha256
+        seed = identity.seed
     else:
         digest = hashlib.sha256(run.states.tobytes() + run.moves.tobytes()).digest()
-        seed, player = int.from_bytes(digest[:8], "little"), None
-    players.add(player)
+        seed = int.from_bytes(digest[:8], "little")
+    player = facts_of_engine(meta.engine)
+    players[player["player"], player.get("player_sha256")] = None
     return run_id, seed, first_row, len(run), len(run), meta.max_score, meta.highest_tile
 
 

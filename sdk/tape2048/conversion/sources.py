@@ -11,8 +11,11 @@ import bisect
 import dataclasses
 import functools
 import itertools
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from tape2048.base.threads import map_ordered
 from tape2048.errors import (
@@ -47,6 +50,9 @@ SESSIONS = ("session", "sessions")
 
 #: The formats of kinds of sources that are no formats: a run's file, a directory of them, one of sessions.
 _FORMATS = {"run": "a2run2", "runs": "a2run2", "sessions": "session"}
+
+#: The fields of records that become branch values.
+_OF_RECORDS = ("ev_legal", "ev_mask", "ev_q", "ev_values")
 
 #: Runs that one thread decodes together.
 JOB_RUNS = 16
@@ -111,7 +117,7 @@ class RunSource:
         path: of the source.
         kind: a name of ``tape2048.formats.registry.FORMATS``, or ``"run"``, ``"runs"`` or ``"sessions"``.
         count: number of runs, damaged ones included.
-        columns: names of the columns of its sessions.
+        columns: names of its columns that are no part of its runs.
     """
 
     path: Path
@@ -123,6 +129,12 @@ class RunSource:
 
     def __repr__(self) -> str:
         return f"<RunSource {self.path}: {self.kind}, {self.count:,} runs>"
+
+    def warn_of_columns(self) -> None:
+        """Log a warning that names the columns, which no target of runs holds."""
+        if self.columns:
+            text = "%s: columns left out: %s"
+            logging.getLogger("tape2048").warning(text, self.path, ", ".join(self.columns))
 
     def runs(self, workers: int | None = None) -> Iterator[SourceRun]:
         """Decode every run on several threads; iterate over them in order."""
@@ -152,13 +164,15 @@ def open_source(
 
     Args:
         path: a run file, a directory with run files below it, a pack, a pack.dat, a data set, a session,
-            a directory of sessions, or JSONL or Parquet with one run a row.
+            a directory of sessions, or JSONL or Parquet with one run a row. A game that several sessions of
+            a directory hold comes once, as with ``Corpus.open``.
         replayer: makes the player of a session, to replay games if the session and the rules leave moves or
             boards open. If it is None or raises ReplayError, no game is replayed.
         lossy: whether games without recorded moves that cannot be played again end at their last board.
         final_boards: whether a session's games are played again for their final boards alone.
         values: whether runs of a session with the column ``values`` (``tape2048 annotate``) get them as
-            branch values, normalized by :func:`tape2048.runs.normalize`.
+            branch values, normalized by :func:`tape2048.runs.normalize`. The ``branch_evs`` of another
+            program's rows always are the branch values of sessions without that column.
 
     Raises:
         MaintenanceError: a session without moves cannot be replayed, and ``lossy`` is False.
@@ -264,27 +278,38 @@ def read_rows(path: Path, kind: str, **_: object) -> RunSource:
 
     table = DataPack.load(path) if kind == "packdat" else Dataset.open(path, load="mmap")
     ids = table.runs["id"]
-    return _numbered(path, kind, len(ids), lambda i: f"{path}: run {ids[i]}", table.run_and_losses)
+    source = _numbered(path, kind, len(ids), lambda i: f"{path}: run {ids[i]}", table.run_and_losses)
+    names = {name for one in table.sessions for name in one.columns} - {*_OF_RECORDS}
+    return dataclasses.replace(source, columns=tuple(sorted(names)))
 
 
 def read_sessions(
     path: Path, kind: str, *, replayer: Replayer | None, lossy: bool, final_boards: bool, values: bool
 ) -> RunSource:
-    """Open a session, or a directory of sessions; the options are those of :func:`open_source`."""
+    """Open a session, or a directory of sessions, each game once; the options are :func:`open_source`'s."""
     from tape2048.conversion.session_runs import move_values, session_run, with_values
+    from tape2048.rows.duplicates import distinct_runs
     from tape2048.session.session import Session, sessions
 
     paths = [path] if kind == "session" else sessions(path)
     if not paths:
         raise NotASessionError("no sessions", path=path)
-    plays = [_play_of(one, replayer, lossy=lossy) for one in paths]  # before any row is read
+
+    def plays_of(paths: list[Path]) -> list[Play | None]:
+        return [_play_of(one, replayer, lossy=lossy) for one in paths]
+
+    early = plays_of(paths) if kind == "session" else []  # before it is opened
     opened = [Session.open(one) for one in paths]
-    columns = [move_values(one) if values else None for one in opened]
-    ends = list(itertools.accumulate(len(one.runs) for one in opened))
+    served = [np.flatnonzero(its) for its in distinct_runs(opened)]
+    pairs = [pair for pair in zip(opened, served, strict=True) if len(pair[1]) or not len(pair[0].runs)]
+    opened, served = [one for one, _ in pairs], [ordinals for _, ordinals in pairs]
+    plays = early or plays_of([one.path for one in opened])
+    columns = [move_values(one, annotated=values) for one in opened]
+    ends = list(itertools.accumulate(map(len, served)))
 
     def at(i: int) -> tuple[int, int]:
         number = bisect.bisect_right(ends, i)
-        return number, i - ends[number] + len(opened[number].runs)
+        return number, int(served[number][i - ends[number]])
 
     def name(i: int) -> str:
         number, ordinal = at(i)
@@ -301,8 +326,12 @@ def read_sessions(
         return run, certain, 0, lost, int(session.runs["id"][ordinal])
 
     source = _numbered(path, kind, ends[-1], name, read)
-    names = sorted({name for one in opened for name in one.columns})
-    return dataclasses.replace(source, columns=tuple(names))
+    kept = [set() if found is None else {*found.columns} for found in columns]
+    names = {name for one, its in zip(opened, kept, strict=True) for name in {*one.columns} - its}
+    # Without the player, a seed identifies no game.
+    unknown = (one for one in opened if one.foreign is not None and not one.meta.get("player_sha256"))
+    names |= {"seed"} if any(one.runs["seed"].any() for one in unknown) else set()
+    return dataclasses.replace(source, columns=tuple(sorted(names)))
 
 
 def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | None:

@@ -17,7 +17,6 @@ directory with a file for each run.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 from collections import Counter
 from pathlib import Path
@@ -32,6 +31,7 @@ from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
 from tape2048.formats.registry import (
+    ENGINES,
     FACTS,
     FINAL_BOARD,
     FORMATS,
@@ -46,7 +46,7 @@ from tape2048.formats.registry import (
 )
 from tape2048.formats.session import ROWS, TAPE
 from tape2048.io.durable import Draft, new_file, storage_errors, sweep_drafts, write_all, write_file
-from tape2048.players import identity_of
+from tape2048.players import facts_of_engine, identity_of
 from tape2048.runs import parquet
 from tape2048.runs.a2run import run_bytes
 from tape2048.runs.a2run2 import RunV2, legal_bits
@@ -106,6 +106,7 @@ def convert(
     workers: int | None = None,
     replayer: Replayer | None = None,
     packing: Mapping[str, Any] | None = None,
+    player: str | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Converted:
     """Write the runs of a source in another format. The target appears atomically.
@@ -120,10 +121,12 @@ def convert(
         workers: number of decoding threads. None: the number of cores.
         replayer: see :func:`~tape2048.conversion.open_source`.
         packing: arguments of :class:`~tape2048.packs.PackWriter` for the target ``pack``.
+        player: name of the player of a session. None: the engine of the runs.
         progress: called with the runs read and all runs.
 
     Raises:
-        MaintenanceError: a loss, without ``lossy``. Nothing was written.
+        MaintenanceError: a loss, without ``lossy``; or a ``player`` for a target that is no session. Nothing
+            was written.
         EmptyCorpusError: no run of the source can be read. Nothing was written.
         NameTakenError: ``target`` exists.
         FormatError: the source is damaged as a whole, the target's kind is unknown, or the target is a single
@@ -143,12 +146,15 @@ def convert(
     where = Path(os.path.abspath(target))
     if os.path.lexists(where):
         raise NameTakenError("the path exists. Nothing was replaced", path=where)
+    if player is not None and ENGINES not in FORMATS[kind].lacks:
+        found = f"found the player {player!r} for a {kind}, whose runs keep their engines"
+        raise MaintenanceError(found, path=where, hint="leave --player out, or use --to session")
     if not isinstance(source, RunSource):
         lacks = FORMATS[kind].lacks
         source = open_source(
             source, replayer, lossy=lossy, final_boards=FINAL_BOARD not in lacks, values=VALUES not in lacks
         )
-    flow = Conversion(source, where, kind, lossy, workers, progress, packing or {}, u64)
+    flow = Conversion(source, where, kind, lossy, workers, progress, packing or {}, u64, player)
     if flow.is_one_file and source.count != 1:
         raise FormatError(
             f"found {'several runs' if source.count else 'no run'} in {source.path}, expected one: "
@@ -157,6 +163,7 @@ def convert(
             hint=f"name a directory, which gets a file for each run: --to {kind} {where.with_suffix('')}",
         )
     sweep_drafts(where.parent)
+    source.warn_of_columns()
     try:
         load_function(FORMATS[kind].writer)(flow)
     except FieldError as error:
@@ -176,10 +183,12 @@ class Conversion:
     progress: Callable[[int, int], object] | None
     packing: Mapping[str, Any]
     u64: U64
+    player: str | None
     lost: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: list[SkippedRun] = dataclasses.field(default_factory=list)
     count: int = 0  # of written runs
     current: str | None = None  # the run that is being written
+    first_player: dict[str, Any] | None = None  # of a session's runs
 
     @property
     def is_one_file(self) -> bool:
@@ -205,7 +214,7 @@ class Conversion:
         for checked in self.source.map(lambda runs: list(map(check, runs)), self.workers):
             good = []
             for found, losses, result in checked:
-                for loss in losses:
+                for loss in (*losses, *self._other_player(found)):
                     self._lose(loss, found.name)
                 if isinstance(result, SkippedRun):
                     self.skipped.append(result)
@@ -246,14 +255,25 @@ class Conversion:
                 message = f"a tape holds games that ended, but {found.name} breaks off. Nothing was written"
                 raise MaintenanceError(message, path=self.source.path, hint="Use --to session.")
         kind = self.source.kind
-        losses = [*found.lost, *(fact for fact in FORMATS[self.kind].lacks if _HAS[fact](found, run, kind))]
+        lacks = [fact for fact in FORMATS[self.kind].lacks if fact in _HAS]
+        losses = [*found.lost, *(fact for fact in lacks if _HAS[fact](found, run, kind))]
         if UNCERTAIN in losses and kind in SESSIONS:
             found = found._replace(run=first_steps(run, len(run) - 1))
         return found, losses
 
+    def _other_player(self, found: SourceRun) -> list[str]:
+        """Return the loss of a run in a session if the first run is of another player."""
+        if found.run is None or self.player is not None or ENGINES not in FORMATS[self.kind].lacks:
+            return []
+        player = facts_of_engine(found.run.meta.engine)
+        self.first_player = self.first_player or player
+        return [] if player == self.first_player else [ENGINES]
+
     def _lose(self, loss: str, name: str) -> None:
         if not self.lossy:
             hint = "--lossy leaves it out"
+            if loss == ENGINES:
+                hint = "--player NAME names one player for all runs; --lossy joins the names of the engines"
             if loss == UNCERTAIN and self.source.kind in SESSIONS:
                 hint = (
                     "--lossy ends the game at the board before. A data set or pack.dat needs no final board"
@@ -268,9 +288,8 @@ def _has_values(_found: SourceRun, run: Run, _kind: str) -> bool:
 
 
 def _has_facts(_found: SourceRun, run: Run, kind: str) -> bool:
-    meta = run.meta
-    unnamed = identity_of(meta.engine) is None and (meta.start_unix_s or meta.engine)
-    return kind not in SESSIONS and bool(meta.elapsed_s or unnamed)
+    unnamed = identity_of(run.meta.engine) is None and run.meta.start_unix_s  # else its session's start
+    return kind not in SESSIONS and bool(run.meta.elapsed_s or unnamed)
 
 
 def _beyond_16_bits(found: SourceRun, run: Run, kind: str) -> bool:
@@ -305,7 +324,7 @@ def _differ(values: Any, run: Run, mask: Any) -> bool:
     return not bool((values == run.branch_values)[mask].all())
 
 
-#: Whether a run of a kind of source has a fact.
+#: Whether a run of a kind of source has a fact. ``ENGINES`` is of several runs.
 _HAS: dict[str, Callable[[SourceRun, Run, str], bool]] = {
     VALUES: _has_values,
     VALUES_16_BITS: _beyond_16_bits,
@@ -367,9 +386,7 @@ def write_sessions(flow: Conversion) -> None:
     """Write a session of rows, or on tape."""
     from tape2048.conversion.session_runs import write_session
 
-    if flow.source.columns:
-        logging.getLogger("tape2048").warning("columns left out: %s", ", ".join(flow.source.columns))
-    facts = {"converted_from": flow.source.kind}
+    facts = {"converted_from": flow.source.kind} | ({"player": flow.player} if flow.player else {})
     write_session(flow.target, flow.runs(), facts, storage=TAPE if flow.kind == "tape" else ROWS)
 
 

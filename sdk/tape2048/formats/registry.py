@@ -15,7 +15,8 @@ VALUES_0_TO_1 = "branch values outside 0 to 1 (normalised), or of a chosen move 
 LOST_VALUES = "chosen values that the source has lost"
 FINAL_BOARD = "the final board"
 UNCERTAIN = "a final board that is uncertain"
-FACTS = "start, elapsed time and engine"
+FACTS = "start and elapsed time"
+ENGINES = "the engine of each run, as a session has one player"
 
 
 class Format(NamedTuple):
@@ -56,10 +57,12 @@ FORMATS = {
     ),
     "dataset": Format("", b"", f"{_SOURCES}:read_rows", f"{_TARGETS}:write_dataset", (VALUES_0_TO_1,)),
     "session": Format(
-        "", b"", f"{_SOURCES}:read_sessions", f"{_TARGETS}:write_sessions", (FINAL_BOARD, VALUES, FACTS)
+        "", b"", f"{_SOURCES}:read_sessions", f"{_TARGETS}:write_sessions",
+        (FINAL_BOARD, VALUES, FACTS, ENGINES),
     ),
     "tape": Format(
-        "", b"", f"{_SOURCES}:read_sessions", f"{_TARGETS}:write_sessions", (UNCERTAIN, VALUES, FACTS)
+        "", b"", f"{_SOURCES}:read_sessions", f"{_TARGETS}:write_sessions",
+        (UNCERTAIN, VALUES, FACTS, ENGINES),
     ),
     "jsonl": Format(
         ".jsonl", b"", f"{_SOURCES}:read_lines", f"{_TARGETS}:write_lines", (UNCERTAIN, VALUES),

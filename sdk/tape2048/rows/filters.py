@@ -122,8 +122,8 @@ def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Column
         **{name: partial(runs.__getitem__, name) for name in numbers},
         "session": lambda: spread(lambda session: session.name),
         "model": lambda: spread(_session_tag, lambda table: np.array(table.engine_names(), object)),
-        "player": partial(players, player_label),
-        "player_name": partial(players, player_name),
+        "player": functools.partial(players, player_label),
+        "player_name": functools.partial(players, player_name),
         "started": lambda: spread(_session_start, lambda table: table.starts(), np.float64),
     }
 

@@ -152,6 +152,11 @@ class Located(NamedTuple):
     places: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
     linear: bool = True
 
+    def take(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the values of rows by number."""
+        values: NDArray[Any] = self.rows[numbers if self.places is None else self.places(numbers)]
+        return values
+
 
 class Columns(Mapping[str, ColumnInfo]):
     """A mapping of a session's columns, found by listing its directories. Facts are read on access.
@@ -207,7 +212,7 @@ class Columns(Mapping[str, ColumnInfo]):
         values = found.rows[:rows]
         # Places ascend: if the last one is its number, they all are.
         if rows and found.places is not None and found.places(np.array([rows - 1])) != rows - 1:
-            values = found.rows[found.places(np.arange(rows))]
+            values = found.take(np.arange(rows))
         values.flags.writeable = False
         return Column(values, found.info, found.path)
 

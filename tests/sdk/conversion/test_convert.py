@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tape2048 import Corpus
 from tape2048.conversion.dataset_build import append_dataset, build_dataset
 from tape2048.conversion.session_runs import NO_CHOICE, NO_LAST_MOVE, session_run, write_session
 from tape2048.conversion.sources import kind_of, open_source
@@ -319,8 +320,8 @@ class TestSessions:
 
     def test_a_directory_of_sessions(self, tmp_path: Path) -> None:
         (tmp_path / "root").mkdir()
-        for name in ("20250102T030405Z_model=a", "20250102T030406Z_model=a"):
-            record(tmp_path / "root" / name, "random", 3)
+        for name, player in (("20250102T030405Z_model=a", "random"), ("20250102T030406Z_model=a", "greedy")):
+            record(tmp_path / "root" / name, player, 3)
         assert kind_of(tmp_path / "root") == "sessions"
         assert len(runs_in(tmp_path / "root", replayer)) == 6
 
@@ -711,3 +712,30 @@ class TestMoveValues:
         mine = values[int(session.runs["first_row"][1]) :][: len(second)]
         assert len(second) == session.runs["steps"][1] - 1
         np.testing.assert_array_equal(second.branch_values, normalize(mine, second.branch_legal))
+
+
+def test_a_session_has_the_engine_of_its_runs(tmp_path: Path) -> None:
+    """Games of two engines are of two players; in one session, only if that is permitted."""
+    made: dict[str, Any] = {}
+    (tmp_path / "s").mkdir()
+    for name, engine in (("a", "bot a"), ("b", "bot b"), ("none", None)):
+        made[name] = game(len(made), with_branches=False, engine=engine, start_unix_s=0, elapsed_s=0.0)
+        for place in (tmp_path / name, tmp_path / "all"):
+            place.mkdir(exist_ok=True)
+            (place / f"{name}.a2run2").write_bytes(a2run2_bytes(made[name]))
+        convert(tmp_path / name, tmp_path / "s" / name, "tape")
+    corpus = Corpus.open(tmp_path / "s")
+    assert corpus.runs_frame().player.tolist() == ["bot a", "bot b", "converted"]
+    with pytest.raises(
+        MaintenanceError, match=r"tape cannot hold the engine of each run, .* \(.*b.a2run2\)"
+    ) as caught:
+        convert(tmp_path / "all", tmp_path / "x", "tape")
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("--player NAME")
+    done = convert(tmp_path / "all", tmp_path / "x", "tape", lossy=True)
+    assert list(done.lost.values()) == [2]
+    convert(tmp_path / "all", tmp_path / "y", "tape", player="mine")
+    found = [Session.open(tmp_path / name).meta["player"] for name in ("x", "y")]
+    assert found == ["bot a + bot b", "mine"]
+    with pytest.raises(MaintenanceError, match="found the player 'mine' for a pack"):
+        convert(tmp_path / "all", tmp_path / "x.a2pack", player="mine")

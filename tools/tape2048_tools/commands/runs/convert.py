@@ -59,6 +59,7 @@ WRITING = options(THREADS, json_option(), quiet_option())
 @U64
 @job_options("--out")
 @click.option("--to", type=click.Choice(RUN_FORMATS), help="Format to write.  [default: by TARGET's name]")
+@click.option("--player", metavar="NAME", help="session, tape: their player.  [default: the runs' engine]")
 @LOSSY
 @WRITING
 def command(
@@ -87,8 +88,9 @@ def command(
     are left out. Without moves, games of other players are refused (5); with --lossy they end at their last
     recorded board.
 
-    The column values of a session (tape2048 annotate) becomes branch values in TARGET. --to tape writes a
-    session on tape, which holds games that ended.
+    The column values of a session (tape2048 annotate), or branch_evs of another program's rows, becomes
+    branch values in TARGET. Other columns are left out, and a warning names them. --to tape writes a session
+    on tape, which holds games that ended. Runs of one engine become a session of this player.
 
     If TARGET cannot hold a fact of SOURCE, nothing is written and the exit code is 5; with --lossy, the fact
     is dropped and named on standard error. Unreadable runs are left out and named there, too, and the exit
@@ -112,7 +114,15 @@ def command(
 
 
 def _as_job(
-    source: Path, out: Path, *, to: str | None, lossy: bool, u64: str, workers: int | None, **run: Any
+    source: Path,
+    out: Path,
+    *,
+    to: str | None,
+    lossy: bool,
+    u64: str,
+    player: str | None,
+    workers: int | None,
+    **run: Any,
 ) -> None:
     from tape2048.errors import MaintenanceError
     from tape2048.formats.dataset_layout import SkippedRun
@@ -125,8 +135,8 @@ def _as_job(
     if to == "dataset":
         hint = "--to pack makes a part of each session, and `tape2048 dataset build` one data set of them"
         raise MaintenanceError("a data set is made of all sessions, and knows when", path=out, hint=hint)
-    work = functools.partial(_convert_one, to=to, lossy=lossy, u64=u64, workers=workers)
-    job = Job("convert", {"to": to, "lossy": lossy, "u64": u64}, work, out)
+    how: dict[str, Any] = {"to": to, "lossy": lossy, "u64": u64} | ({"player": player} if player else {})
+    job = Job("convert", how, functools.partial(_convert_one, workers=workers, **how), out)
 
     def show(result: dict[str, Any]) -> None:
         complain_missing(result["lost"], msgspec.convert(result["skipped"], tuple[SkippedRun, ...]))
