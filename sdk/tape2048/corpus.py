@@ -31,7 +31,6 @@ from tape2048.rows.filters import (
     choose_runs,
     newest_sessions,
     session_columns,
-    sql_values,
 )
 from tape2048.rows.phases import ALL, Phase, make_phase
 from tape2048.rows.splits import check_shares, parts_of_hashes, run_hash
@@ -139,8 +138,8 @@ class Corpus(RowView):
         cache_max_mb: int | None = CACHE_MAX_MB,
         columns: str | os.PathLike[str] | None = None,
         newest_rows: float | None = None,
-        duplicates: Literal["drop", "keep"] = "drop",
         damaged: Literal["raise", "skip"] = "raise",
+        duplicates: Literal["drop", "keep"] = "drop",
         progress: bool | Callable[[int, int], object] | None = None,
         **filters: Unpack[Filters],
     ) -> Corpus:
@@ -174,10 +173,10 @@ class Corpus(RowView):
             newest_rows: open only the newest sessions, by their start, that have so many selected rows
                 together. Sessions are opened as a whole, so there may be more rows.
             damaged: raise the error of a session that cannot be opened (or, on tape and ``"packed"``,
+                decoded), or skip the session and list it in :attr:`skipped`.
             duplicates: ``"drop"`` serves each game once, if several sessions hold it: from the session on
                 tape, or else from the one with more rows, or the first. Games are the same if player, seed
                 and outcome are. ``"keep"`` serves all.
-                decoded), or skip the session and list it in :attr:`skipped`.
             progress: called with the bytes read and all bytes; True for a bar, None for a bar on a terminal.
             **filters: as for :meth:`where`.
 
@@ -442,7 +441,8 @@ class Corpus(RowView):
 
         Args:
             where: SQL over columns of the run table, such as ``"max_score >= 50000 AND highest_tile >=
-                8192"``; or a mask ``bool[R]``.
+                8192"``; or a mask ``bool[R]``. ``started`` is compared as an instant, with ISO 8601 (UTC
+                without an offset) or seconds since 1970.
             **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
                 (inclusive bounds), ``model`` (a tag, or several), ``player`` (the name that
                 ``tape2048 list`` shows, its first words, or ``ntuple@0123456789ab``; or several), ``since``
@@ -567,7 +567,8 @@ class Corpus(RowView):
             condition: a boolean expression of SQL over columns of the sessions (``loss``, ``values[2]``),
                 fields of batches (``step``, ``tokens[0]``) and columns of the run table (``max_score``,
                 ``player``), with comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, ``+ - * / %`` and ABS. NaN
-                is NULL. A number is rounded to the type of the column that it is compared with.
+                is NULL. A number is rounded to the type of the column that it is compared with. ``started``
+                is an instant, as for :meth:`where`.
 
         Raises:
             EmptyCorpusError: no row is left.
@@ -583,8 +584,7 @@ class Corpus(RowView):
         from tape2048.batches.condition import mark_rows
 
         of_runs = {
-            **columns,
-            "started": lambda: np.array(sql_values(columns["started"](), np.nan), object),
+            **self._columns(),
             "score": lambda: self.runs["max_score"],
             "highest": lambda: run_table.exponents_of(self.runs["highest_tile"]),
             "run": lambda: np.arange(len(self.runs)),

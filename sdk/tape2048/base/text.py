@@ -87,7 +87,8 @@ def unix_s(text: Any) -> float:
 
 def iso_seconds(text: str) -> float:
     """Return a time in ISO 8601 in seconds since 1970, in UTC without an offset, or raise ValueError."""
-    found = dt.datetime.fromisoformat(text)
+    is_short = re.fullmatch(r"\d{4}(-\d\d)?", text, re.ASCII)  # a year or a month, which Python does not read
+    found = dt.datetime.fromisoformat(f"{text}-01-01"[:10] if is_short else text)
     return (found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)).timestamp()
 
 

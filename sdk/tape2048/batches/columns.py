@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from tape2048.batches.batch import BatchLayout, check_fields
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from tape2048.batches.batch import LabelDtype
     from tape2048.rows.view import ViewTables
 
-#: The facts of columns that are equal in all sessions of a view.
-_SHARED_FACTS = ("model_sha", "pooling", "player_sha256", "thresholds", "moves")
+#: The facts of columns that are equal in all sessions of a view. Other numbers of the same ``names`` are
+#: replaced by those of the first session.
+_SHARED_FACTS = ("model_sha", "pooling", "player_sha256", "thresholds", "moves", "names")
 
 
 class ViewColumn(NamedTuple):
@@ -118,6 +120,7 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
     located: dict[int, Located] = {}
     info: ColumnInfo | None = None
     paths: dict[int, Path] = {}
+    given: dict[int, dict[str, int]] = {}
     kept = []
     for owner in np.unique(segments.session).tolist():
         try:
@@ -131,6 +134,13 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
         shared = {key: own.facts.get(key) for key in _SHARED_FACTS}
         own = ColumnInfo(name, own.dtype, own.width, facts=shared)
         info = info or own
+        known, words = names_of(info), names_of(own)
+        joint = _join_names(known, words, np.iinfo(own.numpy_dtype).max + 1) if known and words else None
+        if words and joint is not None:
+            given[owner] = words
+            info, own = (
+                msgspec.structs.replace(each, facts=each.facts | {"names": joint}) for each in (info, own)
+            )
         if own != info:
             raise CorpusError(
                 f"found {_describe(own)}; expected {_describe(info)}, as in {min(paths.items())[1]}",
@@ -139,12 +149,15 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
             )
         paths[owner] = path
     assert info is not None, "a view without rows"
+    names = info.facts["names"]
+    others = {owner for owner, own in given.items() if own != names}
     strides = {each.rows.strides[0] for each in located.values()}
     for owner, each in located.items():
         mine = slice(*np.searchsorted(segments.session, (owner, owner + 1)))
         values, at = each.rows, segments.place[mine]
-        if not each.linear or len(strides) > 1:
+        if not each.linear or len(strides) > 1 or others:
             values = np.ascontiguousarray(sessions[owner].column(name).values)
+            values = _renumbered(values, given[owner], names, each.path) if owner in others else values
         elif each.places is not None:
             at = each.places(at)
         origins[mine] = address_of(values) + (at * values.strides[0]).astype(np.uint64)
@@ -155,6 +168,37 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
     line = line_of(origins)
     entries = _entries(info, line, 0 if line else address_of(origins), mapped=1, stride=stride)
     return ViewColumn(info, entries, paths, [*kept, origins])
+
+
+def names_of(info: ColumnInfo) -> dict[str, int] | None:
+    """Return the names of a column's numbers; None unless there are different numbers of one byte or two."""
+    names, size = info.facts["names"], {"u8": 1 << 8, "u16": 1 << 16}.get(info.dtype, 0)
+    if not isinstance(names, dict) or not all(
+        type(each) is int and 0 <= each < size for each in names.values()
+    ):
+        return None
+    return names if len({*names.values()}) == len(names) else None
+
+
+def _join_names(names: dict[str, int], own: dict[str, int], size: int) -> dict[str, int] | None:
+    """Return both mappings as one, with free numbers for the second one's other names; None without any."""
+    free = iter({*range(size)}.difference(names.values()))
+    joint = names | {each: next(free, -1) for each in own if each not in names}
+    return None if -1 in joint.values() else joint
+
+
+def _renumbered(values: NDArray[Any], own: dict[str, int], names: dict[str, int], path: Path) -> NDArray[Any]:
+    """Return the values of a column with the numbers that its names have in another mapping."""
+    table = np.zeros(np.iinfo(values.dtype).max + 1, values.dtype)
+    is_named = np.zeros(len(table), np.bool_)
+    numbers = [*own.values()]
+    table[numbers], is_named[numbers] = [names[each] for each in own], True
+    if not is_named[values].all():
+        found = values[is_named[values].argmin()]
+        message = f"found the number {found}, which is not among its names {own}"
+        raise CorpusError(message, path=path, hint="Open sessions with other names one by one.")
+    renumbered: NDArray[Any] = table[values]
+    return renumbered
 
 
 def _describe(info: ColumnInfo) -> str:

@@ -11,18 +11,20 @@ import ast
 import difflib
 import functools
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tape2048.base.threads import map_ordered
 from tape2048.batches.batch import Batch, floats_of
-from tape2048.batches.columns import plan_fields
+from tape2048.batches.columns import names_of, plan_fields
 from tape2048.batches.gatherer import Gatherer
 from tape2048.batches.order import Order
 from tape2048.errors import ConfigError
 from tape2048.formats.batch_fields import FIELDS
 from tape2048.rows.boards import no_bits
+from tape2048.rows.filters import TIMES, as_instant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,11 +79,19 @@ class Condition:
         self.names.append(token[0].lower())
         return f"_{len(self.names) - 1}"  # so that no name is a word of Python's
 
-    def rows(self, values: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.bool_]:
-        """Return where the condition is true, ``bool[count]``, by values ``[count]`` or ``[count, D]``."""
+    def rows(
+        self,
+        values: Mapping[str, NDArray[Any]],
+        count: int,
+        words: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+    ) -> NDArray[np.bool_]:
+        """Return where the condition is true, ``bool[count]``, by values ``[count]`` or ``[count, D]``.
+
+        ``words`` are the columns with names for their numbers.
+        """
         try:
             with np.errstate(all="ignore"):
-                return np.broadcast_to(_Rows(self.names, values).truth(self._tree, want=True), count)
+                return np.broadcast_to(_Rows(self.names, values, words).truth(self._tree, want=True), count)
         except TypeError as error:
             raise self.rejected("found text instead of a number, or a number instead of text") from error
         except (ValueError, OverflowError, RecursionError) as error:
@@ -93,6 +103,7 @@ class _Rows(NamedTuple):
 
     names: list[str]
     values: Mapping[str, NDArray[Any]]
+    words: Mapping[str, Mapping[str, int]]
 
     def column(self, word: str, entry: int | None = None) -> Any:
         name = self.names[int(word[1:])]
@@ -123,6 +134,21 @@ class _Rows(NamedTuple):
         shown = re.sub(r"\b_(\d+)\b", lambda match: self.names[int(match[1])], ast.unparse(node))
         raise ValueError(f"found {shown[:200]}")
 
+    def beside(self, node: ast.expr, other: ast.expr) -> Any:
+        """Return the value of a node; beside a time, its instant; beside named numbers, that of a name."""
+        found = self.value(node)
+        near = {each.id for each in ast.walk(other) if isinstance(each, ast.Name)} - {"abs"}
+        beside = {self.names[int(word[1:])] for word in near}
+        if beside & {*TIMES} and isinstance(found, str | int | float) and found == found:  # noqa: PLR0124 - NaN
+            return as_instant(str(found))
+        for name in beside & self.words.keys() if isinstance(found, str) else ():
+            if found not in self.words[name]:
+                raise ValueError(
+                    f"{name} has no {found[:40]!r}; expected one of {', '.join(self.words[name])}"
+                )
+            return self.words[name][found]
+        return found
+
     def truth(self, node: ast.expr, *, want: bool) -> Any:
         """Return where a node is certainly true, or else certainly false."""
         match node:
@@ -138,7 +164,8 @@ class _Rows(NamedTuple):
             case ast.Compare(left, [ast.In() | ast.NotIn() as op], [right]):
                 return self.truth(_expanded(left, right), want=isinstance(op, ast.In) == want)
             case ast.Compare(left, [op], [right]) if type(op) in _COMPARISONS:
-                return _compared(_COMPARISONS[type(op)][not want], self.value(left), self.value(right))
+                pair = self.beside(left, right), self.beside(right, left)
+                return _compared(_COMPARISONS[type(op)][not want], *pair)
         return _compared(np.not_equal if want else np.equal, self.value(node), 0)
 
 
@@ -201,6 +228,7 @@ def mark_rows(
         raise condition.rejected(f"no column {name}", f"{hint}Columns: {', '.join(sorted(known))}.")
     layout, columns = plan_fields(tables, [*fields] or ["row"], np.empty(0, np.int64), "bool")
     gatherer = Gatherer(tables, layout.fields, np.empty(0, np.int64), columns=columns)
+    words_of = {each.info.name: named for each in columns if (named := names_of(each.info))}
     if gatherer.reads_rows:
         tables.store.check_files()
     starts = tables.rowmap.run_starts.astype(np.int64)
@@ -219,7 +247,7 @@ def mark_rows(
                 gatherer.fill(order, (first, end - first), batch)
             halves = {name: floats_of(batch, name) for name in layout.halves}
             values |= {**{name: batch[name] for name in fields}, **halves}
-        found = condition.rows(values, end - first)
+        found = condition.rows(values, end - first, words_of)
         words.view(np.uint8)[first >> 3 : (end + 7) >> 3] = np.packbits(found, bitorder="little")
 
     for _ in map_ordered(mark, range(0, rows, _CHUNK_ROWS)):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import difflib
+import functools
 import math
 import re
 import sqlite3
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from tape2048.players import Named
 
 
-#: The values of each run by column name, made when a filter needs them. ``started`` is in seconds since 1970.
+#: The values of each run by column name, made when a filter needs them. Times are in seconds since 1970.
 Columns: TypeAlias = "Mapping[str, Callable[[], NDArray[Any]]]"
+
+#: The columns that are times.
+TIMES = ("started",)
 
 #: Limits of SQLite that bound one step of a condition; :func:`limited_work` counts steps. The longest text is
 #: that of a foreign session's facts with room to spare; LIKE takes text times pattern.
@@ -119,7 +122,7 @@ def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Column
 
     numbers = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
     return {
-        **{name: partial(runs.__getitem__, name) for name in numbers},
+        **{name: functools.partial(runs.__getitem__, name) for name in numbers},
         "session": lambda: spread(lambda session: session.name),
         "model": lambda: spread(_session_tag, lambda table: np.array(table.engine_names(), object)),
         "player": functools.partial(players, player_label),
@@ -200,10 +203,41 @@ def _instant(value: str, name: str) -> float:
         raise ValueError(f"{name}={value!r}; expected a date as 2026-11-21 or 2026-11-21T06:00") from error
 
 
+def as_instant(text: str) -> float:
+    """Return the instant that a condition compares a time with, in seconds since 1970.
+
+    Args:
+        text: ISO 8601, in UTC without an offset; or seconds since 1970.
+
+    Raises:
+        ValueError: any other text.
+    """
+    try:
+        return iso_seconds(text)
+    except ValueError as error:
+        if re.fullmatch(r"-?\d+(\.\d+)?(e\+?\d+)?", text, re.ASCII):
+            return float(text)
+        found = f"a time is compared with {text!r:.40}"
+        raise ValueError(f"{found}; expected 2026-11-21T06:00:00Z, or seconds since 1970") from error
+
+
 def _by_sql(condition: str, columns: Columns, count: int, stop: Callable[[], bool]) -> NDArray[np.bool_]:
     read: set[str] = set()
+    no_times: list[ValueError] = []
+    instant = functools.cache(as_instant)
+
+    def in_time(one: str, other: str) -> int:
+        try:
+            return (instant(one) > instant(other)) - (instant(one) < instant(other))
+        except ValueError as error:  # which SQLite would drop
+            no_times.append(error)
+            return 0
+
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
-        database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(columns)})")
+        database.create_collation("in_time", in_time)
+        # With the type, a number that a time is compared with becomes text, which the collation compares.
+        typed = [f"{name} TEXT COLLATE in_time" if name in TIMES else name for name in columns]
+        database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(typed)})")
         for limit, value in _LIMITS.items():
             database.setlimit(limit, value)
         # The newline ends a comment. The probe rejects a text that closes the brackets to leave the
@@ -217,7 +251,7 @@ def _by_sql(condition: str, columns: Columns, count: int, stop: Callable[[], boo
                 database.execute(f"EXPLAIN {statement}").fetchall()
             database.set_authorizer(None)
             names = sorted(read & columns.keys())
-            values = zip(range(count), *(sql_values(columns[name]()) for name in names), strict=True)
+            values = zip(range(count), *(_sql_values(columns[name]()) for name in names), strict=True)
             chosen = np.zeros(count, np.bool_)
             with limited_work(database, OPERATIONS_BASE + OPERATIONS_PER_RUN * count, stop):
                 database.execute("BEGIN")
@@ -225,19 +259,23 @@ def _by_sql(condition: str, columns: Columns, count: int, stop: Callable[[], boo
                 database.execute("COMMIT")
                 _only_reading(database, read)
                 chosen[[row[0] for row in database.execute(query)]] = True
+            if no_times:
+                raise no_times[0]
         except (sqlite3.Error, sqlite3.Warning, ValueError, RecursionError) as error:
             raise _refused(condition, error, list(columns)) from error
     return chosen
 
 
-def sql_values(column: NDArray[Any], null: Any = None) -> list[Any]:
+def _sql_values(column: NDArray[Any]) -> list[Any]:
     """Return a column as SQLite takes it: signed integers, as in metadata.db, and times as text or null."""
     if column.dtype != np.float64:
         found: list[Any] = (column if column.dtype == object else column.astype(np.int64)).tolist()
         return found
     moments, which = np.unique(column, return_inverse=True)
     texts = [
-        null if math.isnan(each) else dt.datetime.fromtimestamp(each, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        None
+        if math.isnan(each)
+        else dt.datetime.fromtimestamp(each, dt.UTC).isoformat().replace("+00:00", "Z")
         for each in moments.tolist()
     ]
     return [texts[each] for each in which.tolist()]

@@ -21,6 +21,9 @@ from tape2048.session.run_table import positive_weights, prevalence
 from ..builders import NAME, Game, Spec, raising, write_foreign, write_ours
 from ..corpora import OURS, Built, build
 
+#: The start of the second session, in seconds since 1970.
+UNIX_S = 1735873445
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
@@ -213,6 +216,33 @@ class TestNamed:
         later = dt.datetime.fromisoformat(started) + dt.timedelta(seconds=1)
         assert len(corpus.where(model="x", since=started, until=later).runs) == 5
         assert len(corpus.where(f"started = '{started}'").runs) == 5
+
+    @pytest.mark.parametrize(
+        ("condition", "sessions"),
+        [
+            ("started < '2025-01-03 03:04:06'", {0, 1}),
+            ("started <= '2025-01-03T04:04:05+01:00'", {0, 1}),
+            ("'20250103T030405Z' < started", {2}),
+            (f"started = {UNIX_S}", {1}),
+            (f"started IN ({UNIX_S}, '2025-01-02T03:04:05.000Z')", {0, 1}),
+            (f"started BETWEEN {UNIX_S - 0.5} AND {UNIX_S + 0.5}", {1}),
+            ("started >= '2025-W01-5'", {1, 2}),
+            ("started > 20250103 AND NOT started > '2025-02'", {1, 2}),
+            ("started > '2025' AND started <> '2025-01-03 03:04:05Z'", {0, 2}),
+        ],
+    )
+    def test_times_are_compared_as_instants(self, corpus: Corpus, condition: str, sessions: set[int]) -> None:
+        assert {owner for owner, _ in ids(corpus.where(condition))} == sessions
+        rows = corpus.rows_where(condition)
+        assert {*rows.runs["session"][rows.row_counts > 0].tolist()} == sessions
+
+    @pytest.mark.parametrize("condition", ["started > 'a Monday'", "started = '2025-13-01'"])
+    def test_no_times(self, corpus: Corpus, condition: str) -> None:
+        for select in (corpus.where, corpus.rows_where):
+            with pytest.raises(
+                errors.ConfigError, match=r"a time is compared with '.*'; expected 2026-11-21T"
+            ):
+                select(condition)
 
     def test_condition_and_names_together(self, built: Built, corpus: Corpus) -> None:
         view = corpus.where("id > 3", min_steps=17)
