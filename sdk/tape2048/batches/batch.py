@@ -178,8 +178,8 @@ class Batch(Mapping[str, "NDArray[Any]"]):
             self._targets["flags" if layout.label_dtype == "bool" else "targets"] = self._arrays["labels"]
         self._made = {name: field for name, field in built_in.items() if field.make is not None}
         needed = {name for field in self._made.values() for name in field.needs}
-        if layout.weight and "weight" in built_in:
-            needed.add("row")  # which the error of an invalid weight names
+        if layout.targets or (layout.weight and "weight" in built_in):
+            needed.add("row")  # which the error of an invalid value names
         for name in needed:
             self._targets.setdefault(name, layout.empty(name, self.capacity))
         # Columns that serve only as weights or targets are not fields.

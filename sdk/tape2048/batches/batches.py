@@ -241,7 +241,8 @@ class Batches:
             :attr:`corpus`. They hide columns of the same names. Pickling includes them.
         weight: name of a column or array of ``[N]`` that the field ``weight`` is multiplied by. An invalid
             weight is an error of its batch. Some weight must be positive, and they are read until one is.
-        targets: name of a column or array of ``[N, T]`` that replaces the labels, as ``f32[B, T]``.
+        targets: name of a column or array of ``[N, T]`` that replaces the labels, as ``f32[B, T]``. A value
+            that is no probability is an error of its batch.
 
     Attributes:
         corpus: the view that the rows come from.

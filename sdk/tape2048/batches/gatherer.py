@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _LINE_BYTES = 64
 _NAMED = 5  # sessions that an error names
+_F32_MAX = float(np.finfo(np.float32).max)
 
 #: Rows that show the mean of a weight, in this many parts: 1e9 rows take 4 GB of a column.
 _SAMPLE_ROWS, _SAMPLE_PARTS = 1 << 20, 256
@@ -241,23 +242,28 @@ class Gatherer:
         """Set the number of rows, and make the fields that the kernel does not write.
 
         Raises:
-            CorpusError: a weight is invalid.
+            CorpusError: a weight or a target is invalid.
         """
         batch.rows, layout = rows, batch.layout
         make_fields(batch, self._runs)
         if layout.targets:
-            batch["labels"][:] = floats_of(batch, layout.targets).reshape(rows, layout.thresholds)
-        if not layout.weight or not rows:
+            targets = floats_of(batch, layout.targets).reshape(rows, layout.thresholds)
+            batch["labels"][:] = targets
+            self._check(batch, layout.targets, targets, 1.0, "probabilities")
+        if layout.weight:
+            weights = floats_of(batch, layout.weight)
+            batch["weight"][:] *= weights
+            self._check(batch, layout.weight, weights, _F32_MAX, "a weight of at least 0")
+
+    def _check(self, batch: Batch, name: str, values: NDArray[Any], most: float, expected: str) -> None:
+        """Raise the CorpusError of a batch's values of a column that are not between 0 and the given one."""
+        if not batch.rows or (values.min() >= 0 and values.max() <= most):  # NaN fails every comparison
             return
-        weights = floats_of(batch, layout.weight)
-        batch["weight"][:] *= weights
-        if weights.min() >= 0 and weights.max() < np.inf:  # NaN fails every comparison
-            return
-        at = int(np.argmin((weights >= 0) & (weights < np.inf)))
+        at = int(((values >= 0) & (values <= most)).reshape(batch.rows, -1).all(axis=1).argmin())
         row = int(output_of(batch, "row")[at])
         owner = int(self._runs["session"][np.searchsorted(self._rowmap.run_starts, row, "right") - 1])
-        paths = next(each.paths for each in self._columns if each.info.name == layout.weight)
-        msg = f"{layout.weight} is {weights[at]} in row {row} of the corpus; expected a weight of at least 0"
+        paths = next(each.paths for each in self._columns if each.info.name == name)
+        msg = f"{name} is {values[at].tolist()} in row {row} of the corpus; expected {expected}"
         raise CorpusError(msg, path=paths.get(owner))
 
 

@@ -123,25 +123,17 @@ def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy
 def check_columns(part: Corpus, config: LearningConfig) -> tuple[float, str | None]:
     """Return the mean weight of a sample, and a SHA-256 of the facts of the columns that are learned from.
 
-    They are 1 and None without columns. Raises a ConfigError for a column of the wrong shape, a ColumnError
-    for targets that are no probabilities, and the errors of ``Corpus.batches``.
+    They are 1 and None without columns. Raises a ConfigError for a column of the wrong shape, and the errors
+    of batches, such as a CorpusError for targets that are no probabilities.
     """
     names = [name for name in (config.targets, config.weight) if name]
     if not names:
         return 1.0, None
-    how: Any = {"fields": ("labels", "weight", "run"), "rank": 0, "world_size": 1, **config.column_options}
+    how: Any = {"fields": ("labels", "weight"), "rank": 0, "world_size": 1, **config.column_options}
     try:
         sample = next(iter(part.batches(_SAMPLE_ROWS, **how)))
     except ValueError as error:
         raise ConfigError(str(error), path=config.data) from error
-    valid = ((sample.labels >= 0) & (sample.labels <= 1)).all(axis=1)
-    if not valid.all():
-        at = valid.argmin()
-        raise ColumnError(
-            f"found {sample.labels[at].tolist()}; expected probabilities",
-            path=part.sessions[part.runs["session"][sample.run[at]]].column(config.targets).path,
-            hint="Choose a column for targets such as `tape2048 critic score` makes.",
-        )
     sessions = [part.sessions[number] for number in np.unique(part.runs["session"])]
     facts = [session.columns[name].document for session in sessions for name in names]
     digest = hashlib.sha256(msgspec.json.encode(facts, order="deterministic")).hexdigest()

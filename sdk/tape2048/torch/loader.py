@@ -38,7 +38,8 @@ from tape2048.batches.batch import BatchOptions, BatchPool, check_options
 from tape2048.batches.batches import Batches
 from tape2048.batches.columns import plan_fields
 from tape2048.corpus import Capped
-from tape2048.errors import ConfigError
+from tape2048.errors import ConfigError, CorpusError
+from tape2048.formats.batch_fields import FIELDS
 from tape2048.mixture import Mixture
 from tape2048.rows.view import tables_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, run_labels, warn_of_constants
@@ -50,15 +51,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.batches.batch import Batch, LabelDtype
+    from tape2048.batches.batch import Batch, BatchLayout, LabelDtype
     from tape2048.corpus import Corpus
 
-#: Tensors by field, of the fields' types. Unsigned integers of more than a byte become signed, with the same
-#: bits, and columns of ``bf16`` become bfloat16.
+#: Tensors by field, of the fields' types. Unsigned integers of more than a byte become signed, and columns of
+#: ``bf16`` become bfloat16. Columns ``u16`` and ``u32`` are widened.
 Tensors = dict[str, torch.Tensor]
 
 # Torch has few operations for unsigned types other than uint8; NumPy has no bfloat16, whose bits are uint16.
 _SIGNED = {np.dtype(f"u{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
+#: The wider types of columns, and the bits of their values.
+_WIDENED = {"u16": (torch.int32, 0xFFFF), "u32": (torch.int64, 0xFFFFFFFF)}
+
+#: Fields of batches of 32 unsigned bits.
+_COUNTED = frozenset(
+    name for name, field in FIELDS.items() if field.dtype is not None and np.dtype(field.dtype) == np.uint32
+)
 
 _MOVED = "the loader was moved, or iterated over again, while this iteration continued"
 
@@ -96,9 +104,9 @@ class CriticLoader(IterableDataset[Tensors]):
 
     Yields:
         ``dict`` of tensors by field, ``[B, ...]``: ``tokens`` uint8, ``labels`` bool or float32, ``weight``
-        float32, ``row`` and ``seed`` int64, ``run``, ``step``, ``steps_left`` and ``score`` int32, columns as
-        in their files (unsigned integers of more than a byte as signed, ``bf16`` as bfloat16), the others
-        uint8.
+        float32, ``row`` and ``seed`` (its 64 bits) int64, ``run``, ``step``, ``steps_left`` and ``score``
+        int32, columns as in their files (``u16`` as int32, ``u32`` and ``u64`` as int64, ``bf16`` as
+        bfloat16), the others uint8.
 
     Attributes:
         batches: numbers and fills the batches; its state is the loader's.
@@ -107,6 +115,7 @@ class CriticLoader(IterableDataset[Tensors]):
     Raises:
         ConfigError: no such device.
         CorpusError: when an iteration starts: mapped rows were truncated since the corpus was opened.
+        CorpusError: a batch has a number above the largest of its tensor's type.
         ValueError: an invalid argument. Otherwise, as for :class:`tape2048.batches.batches.Batches`.
 
     Example:
@@ -439,7 +448,7 @@ class CriticDataset(Dataset[Tensors]):
     ) -> None:
         tiles = check_thresholds(thresholds)
         layout, _ = plan_fields(tables_of(corpus), fields, tiles, label_dtype)
-        self.fields, self._halves = layout.fields, layout.halves
+        self.fields, self._layout = layout.fields, layout
         self.corpus = corpus
         self.thresholds = tuple(tiles.tolist())
         self.label_dtype: LabelDtype = label_dtype
@@ -461,7 +470,7 @@ class CriticDataset(Dataset[Tensors]):
         arrays = self.corpus.fetch(
             rows, self.fields, thresholds=self.thresholds, label_dtype=self.label_dtype
         )
-        return RowBatch(_typed(zip(arrays, map(_tensor_of, arrays.values()), strict=True), self._halves))
+        return RowBatch(_typed(zip(arrays, map(_tensor_of, arrays.values()), strict=True), self._layout))
 
 
 @overload
@@ -510,7 +519,7 @@ def _tensors_of(batch: Batch) -> Tensors:
     owners, rows = batch.owners, batch.rows
     if rows < batch.capacity:
         owners = [array[:rows] for array in owners]
-    return _typed(zip(batch.layout.fields, map(torch.from_numpy, owners), strict=True), batch.layout.halves)
+    return _typed(zip(batch.layout.fields, map(torch.from_numpy, owners), strict=True), batch.layout)
 
 
 def _pinned(batch: Batch) -> Tensors:
@@ -522,5 +531,28 @@ def _tensor_of(array: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(array.view(_SIGNED.get(array.dtype, array.dtype)))
 
 
-def _typed(tensors: Iterable[tuple[str, torch.Tensor]], halves: frozenset[str]) -> Tensors:
-    return _Served((name, each.view(torch.bfloat16) if name in halves else each) for name, each in tensors)
+def _typed(tensors: Iterable[tuple[str, torch.Tensor]], layout: BatchLayout) -> Tensors:
+    """Return the tensors of a batch from those of its arrays, whose unsigned integers have signed types."""
+    types, found = {info.name: info.dtype for info in layout.columns}, _Served()
+    for name, each in tensors:
+        dtype = types.get(name, "")
+        if dtype == "bf16":
+            found[name] = each.view(torch.bfloat16)
+        elif dtype in _WIDENED:
+            wide, bits = _WIDENED[dtype]
+            found[name] = each.to(wide) & bits
+        else:
+            if dtype == "u64" or name in _COUNTED:
+                _check_sign(name, each)
+            found[name] = each
+    return found
+
+
+def _check_sign(name: str, tensor: torch.Tensor) -> None:
+    if tensor.numel() and tensor.min() < 0:
+        bits = 8 * tensor.element_size()
+        raise CorpusError(
+            f"{name} is {int(tensor.min()) + (1 << bits)}; a tensor of {tensor.dtype} holds at most "
+            f"{(1 << bits - 1) - 1}",
+            hint="take the field from Corpus.batches, whose NumPy arrays are unsigned",
+        )

@@ -54,6 +54,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if name in {"prior", "count"}:
                 values = np.arange(len(session)) % 4 << (13 if dtype == "bf16" else 0)
                 values = values.astype("<u2" if dtype == "bf16" else "u1")
+            if name == "chance":
+                values = np.random.default_rng(1).random((len(session), 3), np.float32)
             put(path, session, name, values, dtype, **facts)
     return root
 
@@ -218,6 +220,20 @@ def test_invalid_weights(tmp_path: Path, wrong: float, order: str) -> None:
     with pytest.raises(errors.CorpusError, match=rf"x is {wrong} in row {first + 5} of the corpus") as caught:
         list(corpus.batches(100, weight="x", **ORDERS[order]))
     assert OURS[1] in caught.value.path
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -0.5, 1.5])
+@pytest.mark.parametrize("order", ORDERS)
+def test_invalid_targets(tmp_path: Path, wrong: float, order: str) -> None:
+    corpus = ours(tmp_path, "x", lambda n: np.where(np.arange(n) == 5, wrong, 1))
+    first = int((corpus.runs["session"] == 0) @ corpus.row_counts)
+    how: Any = {"thresholds": (8192,), "targets": "x"}
+    said = rf"x is \[{wrong}\] in row {first + 5} of the corpus; expected probabilities"
+    with pytest.raises(errors.CorpusError, match=said) as caught:
+        list(corpus.batches(100, **how, **ORDERS[order]))
+    assert OURS[1] in caught.value.path
+    with pytest.raises(errors.CorpusError, match=said):
+        corpus.fetch([first + 5], ("labels",), **how)
 
 
 def test_weights_of_zero(tmp_path: Path) -> None:

@@ -621,12 +621,29 @@ def test_tensors_of_columns(corpus: Corpus, workers: int) -> None:
         row = batch["row"]
         kinds = {name: tensor.dtype for name, tensor in batch.items()}
         assert kinds == {
-            "row": torch.int64, "seed": torch.int64, "score": torch.int32, "shorts": torch.int16,
+            "row": torch.int64, "seed": torch.int64, "score": torch.int32, "shorts": torch.int32,
             "wide": torch.float64, "flags": torch.bool, "weight": torch.float32,
         }  # fmt: skip
-        assert torch.equal(batch["shorts"], row.to(torch.int16))
+        assert torch.equal(batch["shorts"], row.to(torch.int32))
         assert torch.equal(batch["wide"], torch.stack([row, row], 1) / 4)
         assert torch.equal(batch["flags"], row % 2 > 0)
         assert torch.equal(batch["weight"], row / 4)
         seen += len(row)
     assert seen == len(corpus)
+
+
+def test_large_unsigned_numbers_are_kept_or_rejected(corpus: Corpus) -> None:
+    most = {size: np.full(len(corpus), 2**size - 1, f"u{size // 8}") for size in (8, 16, 32, 64)}
+    extra = {f"u{size}": values for size, values in most.items() if size < 64}
+    batch = next(iter(loader_of(corpus, fields=("row",), extra=extra)))
+    assert {name: (batch[name].dtype, int(batch[name].max())) for name in extra} == {
+        "u8": (torch.uint8, 255), "u16": (torch.int32, 65535), "u32": (torch.int64, 2**32 - 1),
+    }  # fmt: skip
+    assert (
+        int(next(iter(loader_of(corpus, fields=("row",), extra={"x": most[64] >> np.uint64(1)})))["x"].max())
+        == 2**63 - 1
+    )
+    with pytest.raises(
+        CorpusError, match=f"x is {2**64 - 1}; a tensor of torch.int64 holds at most {2**63 - 1}"
+    ):
+        next(iter(loader_of(corpus, fields=("row",), extra={"x": most[64]})))

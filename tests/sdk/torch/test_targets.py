@@ -106,8 +106,8 @@ def test_an_ntuple_critic_learns_probabilities(games: Path, tmp_path: Path) -> N
     ("column", "error", "said"),
     [
         (None, errors.ColumnError, "this session has no column 'taught'"),
-        (np.float32([2, 0, 0]), errors.ColumnError, r"found \[2.0, 0.0, 0.0\]; expected probabilities"),
-        (np.float32([np.nan, 0, 0]), errors.ColumnError, r"found \[nan, 0.0, 0.0\]"),
+        (np.float32([2, 0, 0]), errors.CorpusError, r"taught is \[2.0, 0.0, 0.0\] in row .* probabilities"),
+        (np.float32([np.nan, 0, 0]), errors.CorpusError, r"taught is \[nan, 0.0, 0.0\]"),
         (np.float32([1, 0]), errors.ConfigError, r"expected \[N, 3\]"),
     ],
 )
