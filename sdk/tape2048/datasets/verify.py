@@ -17,9 +17,9 @@ from tape2048.base.threads import map_ordered
 from tape2048.datasets.dataset import Dataset
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
-from tape2048.formats.session import METADATA_DB
+from tape2048.formats.session import METADATA_DB, RULES_1
 from tape2048.game.moves import recover
-from tape2048.game.rules import boards_to_exps, legal_masks
+from tape2048.game.rules import EXPONENT_MAX, boards_to_exps, legal_masks, wins
 from tape2048.io.reading import crc32c_file, open_regular
 from tape2048.runs.a2run2 import legal_bits
 from tape2048.session.dataset import OPEN_TRIES, is_packdat
@@ -39,10 +39,11 @@ _NAMED_MAX = 5
 _DEFECTS = {
     1: (BookkeepingError, "belongs to another run"),
     2: (BookkeepingError, "has another step_index than its place in the run"),
-    3: (FieldError, "has a move that is not legal on its board"),
-    4: (FieldError, "has an ev_legal that is not the board's"),
-    5: (FieldError, "has ev_values that are neither all 0, nor in [0, 1] with the chosen one 1"),
-    6: (FieldError, "does not lead to the next row's board by one spawn"),
+    3: (FieldError, f"is not of these rules: {RULES_1}"),
+    4: (FieldError, "has a move that is not legal on its board"),
+    5: (FieldError, "has an ev_legal that is not the board's"),
+    6: (FieldError, "has ev_values that are neither all 0, nor in [0, 1] with the chosen one 1"),
+    7: (FieldError, "does not lead to the next row's board by one spawn"),
 }
 
 
@@ -174,8 +175,12 @@ def _check_job(
     steps = np.arange(len(rows)) - begins[owners]
     illegal = (rows["move"] > 3) | (masks >> moves & 1 == 0)
     foreign = rows["run_id"] != runs["id"][owners]
-    defects = [foreign, rows["step_index"] != steps, illegal, legal != masks, unfit, astray]
+    exps = boards_to_exps(boards)
+    old = (illegal | (legal != masks) | astray) & ((exps == EXPONENT_MAX).sum(axis=1) > 1)
+    for row in np.flatnonzero(old).tolist():
+        old[row] = any(wins(boards[row], move) for move in range(4))
+    defects = [foreign, rows["step_index"] != steps, old, illegal, legal != masks, unfit, astray]
     kinds = np.select(defects, list(_DEFECTS), 0)
     tiles = np.zeros(len(runs), np.int64)
-    np.maximum.at(tiles, owners, 1 << boards_to_exps(boards).max(axis=1, initial=0).astype(np.int64))
+    np.maximum.at(tiles, owners, 1 << exps.max(axis=1, initial=0).astype(np.int64))
     return kinds, owners + job.start, tiles

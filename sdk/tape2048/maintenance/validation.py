@@ -58,6 +58,9 @@ _EXPONENT_MAX = 15
 _FOREIGN_EXPONENT_MAX = 17
 _ACTION_MAX = 3
 
+#: A row of a run: whether it is served, its step, its board, and its move (above 3: unknown).
+_ROW_DTYPE = np.dtype([("served", "?"), ("step", "<i8"), ("board", "<u8"), ("move", "u1")])
+
 #: How the fact ``engine`` of a game that this project's recorder played starts; others count differently.
 _RECORDER = "tape2048/"
 #: Runs whose outcomes are computed at once.
@@ -93,6 +96,7 @@ class RowChecks:
     ) -> None:
         self._path = path
         self._layout = layout
+        self._plays = foreign and not layout.is_native
         self._exponent_max = _FOREIGN_EXPONENT_MAX if foreign else _EXPONENT_MAX
         self._defects: list[TapeError] = []
         self._bad_rows: dict[str, tuple[int, str, Place]] = {}
@@ -115,6 +119,8 @@ class RowChecks:
         recorded = self._owners is not None and str(metadata.session.get("engine")).startswith(_RECORDER)
         #: The last row of each recorded run: its board, and its action (above 3 where rows have none).
         self._last = np.full((len(self._runs), 17), 255, np.uint8) if recorded else None
+        #: The last row of each run of another program so far.
+        self._before = np.zeros(len(self._runs) if self._plays else 0, _ROW_DTYPE)
         self._rows = rows
         self._whole = whole
         self.rows_without_run = self.rows_beyond = 0
@@ -151,6 +157,8 @@ class RowChecks:
             action = chunk["action"]
             bad_action = served & (action > _ACTION_MAX)
             self._note("action", bad_action, place, lambda at: f"has action {action[at]}, above 3")
+        if self._plays and len(self._runs):
+            self._check_rules(given, chunk, owner, place)
         begins = np.concatenate(([0], np.flatnonzero(owner[1:] != owner[:-1]) + 1))
         highest = np.maximum.reduceat(exps.reshape(-1), begins * 16)
         known = owner[begins] >= 0
@@ -160,6 +168,50 @@ class RowChecks:
             self._last[owner[ends], :16] = exps[ends]
             if "action" in (chunk.dtype.names or ()):
                 self._last[owner[ends], 16] = chunk["action"][ends]
+
+    def _check_rules(
+        self, given: NDArray[np.void], chunk: NDArray[np.void], owner: NDArray[np.int64], place: Place
+    ) -> None:
+        """Compare rows of another program, which have no checksums, with the rules and the rows before."""
+        from tape2048.game.moves import UNKNOWN, recover
+        from tape2048.game.rules import exps_to_boards, legal_masks
+
+        exps, names = np.ascontiguousarray(chunk["exps"]), chunk.dtype.names or ()
+        rows = np.empty(len(chunk), _ROW_DTYPE)
+        rows["served"] = (owner >= 0) & (exps <= _EXPONENT_MAX).all(axis=1)
+        rows["board"], rows["step"] = exps_to_boards(np.minimum(exps, _EXPONENT_MAX)), chunk["step_idx"]
+        rows["move"] = chunk["action"] if "action" in names else UNKNOWN
+        legal, board = legal_masks(np.ascontiguousarray(rows["board"])), rows["board"]
+        known = rows["move"] <= _ACTION_MAX
+        illegal = rows["served"] & known & (legal >> np.minimum(rows["move"], _ACTION_MAX) & 1 == 0)
+        self._note(
+            "illegal", illegal, place,
+            lambda at: f"has move {rows['move'][at]}, which is illegal on its board {board[at]:#018x}",
+        )  # fmt: skip
+        if "ev_legal" in (given.dtype.names or ()) and given.dtype["ev_legal"] == np.uint8:
+            said = given["ev_legal"]  # 0 where no move has a value
+            self._note(
+                "ev_legal", rows["served"] & (said != 0) & (said != legal), place,
+                lambda at: f"has ev_legal {said[at]:#06b}; its board {board[at]:#018x} has {legal[at]:#06b}",
+            )  # fmt: skip
+        order = np.argsort(owner, kind="stable")
+        run, before = owner[order], self._before[owner]
+        same = run[1:] == run[:-1]
+        before[order[1:][same]] = rows[order[:-1][same]]
+        self._before[run[run >= 0]] = rows[order[run >= 0]]  # of several rows, the last stays
+        pairs = np.flatnonzero(rows["served"] & before["served"] & (rows["step"] == before["step"] + 1))
+        if not len(pairs):
+            return
+        states = np.stack((before["board"][pairs], rows["board"][pairs]), axis=1).reshape(-1)
+        moves = np.repeat(before["move"][pairs], 2)[:-1]  # the odd ones lead from pair to pair
+        moves = recover(states, moves if "action" in names else None).moves[::2]
+        astray = np.zeros(len(rows), np.bool_)
+        astray[pairs] = moves == UNKNOWN
+        self._note(
+            "astray", astray, place,
+            lambda at: f"has board {board[at]:#018x}. No move and one new tile lead there from its run's row "
+            f"before, {before['board'][at]:#018x}",
+        )  # fmt: skip
 
     def defects(self) -> Iterator[TapeError]:
         """Yield all defects, after the last update."""

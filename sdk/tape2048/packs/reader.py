@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered
-from tape2048.errors import BookkeepingError, FieldError, FormatError, NameTakenError
+from tape2048.errors import BookkeepingError, FieldError, FormatError, NameTakenError, ReplayError
 from tape2048.formats.rows import ROW_DTYPE
 from tape2048.io.durable import new_file, storage_errors, write_all
 from tape2048.io.reading import check_crc, map_path
@@ -495,7 +495,11 @@ class PackReader:
             if entry["crc32c"]:
                 found = crc32c(data[begin:end].data)
                 check_crc(found, int(entry["crc32c"]), f"entry {i}", path=self.path, offset=begin)
-            metas.append(check_rules(self._decode(i)).meta)
+            try:
+                metas.append(check_rules(self._decode(i)).meta)
+            except (BookkeepingError, ReplayError) as error:  # of the rules, which know no file
+                message = f"entry {i}: {error.message}"
+                raise type(error)(message, path=self.path, offset=begin, hint=error.hint) from error
             if progress is not None:
                 progress(i + 1, len(layout.entries))
         self._check_zeros(end, layout.data_end)

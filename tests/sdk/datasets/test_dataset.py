@@ -603,6 +603,12 @@ class TestVerify:
             ("ev_values", [2, 2, 2, 2], "FieldError", "row 10 has ev_values"),
             ("ev_values", [np.nan, 0, 0, 0], "FieldError", "row 10 has ev_values"),
             ("board", 0x1234_1234_1234_1230, "FieldError", "row 9 does not lead"),
+            (
+                "board",
+                0xFF34_1234_1234_1230,
+                "FieldError",
+                "row 10 is not of these rules: two tiles of 32768",
+            ),
         ],
     )
     def test_rows(self, tmp_path: Path, field: str, value: Any, error: str, words: str) -> None:

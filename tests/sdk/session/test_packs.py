@@ -1,6 +1,7 @@
 """Packs and games of another project: shards, unknown fields, 65536, and what contradicts itself."""
 
 import gzip
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -13,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session, errors, validate_session
-from tape2048.conversion import open_source
+from tape2048.conversion import build_dataset, convert, open_source
+from tape2048.maintenance import validation
 from tape2048.runs import scan
 
 from ..builders import Spec, memory_below, rows_of as own_rows, write_foreign
@@ -172,6 +174,42 @@ def test_names_of_valuations_are_facts(tmp_path: Path) -> None:
         Session.open(path).column("valuation_type")
 
 
+@pytest.mark.parametrize("load", LOADS)
+def test_numbers_of_valuations_are_joined_by_name(tmp_path: Path, load: Any) -> None:
+    """Two packs that number their names otherwise, and one with a further name."""
+    kinds = {"d5": KINDS, "d6": (*KINDS[::-1], "book")}
+    for at, (name, order) in enumerate(kinds.items()):
+        given = played()[9 * at : 9 * at + 9]
+        rows = rows_of(given)
+        rows["valuation_type"] = [order.index(KINDS[kind]) for kind in rows["valuation_type"]]
+        rows["valuation_type"][::5] = len(order) - 1
+        path = write_pack(tmp_path / name, given, rows=rows)
+        numbers = {kind: i for i, kind in enumerate(order)}
+        (path / "valuation_types.json").write_text(json.dumps(numbers))
+    corpus = Corpus.open(tmp_path, load=load)
+    batch = next(iter(corpus.batches(10**6, fields=("valuation_type", "run", "row"), shuffle=False)))
+    (info,) = batch.layout.columns
+    assert info.facts["names"] == {kind: i for i, kind in enumerate((*KINDS, "book"))}
+    words = np.array([*info.facts["names"]])[batch.valuation_type]
+    own = [
+        np.array(order)[Session.open(tmp_path / name).column("valuation_type").values]
+        for name, order in kinds.items()
+    ]
+    np.testing.assert_array_equal(words, np.concatenate(own))
+    for kind in (*KINDS, "book"):
+        number = info.facts["names"][kind]
+        for condition in (f"valuation_type = {number}", f"valuation_type = '{kind}'"):
+            assert len(corpus.rows_where(condition)) == (words == kind).sum()
+    with pytest.raises(errors.ConfigError, match="valuation_type has no 'bok'; expected one of search, "):
+        corpus.rows_where("valuation_type <> 'bok'")
+    (tmp_path / "d6" / "valuation_types.json").write_text('{"search": 0}')
+    with pytest.raises(errors.CorpusError, match=r"found the number \d, which is not among its names"):
+        Corpus.open(tmp_path).fetch([0], ("valuation_type",))
+    (tmp_path / "d6" / "valuation_types.json").unlink()
+    with pytest.raises(errors.CorpusError, match=r"found u8 \[N\]; expected u8 \[N\], names"):
+        Corpus.open(tmp_path).fetch([0], ("valuation_type",))
+
+
 def test_a_field_is_mapped_in_place(tmp_path: Path) -> None:
     low = [game for game in played() if game.highest < 65536]
     session = Session.open(write_pack(tmp_path / "pack", low))
@@ -288,6 +326,38 @@ class TestContradictions:
         ):
             Session.open(changed(tmp_path / "pack", change))
 
+    @pytest.mark.parametrize("chunk_rows", [5, 1 << 18])
+    @pytest.mark.parametrize("layout", ["documented", "taking turns", "without moves"])
+    def test_rows_against_the_rules(
+        self, tmp_path: Path, layout: str, chunk_rows: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(validation, "CHUNK_ROWS", chunk_rows)
+        low = [game for game in played() if game.highest < 65536][:3]
+        given = rows_of(low)
+        order = np.argsort(given["step_index"], kind="stable")
+
+        def found(name: str, field: str, at: int, value: int) -> list[str]:
+            rows = given.copy()
+            rows[field][at] = value
+            rows = rows[order] if layout == "taking turns" else rows
+            if layout == "without moves":
+                rows = rows[[field for field in STEP_ROW.names or () if field != "move_dir"]]
+                rows = rows.astype([(field, STEP_ROW[field]) for field in rows.dtype.names or ()])
+            path = write_pack(tmp_path / name, low, rows=rows)
+            return [each.message for each in validate_session(path).findings]
+
+        assert found("whole", "board", 9, given["board"][9]) == []
+        row = int(order.argsort()[9]) if layout == "taking turns" else 9
+        lines = found("overwritten", "board", 9, given["board"][5])
+        assert any(line.startswith(f"row {row} has board 0x") for line in lines)
+        (line,) = found("legal", "ev_legal", 9, int(given["ev_legal"][9]) ^ 1)
+        assert line.startswith(f"row {row} has ev_legal 0b")
+        if layout == "documented":
+            last = len(low[0].steps) - 1  # which no row follows
+            (illegal,) = [move for move in range(4) if not given["ev_legal"][last] >> move & 1][:1]
+            (line,) = found("illegal", "move_dir", last, illegal)
+            assert line.startswith(f"row {last} has move {illegal}, which is illegal on its board")
+
     @pytest.mark.parametrize("dtype", [WIDE, own_rows(Spec()).dtype])
     def test_shards_of_two_layouts(self, tmp_path: Path, dtype: np.dtype[Any]) -> None:
         path = write_pack(tmp_path / "pack", played(), shard_rows=3000)
@@ -330,6 +400,38 @@ class TestGames:
             assert run.boards.tolist() == rows["board"].tolist()
             np.testing.assert_array_equal(run.branch_values, rows["branch_evs"])
             np.testing.assert_array_equal(run.branch_legal, rows["ev_legal"])
+
+    @pytest.mark.parametrize("target", ["a2run2", "x.a2pack", "x.parquet", "x.dat", "dataset", "built"])
+    def test_a_pack_keeps_the_values_of_its_games(
+        self, tmp_path: Path, target: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The same runs come of a pack and of its games as JSON lines."""
+        for number, game in enumerate(self.low()):
+            write_raw(tmp_path / "raw", number, game)
+        write_pack(tmp_path / "pack", self.low())
+        found = {}
+        for source in ("raw", "pack"):
+            (tmp_path / f"of-{source}").mkdir()
+            out, to = tmp_path / f"of-{source}" / target, None if "." in target else target
+            if target == "built":
+                build_dataset(out, tmp_path / source)
+            else:
+                convert(tmp_path / source, out, to, lossy=True)
+            found[source] = [each.checked() for each in open_source(out).runs()]
+        for one, other in zip(found["raw"], found["pack"], strict=True):
+            assert one.has_branches is not None
+            assert one.has_branches.any()
+            for name in ("states", "moves", "branch_values", "branch_legal", "has_branches"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name), name)
+        others = "board_eval, max_rank, seed, valuation_type"
+        assert caplog.messages == [f"{tmp_path / 'pack'}: columns left out: {others}"]
+
+    @pytest.mark.parametrize("to", ["a2run", "jsonl", "session"])
+    def test_values_that_a_target_cannot_hold_are_named(self, tmp_path: Path, to: str) -> None:
+        path = write_pack(tmp_path / "pack", self.low())
+        with pytest.raises(errors.MaintenanceError, match="cannot hold"):
+            convert(path, tmp_path / "out", to)
+        assert convert(path, tmp_path / "out", to, lossy=True).lost["branch values"] == 6
 
     def test_a_game_ends_with_its_65536(self, tmp_path: Path) -> None:
         high = [game for game in played() if game.highest > 32768]

@@ -107,6 +107,11 @@ def test_validate(a2pack: A2pack, here: Path) -> None:
     assert (done.err, done.json["ok"], done.json["runs"]) == ("", False, None)
     (found,) = done.json["findings"]
     assert found["error"] == "ChecksumError"
+    jump = dataclasses.replace(GAMES[2], states=[*GAMES[2].states[:3], 0x11, *GAMES[2].states[4:]])
+    against = build.PackSpec([*PAYLOADS[:2], build.a2run2_bytes(jump), PAYLOADS[3]])
+    (here / "rules").write_bytes(build.a2pack_bytes(against))
+    said = "INVALID: rules (ReplayError: entry 2: step 2: move "
+    assert a2pack("validate --packfile rules", expect=2).err.startswith(said)
     (here / "bad").write_bytes(data[:100])
     assert a2pack("validate --packfile bad", expect=2).err.startswith("INVALID: ")
     a2pack("validate --packfile none", expect=errors.MissingPathError)

@@ -270,7 +270,8 @@ def test_a_game_of_a_session(cli: Cli, tmp_path: Path, action: bool) -> None:
     text = cli("visualize", session).out
     assert "last recorded board" in text
     assert not any(word in text for word in ("start", "elapsed", "moves_per_s", "branches"))
-    assert sum(found["moves"].values()) + found["moves_unknown"] == 11
+    assert sum(found["moves"].values()) + found["moves_unknown"] == 12
+    assert found["moves_unknown"] == 0 or not action
     for step in range(11):
         shown = cli("visualize", session, "--run", "68", "--step", str(step), "--json").json
         assert shown["exps"] == build.ref.unpack(GAME.states[step])

@@ -42,6 +42,7 @@ class ChosenRun(NamedTuple):
     facts: dict[str, Any]
     steps: NDArray[np.int64]  # number of the move before which each board stood. The last one may be final
     ended: bool = True  # whether the last board is the final one
+    made: NDArray[np.uint8] | None = None  # the known moves, with that of the last board; None: the run's
 
     def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """Return copies of the boards, ``u64[n + 1]``, and moves, ``u8[n]``; unknown moves are above 3."""
@@ -196,11 +197,19 @@ def _of_session(session: Session, ordinal: int) -> ChosenRun:
     # The moves made, which are more than those between recorded boards.
     facts = {"path": str(session.path), "run": int(row["id"]), "seed": int(row["seed"])}
     facts["steps"] = int(row["steps"])
-    return ChosenRun(Run(boards, moves, meta), facts, rows["step_idx"].astype(np.int64), ended=False)
+    made = np.ascontiguousarray(rows["action"]) if "action" in names else moves
+    return ChosenRun(
+        Run(boards, moves, meta), facts, rows["step_idx"].astype(np.int64), ended=False, made=made
+    )
 
 
-def run_document(run: Run, last: str = "final") -> dict[str, Any]:
-    """Return the run's facts, for ``--json`` and for :func:`run_parts`; None for unknown facts."""
+def run_document(
+    run: Run, last: str = "final", steps: int | None = None, made: NDArray[np.uint8] | None = None
+) -> dict[str, Any]:
+    """Return the run's facts, for ``--json`` and for :func:`run_parts`; None for unknown facts.
+
+    ``steps`` and ``made`` are the number of moves and the known moves, where ``run`` lacks some.
+    """
     from tape2048.runs.a2run2 import Move
 
     meta = run.meta
@@ -210,7 +219,7 @@ def run_document(run: Run, last: str = "final") -> dict[str, Any]:
         )
     except (ValueError, OverflowError, OSError):
         started = None  # outside the years of datetime
-    counts = np.bincount(run.moves, minlength=4)
+    counts = np.bincount(run.moves if made is None else made, minlength=4)[:4]
     return {
         "steps": meta.steps,
         "start_unix_s": meta.start_unix_s or None,
@@ -221,7 +230,7 @@ def run_document(run: Run, last: str = "final") -> dict[str, Any]:
         "highest_tile": meta.highest_tile,
         "engine": meta.engine,
         "moves": {move.name: int(counts[move]) for move in Move},
-        "moves_unknown": int(counts[len(Move) :].sum()),
+        "moves_unknown": (meta.steps if steps is None else steps) - int(counts.sum()),
         "steps_with_branches": None if run.has_branches is None else int(run.has_branches.sum()),
         f"{last}_board": run.final_board,
         f"{last}_exps": exps_at(run.states, run.moves, len(run)),

@@ -59,7 +59,8 @@ def visualize(*, path: Path, run_id: int | None, which: str | None, step: int | 
         print_result(document, lambda: _step_parts(document, found), as_json=as_json)
         return
     last = "final" if found.ended else "last"
-    document = {"path": str(path)} | found.facts | run_document(found.run, last) | found.facts
+    facts = run_document(found.run, last, found.facts.get("steps"), found.made)
+    document = {"path": str(path)} | found.facts | facts | found.facts
     print_result(document, lambda: run_parts(found.run, document), as_json=as_json)
 
 
