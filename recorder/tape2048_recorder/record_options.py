@@ -19,7 +19,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -66,6 +67,10 @@ _Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$"
 
 class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of ``tape2048 record``. Megabytes are 10**6 bytes."""
+
+    removed: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"inference": "each worker computes for its own batched player"}
+    )
 
     player: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][!-~]*$")],
@@ -473,7 +478,9 @@ def _from_env(env: Mapping[str, str]) -> Iterator[Given]:
         if variable in by_variable:
             yield by_variable[variable], raw, Origin("env", variable)
         elif variable.startswith(ENV_PREFIX) and variable not in OTHER_ENV:
-            raise unknown_key(variable, [*by_variable, *OTHER_ENV], Origin("env", variable))
+            removed = RecorderConfig.removed.get(variable.removeprefix(ENV_PREFIX).lower())
+            known = [*by_variable, *OTHER_ENV]
+            raise unknown_key(variable, known, Origin("env", variable), removed=removed)
 
 
 def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, Origin]]:

@@ -207,6 +207,18 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path, found: str, nearest: s
     assert f"The nearest is {nearest!r}" in str(error) or not nearest
 
 
+def test_a_removed_setting_is_explained(tmp_path: Path) -> None:
+    file = write(tmp_path / "r.toml", "workers = 1\ninference = 2\n")
+    error = refused(file=file)
+    said = "'inference' was removed: each worker computes for its own batched player"
+    assert (str(error), error.hint) == (f"{file}:2: {said}", "Delete the line.")
+    error = refused(env={"TAPE2048_INFERENCE": "2"})
+    assert (str(error), error.hint) == (
+        said.replace("inference", "TAPE2048_INFERENCE"),
+        "Leave TAPE2048_INFERENCE out.",
+    )
+
+
 def test_an_unknown_flag_or_variable_is_rejected() -> None:
     assert isinstance(refused({"worker": 2}), ConfigError)
     error = refused(env={"TAPE2048_ROTATE_STEP": "5", "PATH": "/bin"})

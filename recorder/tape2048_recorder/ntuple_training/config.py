@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 from tape2048.base.resources import available_cores
@@ -18,6 +19,8 @@ PRESETS = ("small", "fast", "strong")
 
 class TrainingConfig(Settings, frozen=True, kw_only=True):
     """All settings of ``tape2048 train-player``."""
+
+    removed = MappingProxyType({"goal": "`goals` lists the sums of tiles with which games end"})
 
     tuples: Annotated[
         str,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -27,6 +28,9 @@ FREE = frozenset(
     {"cache", "cache_max_mb", "checkpoint_s", "checkpoint_steps", "columns", "data", "device", "load"}
     | {"loader_threads", "out", "prune_below", "tensorboard", "threads", "wandb_project", "weight_step"}
 )
+
+#: Values of earlier versions that are the defaults of other settings now, or that changed nothing.
+_EARLIER = {"targets": "outcome", "teacher": ""}
 
 #: Far past anything that learns; AdamW's step in float32 overflows at about 1e37.
 _LEARNING_RATE_MAX = 1e30
@@ -182,15 +186,22 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     ) -> None:
         """Raise a StateError unless a checkpoint is of these settings and of this data.
 
-        A setting that an earlier version did not have counts as its default.
+        A setting that an earlier version did not have counts as its default, and a removed setting does not
+        count where it was the default.
         """
-        found = {name: value for name, value in saved.items() if name not in FREE}
+        found = {
+            name: value
+            for name, value in saved.items()
+            if name not in FREE and value != _EARLIER.get(name, ...)
+        }
         defaults, expected = type(self)().deciding(), {**self.deciding(), **data}
         hint = "resume with its settings and data, or start over with another --out"
         if saved_data.get("corpus") == data["corpus"]:  # another condition may select the same rows
             expected["where"] = found.get("where", "")
         else:
             hint += "; --where \"started < '2026-11-21T06:00:00Z'\" leaves out later sessions"
+        if gone := found.keys() - expected.keys():
+            hint = f"this version has no {', '.join(sorted(gone))}: start over with another --out"
         check_same({**defaults, **found, **saved_data}, expected, path, hint)
 
 
@@ -202,6 +213,10 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         >>> CriticConfig(thresholds="2048 4096", epochs=3).tiles
         (2048, 4096)
     """
+
+    removed = MappingProxyType(
+        {"teacher": "`targets` names a column, as `critic score` makes it of a critic"}
+    )
 
     use_embeddings: Annotated[
         bool,

@@ -32,7 +32,8 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeGuard, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeGuard, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -199,7 +200,13 @@ def settings_of(config: type[msgspec.Struct]) -> dict[str, Setting]:
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base class of configurations for :func:`load_settings`; :func:`about` declares each field."""
+    """Base class of configurations for :func:`load_settings`; :func:`about` declares each field.
+
+    Attributes:
+        removed: settings of earlier versions, and what replaces them.
+    """
+
+    removed: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def check(self) -> None:
         """Raise ConfigError for settings that are valid one by one and conflict."""
@@ -267,7 +274,10 @@ def read_given(
     settings, found = settings_of(kind), {}
     for name, raw, origin in given:
         if name not in settings:
-            raise unknown_key(name, [*settings, *also], origin, table=table, listed_by=listed_by)
+            removed = getattr(kind, "removed", {}).get(name)
+            raise unknown_key(
+                name, [*settings, *also], origin, table=table, listed_by=listed_by, removed=removed
+            )
         setting = settings[name]
         if table:
             setting = msgspec.structs.replace(setting, name=f"{table}.{name}")
@@ -421,13 +431,17 @@ def unknown_key(
     *,
     table: str = "",
     listed_by: str = "tape2048 config show",
+    removed: str | None = None,
 ) -> ConfigError:
-    """Make the error of an unknown setting. The message names the nearest known one."""
+    """Make the error of an unknown setting; the message names the nearest known one, or what replaces it."""
+    path = origin.where if origin.kind == "file" else None
+    if removed is not None:
+        hint = "Delete the line." if path else f"Leave {origin.where or found} out."
+        return ConfigError(f"{found!r} was removed: {removed}", path=path, hint=hint)
     names = {name.lower(): name for name in known}
     near = difflib.get_close_matches(found.lower(), names, n=1, cutoff=0)
     nearest = f". The nearest is {names[near[0]]!r}" if near else ""
     message = f"{table}: " * bool(table) + f"found {found!r}, which is not a setting{nearest}"
-    path = origin.where if origin.kind == "file" else None
     hint = (
         f"its settings: {', '.join(names.values()) or 'none'}" if table else f"`{listed_by}` lists them all"
     )

@@ -552,6 +552,7 @@ def test_a_flag_counts_before_the_file(tmp_path: Path) -> None:
 
 INVALID = [
     ("tuple = 1", "nearest is 'tuples'"),
+    ("goal = 8192", "'goal' was removed: `goals` lists"),
     ('tuples = "012"', "groups of 4 to 6 digits"),
     ('tuples = "0132"', "ascending"),
     ('tuples = "0123 0123"', "each once"),

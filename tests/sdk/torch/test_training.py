@@ -1,5 +1,6 @@
 """Training: that it learns, that it goes on to the last digit, and everything that stops it."""
 
+import json
 import math
 import shutil
 import sys
@@ -162,6 +163,29 @@ def test_a_checkpoint_of_version_1_is_rejected(games: Path, trained: Path, tmp_p
     checkpoint.write_bytes(tensor_bytes(tensors))
     with pytest.raises(errors.StateError, match="version = 1, not 2"):
         train_critic(whole(games, tmp_path / "critic"))
+
+
+@pytest.mark.parametrize("teacher", ["", "critics/one"])
+def test_a_training_that_an_earlier_version_started(
+    games: Path, trained: Path, tmp_path: Path, teacher: str
+) -> None:
+    """It lacked some settings, and had others, whose defaults changed nothing."""
+    shutil.copytree(trained, tmp_path / "critic")
+    checkpoint = tmp_path / "critic" / CHECKPOINT
+    tensors = read_tensors(checkpoint)
+    state = json.loads(bytes(tensors["state"].numpy()))
+    for name in ("player_name", "weight"):
+        del state["config"][name]
+    state["config"] |= {"targets": "outcome", "teacher": teacher}
+    tensors["state"] = torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
+    del tensors["sha256"]
+    checkpoint.write_bytes(tensor_bytes(tensors))
+    if not teacher:
+        train_critic(whole(games, tmp_path / "critic"))
+        return
+    with pytest.raises(errors.StateError, match="has teacher = 'critics/one', not None") as caught:
+        train_critic(whole(games, tmp_path / "critic"))
+    assert caught.value.hint == "this version has no teacher: start over with another --out"
 
 
 def test_the_probe_of_embeddings(games: Path, trained: Path, tmp_path: Path) -> None:

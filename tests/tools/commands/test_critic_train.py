@@ -169,6 +169,7 @@ def test_flags_count_before_the_file(here: Path) -> None:
     [
         ("batchrows = 3", (), r"critic.toml:1: found 'batchrows'.*nearest is 'batch_rows'"),
         ("x = 1\n\nuse_embedings = true", (), "nearest is"),
+        ('\nteacher = "a"', (), r"critic.toml:2: 'teacher' was removed: `targets` names a column"),
         ("batch_rows = 0", (), "batch_rows: found 0, expected a whole number of at least 1"),
         ('batch_rows = "many"', (), "found 'many'"),
         ("thresholds = []", (), "thresholds"),
