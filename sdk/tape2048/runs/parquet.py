@@ -11,6 +11,7 @@ For analysis, ``UNNEST`` in DuckDB makes a row of each step.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -87,7 +88,7 @@ def _row(run: Run) -> dict[str, Any]:
 def count_rows(path: Path) -> int:
     """Check a file's columns; return the number of its rows, which are runs."""
     pa, _ = pyarrow()
-    with _open(path) as file:
+    with _reading(path, "the file"), _open(path) as file:
         found = {field.name: field.type for field in file.schema_arrow}
         for due in _schema(pa):
             if due.name not in found or not _holds(pa.types, found[due.name], due.type):
@@ -118,24 +119,34 @@ def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatEr
         for group in range(file.num_row_groups):
             name = f"{path}: row group {group}"
             try:
-                rows = file.read_row_group(group, columns=_schema(pa).names).to_pylist()
-            except (pa.ArrowException, OSError) as error:
-                found = FormatError(f"row group {group} is not readable: {error}", path=path)
-                yield [(name, found.detach())]
+                with _reading(path, f"row group {group}"):
+                    rows = file.read_row_group(group, columns=_schema(pa).names).to_pylist()
+            except FormatError as error:
+                yield [(name, error.detach())]
             else:
                 yield [(f"{name}, row {number}", row) for number, row in enumerate(rows)]
 
 
 def _open(path: Path) -> Any:
-    pa, parquet = pyarrow()
-    try:
+    _, parquet = pyarrow()
+    with _reading(path, "the file"):
         return parquet.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"not readable as Parquet: {error}", path=path) from error
 
 
-def parse_row(row: dict[str, Any], path: Path) -> Run:
-    """Make a run of a row; errors name the path."""
+@contextlib.contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except FormatError:
+        raise
+    except Exception as error:  # of Arrow, of Python's decoder of text, and others, by the damaged byte
+        raise FormatError(f"{what} is not readable as Parquet: {error}", path=path) from error
+
+
+def parse_row(row: dict[str, Any] | FormatError, path: Path) -> Run:
+    """Make a run of a row, or raise the error of its row group; errors name the path."""
+    if isinstance(row, FormatError):
+        raise row
     meta = RunMeta(*(row[name] for name in _META))
     check_meta(meta, path)
     lists = {name: (row[name], dtype) for name, dtype in (*_LISTS, *_BRANCHES) if row[name] is not None}

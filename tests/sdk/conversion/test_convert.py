@@ -32,6 +32,7 @@ from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.game.rules import legal_masks
 from tape2048.io.durable import lock_directory
 from tape2048.maintenance.validation import validate_session
+from tape2048.runs import parquet
 from tape2048.runs.a2run import write_run
 from tape2048.runs.a2run2 import RunV2, normalize
 from tape2048.runs.jsonl import run_line
@@ -542,11 +543,11 @@ class TestFiles:
     def test_parquet_that_others_have_rewritten(self, runs: Path, tmp_path: Path) -> None:
         """As DuckDB, Polars and pandas write it: columns by name, of wider types, lists of any kind."""
         pa = pytest.importorskip("pyarrow")
-        from pyarrow import parquet
+        from pyarrow import parquet as pq
 
         path = tmp_path / "x.parquet"
         convert(runs, path)
-        table = parquet.read_table(path)
+        table = pq.read_table(path)
         wide = {"steps": pa.int64(), "elapsed_s": pa.float64(), "engine": pa.large_string()}
         wide |= {"states": pa.large_list(pa.uint64()), "moves": pa.list_(pa.int64())}
         wide |= {"branch_values": pa.large_list(pa.float64()), "has_branches": pa.large_list(pa.int32())}
@@ -558,22 +559,22 @@ class TestFiles:
         changed = changed.set_column(
             changed.schema.get_field_index("engine"), "engine", changed["engine"].dictionary_encode()
         )
-        parquet.write_table(changed, tmp_path / "y.parquet")
+        pq.write_table(changed, tmp_path / "y.parquet")
         assert_same(runs_in(tmp_path / "y.parquet"), runs_in(path))
         without = table.slice(1, 1)
         for name in ("branch_values", "branch_legal", "has_branches"):
             without = without.set_column(without.schema.get_field_index(name), name, pa.nulls(1))
-        parquet.write_table(without, tmp_path / "z.parquet")
+        pq.write_table(without, tmp_path / "z.parquet")
         assert_same(runs_in(tmp_path / "z.parquet"), runs_in(path)[1:2])
 
     def test_parquet_that_would_change(self, runs: Path, tmp_path: Path) -> None:
         """Columns of other types, and values that no run's field holds."""
         pa = pytest.importorskip("pyarrow")
-        from pyarrow import parquet
+        from pyarrow import parquet as pq
 
         convert(runs, tmp_path / "x.parquet")
-        table = parquet.read_table(tmp_path / "x.parquet")
-        parquet.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+        table = pq.read_table(tmp_path / "x.parquet")
+        pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
         (tmp_path / "cut.parquet").write_bytes(b"PAR1xxxxPAR1")
         cases: list[tuple[str, list[Any], str]] = [
             ("states", [[1.0, 2.0]] * 3, r"column states is list<.*: double>; expected list<.*: uint64>"),
@@ -589,9 +590,35 @@ class TestFiles:
         for name, values, words in cases:
             if values:
                 changed = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
-                parquet.write_table(changed, tmp_path / f"{name}.parquet")
+                pq.write_table(changed, tmp_path / f"{name}.parquet")
             with pytest.raises(FormatError, match=words):
                 next(open_source(tmp_path / f"{name}.parquet").runs()).checked()
+
+    @pytest.mark.slow
+    def test_a_damaged_byte_of_parquet_costs_a_row_group(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip("pyarrow")
+        monkeypatch.setattr(parquet, "GROUP_RUNS", 1)
+        path = tmp_path / "x.parquet"
+        for seed in (1, 2):
+            short = game(seed, with_branches=False, steps_max=3)
+            (tmp_path / f"{seed}.a2run").write_bytes(a2t1_bytes(short))
+        convert(tmp_path, path)
+        whole = path.read_bytes()
+        footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+        lost = 0
+        for at in (*range(footer), *range(footer, len(whole), 17)):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+            try:
+                damaged = [one for one in open_source(path).runs(1) if one.error is not None]
+            except FormatError:  # of the file as a whole
+                assert not 4 <= at < footer
+                continue
+            assert all(one.name.startswith(f"{path}: row group ") for one in damaged)
+            assert len(damaged) <= 1 or at >= footer
+            lost += len(damaged)
+        assert lost > 100
 
     def test_lines_with_a_bom_and_the_longest_time(self, runs: Path, tmp_path: Path) -> None:
         (run, *_) = runs_in(runs)
@@ -604,10 +631,10 @@ class TestFiles:
 
     def test_parquet_with_values_that_cannot_be(self, runs: Path, tmp_path: Path) -> None:
         pa = pytest.importorskip("pyarrow")
-        from pyarrow import parquet
+        from pyarrow import parquet as pq
 
         convert(runs, tmp_path / "x.parquet")
-        table = parquet.read_table(tmp_path / "x.parquet")
+        table = pq.read_table(tmp_path / "x.parquet")
         for column, at, value, words in (
             ("states", 3, None, "states has no value at 3"),
             ("moves", 0, None, "moves has no value at 0"),
@@ -618,7 +645,7 @@ class TestFiles:
             rows = table.to_pylist()
             rows[0][column][at] = value
             path = tmp_path / f"{column}.parquet"
-            parquet.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+            pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
             first, *others = open_source(path).runs()
             assert isinstance(first.error, FieldError)
             assert words in first.error.message
