@@ -13,6 +13,7 @@ no ``session``. They are untrusted: see :mod:`tape2048.io.sqlite`.
 from __future__ import annotations
 
 import os
+import sqlite3
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +39,6 @@ from tape2048.io.reading import crc32c_file
 from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Mapping
     from pathlib import Path
 
@@ -72,8 +72,11 @@ _PACKED_TABLE, *_PACKED_TRIGGERS = PACKED_SCHEMA
 # Kept as bit patterns; every other column is a count.
 _BIT_PATTERNS = frozenset({"id", "seed", _START})
 
-#: SQLite limits a value to 10**9 bytes, and holds it in memory.
-PACKED_BYTES_MAX = 900_000_000
+#: Most bytes of the packed copy of the run table: 10 million runs. Reading it takes twice as much memory.
+PACKED_BYTES_MAX = 400_000_000
+
+#: Most bytes of the values in the table ``session``. A recorder writes some kilobytes.
+FACTS_BYTES_MAX = 16 << 20
 
 
 def _packed_hint(path: str | os.PathLike[str]) -> str:
@@ -292,10 +295,10 @@ def _read_packed(
     triggers = database.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'runs'")
     if not {sql for (sql,) in triggers.fetchall()}.issuperset(_PACKED_TRIGGERS):
         return None
-    found = database.execute("SELECT crc32, data FROM runs_packed").fetchone()
-    if found is None:
+    lengths = database.execute("SELECT length(data) FROM runs_packed").fetchall()
+    if not lengths or (lengths[0][0] or 0) > PACKED_BYTES_MAX:
         return None
-    crc, data = found
+    crc, data = database.execute("SELECT crc32, data FROM runs_packed").fetchone()
     has_starts = _START in _OWN_COLUMNS[tables["runs"]]
     run_bytes = (_START_DTYPE if has_starts else RUN_DTYPE).itemsize
     if not isinstance(data, bytes) or len(data) % run_bytes or crc != zlib.crc32(data):
@@ -366,7 +369,12 @@ def _read_facts(
 ) -> dict[str, Any]:
     """Read the table ``session``; with ``lenient`` (a foreign file), text that is not JSON stays text."""
     facts: dict[str, Any] = {}
-    for key, value in database.execute("SELECT meta_key, meta_value FROM session").fetchall():
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, FACTS_BYTES_MAX)
+    held = 0
+    for key, value in database.execute("SELECT meta_key, meta_value FROM session"):
+        held += len(key if isinstance(key, str) else "") + len(value if isinstance(value, str) else "")
+        if held > FACTS_BYTES_MAX:
+            raise SchemaError(f"session holds more than {FACTS_BYTES_MAX} bytes of text", path=path)
         if not isinstance(key, str) or not isinstance(value, str):
             if lenient and isinstance(key, str) and not isinstance(value, bytes):
                 facts[key] = value

@@ -42,6 +42,7 @@ _READ_HINTS = {
     sqlite3.SQLITE_LOCKED: _LOCKED_HINT,
     sqlite3.SQLITE_READONLY: _JOURNAL_HINT,
     sqlite3.SQLITE_CANTOPEN: _JOURNAL_HINT,
+    sqlite3.SQLITE_TOOBIG: "no recorder writes so large a value: restore the file from a copy",
 }
 
 

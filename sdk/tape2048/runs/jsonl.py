@@ -57,6 +57,9 @@ U64: TypeAlias = Literal["number", "text"]
 #: Lines are read in groups of about so many bytes.
 _GROUP_BYTES = 4 * 1024 * 1024
 
+#: Most bytes of a line. The longest game, of 131,000 steps, has 4 MB.
+LINE_BYTES_MAX = 32 * 1024 * 1024
+
 _MOVES = {"UP": 0, "DOWN": 1, "LEFT": 2, "RIGHT": 3}
 _NAMES = np.array(list(_MOVES), object)
 _encoder = msgspec.json.Encoder()
@@ -147,12 +150,24 @@ def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
 
 def line_groups(path: Path) -> Iterator[list[tuple[int, bytes]]]:
     """Read lines in groups of a few megabytes; yield the lines that are not blank, each with its number."""
-    number = 0
+    group: list[tuple[int, bytes]] = []
+    held = 0
     with open_regular(path) as fd, reading(path), os.fdopen(os.dup(fd), "rb") as file:
-        while lines := file.readlines(_GROUP_BYTES):
-            lines[0] = lines[0] if number else lines[0].removeprefix(codecs.BOM_UTF8)
-            yield [(number + i, line) for i, line in enumerate(lines, start=1) if line.strip()]
-            number += len(lines)
+        for number in itertools.count(1):
+            line = file.readline(LINE_BYTES_MAX + 1)
+            if len(line) > LINE_BYTES_MAX:
+                found = f"line {number} has more than {LINE_BYTES_MAX} bytes; expected a run in each line"
+                raise FormatError(found, path=path, offset=file.tell() - len(line))
+            if group and (not line or held + len(line) > _GROUP_BYTES):
+                yield group
+                group, held = [], 0
+            if not line:
+                return
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if line.strip():
+                group.append((number, line))
+                held += len(line)
 
 
 def parse_line(line: bytes, path: Path, number: int) -> Run:
@@ -203,8 +218,8 @@ class _GameStep(msgspec.Struct, gc=False):
     branch_evs: dict[str, float | None] = {}
 
 
-#: Most bytes of a game's JSON. A game of 60,000 steps has 15 MB.
-GAME_JSON_BYTES_MAX = 512 * 1024 * 1024
+#: Most bytes of a game's JSON. A game of 60,000 steps has 15 MB, and the longest, of 131,000 steps, 33 MB.
+GAME_JSON_BYTES_MAX = 64 * 1024 * 1024
 
 
 def _decode(path: Path, decode: Callable[[bytes], Any]) -> Any:

@@ -32,7 +32,7 @@ from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.game.rules import legal_masks
 from tape2048.io.durable import lock_directory
 from tape2048.maintenance.validation import validate_session
-from tape2048.runs import parquet
+from tape2048.runs import jsonl, parquet
 from tape2048.runs.a2run import write_run
 from tape2048.runs.a2run2 import RunV2, normalize
 from tape2048.runs.jsonl import run_line
@@ -619,6 +619,18 @@ class TestFiles:
             assert len(damaged) <= 1 or at >= footer
             lost += len(damaged)
         assert lost > 100
+
+    def test_a_line_too_long_for_a_run(
+        self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        convert(runs, tmp_path / "x.jsonl", lossy=True)
+        longest = max(map(len, (tmp_path / "x.jsonl").read_bytes().splitlines(keepends=True)))
+        monkeypatch.setattr(jsonl, "LINE_BYTES_MAX", longest)
+        assert_same(runs_in(tmp_path / "x.jsonl"), runs_in(runs), values=False)
+        os.truncate(tmp_path / "x.jsonl", 1 << 40)
+        with pytest.raises(FormatError, match="line 4 has more than") as caught:
+            open_source(tmp_path / "x.jsonl")
+        assert caught.value.offset is not None
 
     def test_lines_with_a_bom_and_the_longest_time(self, runs: Path, tmp_path: Path) -> None:
         (run, *_) = runs_in(runs)

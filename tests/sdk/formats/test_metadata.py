@@ -25,7 +25,7 @@ from tape2048.errors import (
     StorageError,
 )
 from tape2048.formats import metadata as module
-from tape2048.formats.metadata import packed_defect, read_metadata, write_metadata
+from tape2048.formats.metadata import packed_defect, read_facts, read_metadata, write_metadata
 from tape2048.formats.session import PACKED_SCHEMA, RUN_DTYPE
 from tape2048.io import sqlite
 from tape2048.io.sqlite import WorkLimit
@@ -600,6 +600,29 @@ class TestPackedRuns:
                 database.execute("SELECT name FROM sqlite_master WHERE name LIKE 'runs_%'").fetchall() == []
             )
         np.testing.assert_array_equal(read_metadata(path).runs, some_runs(50))
+
+    def test_a_copy_too_large_to_hold_is_not_read(
+        self, written: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        change_database(written, "UPDATE runs_packed SET data = zeroblob(3000)")
+        with pytest.raises(ChecksumError):
+            read_metadata(written)
+        monkeypatch.setattr(module, "PACKED_BYTES_MAX", 2999)
+        np.testing.assert_array_equal(read_metadata(written).runs, some_runs(50))
+
+    @pytest.mark.parametrize(
+        ("count", "size", "said"), [(1, 9000, "string or blob too big"), (3, 400, "more than 1000 bytes")]
+    )
+    def test_facts_too_large_to_hold(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, count: int, size: int, said: str
+    ) -> None:
+        facts = {f"fact {number}": "x" * size for number in range(count)}
+        write_metadata(path, runs=some_runs(1), blocks=some_blocks(1), session=facts)
+        assert read_metadata(path).session == facts
+        monkeypatch.setattr(module, "FACTS_BYTES_MAX", 1000)
+        for read in (read_metadata, read_facts):
+            with pytest.raises(SchemaError, match=said):
+                read(path)
 
     def test_every_statement_is_kept_as_it_was_written(self, written: Path) -> None:
         with closing(sqlite3.connect(written)) as database:
