@@ -3,7 +3,7 @@
 Record and annotate games first::
 
     tape2048 record --player ntuple:look_below=0 --max-steps 6M --seed 1 --record-action
-    tape2048 annotate selfplay --player ntuple
+    tape2048 annotate selfplay
     python examples/train_on_columns.py selfplay
 """
 
@@ -44,7 +44,7 @@ def train(
     """Train a network; ``values`` weighs the second loss, ``mistakes`` is the extra weight of a mistake."""
     torch.manual_seed(seed)
     net, sample = Net(), games.capped(per_run=512)
-    # A move that loses 100 points or more by the annotating player's values is a mistake.
+    # A move that loses 100 points or more by the judge's values is a mistake here.
     emphasis = 1 + mistakes * (games.fetch(slice(None), ("loss",))["loss"] >= 100)
     loader = CriticLoader(
         sample, 1024, seed=seed, fields=("tokens", "labels", "weight", "values"), thresholds=TILES,

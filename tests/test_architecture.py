@@ -37,8 +37,12 @@ MAY_IMPORT = {
 }
 #: The SDK's packages that the recorder does without: it writes sessions, and loads no batches.
 NOT_FOR_THE_RECORDER = {"batches", "conversion", "corpus", "critic", "datasets", "export", "packs", "torch"}
-#: Modules of these packages that it needs: critics choose moves, and learn from games that it plays.
-FOR_THE_RECORDER = ("tape2048.critic.config.", "tape2048.critic.facts.", "tape2048.critic.ntuple.")
+#: Modules of these packages that it needs: critics choose moves, and learn from games that it plays; whole
+#: games of sessions are judged.
+FOR_THE_RECORDER = (
+    "tape2048.critic.config.", "tape2048.critic.facts.", "tape2048.critic.ntuple.",
+    "tape2048.conversion.session_runs.",
+)  # fmt: skip
 
 #: A module below this that only one other module of its package imports is part of that module.
 OWN_FILE_LINES_MIN = 60

@@ -223,6 +223,7 @@ critic train --data x | DATA
 critic train --kind ntuple --data x | DATA
 critic eval x y --html z | --out
 annotate x --columns y | --out
+annotate x --player greedy | --judge
 embed x --tower y:z --columns y | --out
 critic score default x --columns y | --out
 play --record x | --out

@@ -48,7 +48,7 @@ COMMANDS = """
 0 visualize RUN --json
 0 visualize SESSION
 0 critic score default SESSION --out EVIL
-0 annotate SESSION --player greedy --out EVIL
+0 annotate SESSION --judge ntuple:weights=fast --out EVIL
 4 critic train root --kind ntuple --out EVIL
 2 critic ask EVIL 0x1
 4 player info RUN

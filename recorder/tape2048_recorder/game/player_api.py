@@ -15,8 +15,7 @@ A new player is one module::
         ...
         return move, afterstate, state  # three u64; NO_MOVE without a legal move
 
-and one row in :data:`tape2048_recorder.players.options.REGISTRY`. A player that compares values of moves
-also implements :func:`rate`, decorated with :func:`rates`.
+and one row in :data:`tape2048_recorder.players.options.REGISTRY`.
 """
 
 from __future__ import annotations
@@ -39,29 +38,6 @@ def choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     :data:`NO_MOVE` where the game is over.
     """
     raise TypeError(f"choose is for compiled code. No overload for {type(player).__name__} in Python")
-
-
-def rate(player: Any, board: Any, move: Any, out: Any) -> Any:
-    """Write a player's values of a board's moves into ``f32[4]``, NaN if illegal; in compiled code only.
-
-    Returns ``(now, mean)``, ``f32``: the value of the board's best move without look-ahead (0 without a
-    move), and the expectation of ``now`` over the spawns after ``move``, or the player's estimate of it. The
-    expectation has no meaning if ``move`` is not legal.
-    """
-    raise TypeError(f"rate is for compiled code. No overload for {type(player).__name__} in Python")
-
-
-def rates(player_class: type) -> Callable[[Any], Any]:
-    """Decorate the implementation of :func:`rate` for a player's ``NamedTuple``."""
-
-    def register(function: Any) -> Any:
-        @overload(rate)
-        def _resolve(player: Any, board: Any, move: Any, out: Any) -> Any:
-            return function if getattr(player, "instance_class", None) is player_class else None
-
-        return function
-
-    return register
 
 
 def chooses(player_class: type, **jit_options: Any) -> Callable[[Any], Any]:

@@ -75,7 +75,7 @@ from tape2048.ntuple.lookup import downgraded, highest_at_least, value_of
 from tape2048.ntuple.network import Network, NetworkLayout, Places, places_for
 from tape2048.ntuple.placed import PlacedNetwork, load_placed
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.player_api import NO_MOVE, chooses, rates
+from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.players.options import OF_NETWORK, own, parse_mix, sha256_of
 
 U64 = np.uint64
@@ -646,46 +646,6 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
         options = afterstates(board)
     after = after_move(bit, options)
     return popcount(bit - U64(1)), transpose(after) if bit < U64(4) else after, state
-
-
-@rates(NTuple)
-def _rate(player: Any, board: Any, move: Any, out: Any) -> Any:
-    options = afterstates(board)
-    up, down, left, right, legal, column_score, row_score = options
-    e0, e1 = afterstate_value(player, up), afterstate_value(player, down)
-    e2, e3 = afterstate_value(player, left), afterstate_value(player, right)
-    mean = (e0 if move == U64(0) else e1) if move < U64(2) else e2 if move == U64(2) else e3
-    none = F32(np.nan)
-    out[0] = column_score + e0 if legal & U64(1) else none
-    out[1] = column_score + e1 if legal & U64(2) else none
-    out[2] = row_score + e2 if legal & U64(4) else none
-    out[3] = row_score + e3 if legal & U64(8) else none
-    if legal == U64(0):
-        return F32(0), mean
-    now = _NOTHING
-    for m in range(4):
-        now = out[m] if out[m] > now else now
-    spawns = _spawns_ahead(player, board, player.mix_looks[0])
-    if spawns == 0:
-        return now, mean
-    moves = legal
-    if player.look_margin > F32(0) and empty_mask(board) != U64(0):
-        for m in range(4):
-            moves &= ~(U64(out[m] < now - player.look_margin) << U64(m))
-        if moves & (moves - U64(1)) == U64(0):
-            return now, mean
-    best, others = _NOTHING, legal ^ moves
-    while moves != U64(0):
-        bit = moves & (~moves + U64(1))
-        moves ^= bit
-        m, after = popcount(bit - U64(1)), after_move(bit, options)
-        once = expected_once(player, after) if spawns == 1 or m == move else none
-        value = once if spawns == 1 else expected(player, after, spawns, player.chance_budget)
-        out[m] = value + (column_score if m < U64(2) else row_score)
-        best, mean = max(best, out[m]), once if m == move else mean
-    for m in range(4):
-        out[m] += best - now if others >> U64(m) & U64(1) else F32(0)
-    return now, mean
 
 
 @kernel

@@ -28,11 +28,11 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048.game.rules import empty_mask, merge_score, row, rows_merge_score, slide, slide_rows, transpose
+from tape2048.game.rules import empty_mask, row, rows_merge_score, slide_rows, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.player_api import NO_MOVE, chooses, rates
+from tape2048_recorder.game.player_api import NO_MOVE, chooses
 
 U64 = np.uint64
 
@@ -224,14 +224,6 @@ def _choose_expectimax(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     return best_move, best_after, state
 
 
-@rates(Expectimax)
-def _rate_expectimax(player: Any, board: Any, move: Any, out: Any) -> Any:
-    for m in range(4):
-        after = slide(board, U64(m))
-        out[m] = _value(player, after) if after != board else np.float32(np.nan)
-    return _best_leaf(player, board), _expect_1(player, slide(board, move))
-
-
 # The 24 orders of the four moves, two bits a move, the first move lowest.
 _ORDERS = np.array(
     [sum(move << (2 * i) for i, move in enumerate(order)) for order in itertools.permutations(range(4))],
@@ -294,19 +286,3 @@ def _choose_greedy(player: Any, board: Any, state: Any, gamma: Any) -> Any:
                 continue
         best_score, best_move, best_after = score, move, transpose(after) if vertical else after
     return best_move, best_after, state
-
-
-@register_jitable
-def _best_score(player: Any, board: Any) -> Any:
-    return np.float32(max(rows_merge_score(transpose(board)), rows_merge_score(board)))
-
-
-_expected_score = expectation(_best_score)
-
-
-@rates(Greedy)
-def _rate_greedy(player: Any, board: Any, move: Any, out: Any) -> Any:
-    for m in range(4):
-        legal = slide(board, U64(m)) != board
-        out[m] = np.float32(merge_score(board, U64(m))) if legal else np.float32(np.nan)
-    return _best_score(player, board), _expected_score(player, slide(board, move))

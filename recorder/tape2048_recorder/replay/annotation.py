@@ -1,27 +1,15 @@
-r"""Values, loss and luck of every move of a session, by a player: columns of the session.
+"""Values, loss and luck of every move of a session, as columns of the session.
 
-A player values the moves of a board by its own search: :math:`q(b, a)`, which it maximises, NaN for an
-illegal move. Values are in points of score, or on the scale of ``expectimax``. For the move :math:`a_t`, with
-the afterstate :math:`s_t` and the next board :math:`b_{t+1}`,
+They are the numbers of :class:`tape2048_recorder.replay.judging.Judge`, which the pages, the report and the
+terminal show too: ``values`` and ``best`` of each board, ``loss`` of each move and ``luck`` of its spawn.
+Values are in points of score, NaN for an illegal move.
 
-.. math::
-
-    loss_t &= \max_a q(b_t, a) - q(b_t, a_t) \ge 0 \\
-    luck_t &= V_0(b_{t+1}) - E(s_t)
-
-where :math:`V_0` is the value of a board's best move without look-ahead, 0 without a move, and :math:`E(s)`
-its expectation over the spawns. ``expectimax`` and ``greedy`` sum it up over the spawns, and so does
-``ntuple`` for moves that it looks ahead at. For other moves, :math:`E(s)` is the network's value of the
-afterstate, which its training fits to this expectation: luck is then the network's TD error, and costs
-nothing. ``ntuple:look_below=16,look_margin=0`` sums up every expectation, and takes many times as long.
-
-``ntuple`` looks ahead only at moves within ``look_margin`` of the best one. On these boards, each other move
-keeps its distance to the best move: :math:`q(b, a) = \max q - (\max q_0 - q_0(b, a))`, with :math:`q_0` the
-values without look-ahead. A mixture counts as its first part. A board that the player takes for a smaller one
-(``downgrade``) has the smaller board's values, as in :mod:`tape2048_recorder.replay.judging`.
-
-Loss and luck are NaN if the move was not recorded and cannot be recovered from two boards. Luck is NaN if the
-next board was not recorded. A game's last board is not among its rows: it has no moves, so its value is 0.
+By default, each session's judge is the network of its player, 2-ply or 3-ply
+(:meth:`tape2048_recorder.replay.judging.Judge.of_recorded`). Moves and boards that a session of rows does not
+hold are played again, if its player is here. Otherwise loss and luck are NaN if the move was not recorded and
+cannot be recovered from two boards, and luck is NaN if the next board was not recorded. The last board of a
+game is then unknown, and so is the luck of its last spawn, which ended the game: the other spawns of such a
+game were lucky on average. A game's last board is not among its rows: it has no moves, so its value is 0.
 """
 
 from __future__ import annotations
@@ -31,16 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.base.threads import map_ordered
-from tape2048.errors import ConfigError
-from tape2048.game.moves import last_boards, recover, spawn_between
-from tape2048.game.rules import EXPONENT_MAX, exps_to_boards, legal_masks, slide
-from tape2048.jit.compiler import kernel
-from tape2048.players import player_text
+from tape2048.errors import ReplayError
+from tape2048.game.moves import UNKNOWN
+from tape2048.game.rules import exps_to_boards
 from tape2048.session.column_draft import tokens_of
 from tape2048.session.columns import ColumnInfo
-from tape2048_recorder.game.player_api import NO_MOVE, rate
-from tape2048_recorder.players.options import check_player, make_player, own, player_sha256
-from tape2048_recorder.replay.judging import downgrade_boards
+from tape2048_recorder.replay.games import recorded_game
+from tape2048_recorder.replay.replay import replayer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,121 +33,93 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.session.session import Session
-
-U64 = np.uint64
-
-#: Players that implement :func:`tape2048_recorder.game.player_api.rate`.
-VALUED = ("ntuple", "expectimax", "greedy")
-
-_PIECE_ROWS = 1 << 13  # rows of one thread at a time: handing them over takes 1 to 3% of the time
+    from tape2048_recorder.replay.judging import Judge
+    from tape2048_recorder.replay.replay import Play
 
 
 class Annotator:
-    """Makes the columns of rows by a player.
+    """Makes the columns of a session by a judge.
 
     Attributes:
-        facts: the player with its parameters, and its SHA-256.
+        facts: the judge, and its SHA-256.
         columns: ``values``, ``best``, ``loss`` and ``luck``.
+        notes: what a reader of the session's columns must know.
     """
 
-    def __init__(self, name: str, args: Mapping[str, Any]) -> None:
-        full = check_player(name, args)
-        if name not in VALUED:
-            raise ConfigError(
-                f"player {name!r} has no move values", hint=f"Choose another player: {', '.join(VALUED)}."
-            )
-        self._player = make_player(name, full)
-        text = player_text({"player": name, "player_args": full})
-        self.facts = {"player": text, "player_sha256": player_sha256(name, self._player)}
-        facts = {"maker": "tape2048 annotate", **self.facts}
-        self.columns = (
-            ColumnInfo("values", "f32", 4, facts={**facts, "moves": True}),
-            ColumnInfo("best", "u8", facts={**facts, "moves": True}),
-            ColumnInfo("loss", "f32", facts=facts),
-            ColumnInfo("luck", "f32", facts=facts),
-        )
+    def __init__(self, judge: Judge, session: Session) -> None:
+        self._judge, self._session = judge, session
+        self._play: Play | None = None
+        notes = [judge.weakness(session.meta, session.runs["max_score"])]
+        if session.tape is None:
+            try:
+                self._play = replayer(session.path, session.meta)
+            except ReplayError as error:
+                if "action" not in (session.dtype.names or ()):
+                    why = f"which are unlucky: {error.message}"
+                    notes.append(f"{session.name}: the luck lacks the last spawns, {why}")
+        self.notes = [note for note in notes if note]
+        self.facts = {"judge": judge.text, "judge_sha256": judge.identity}
+        self.columns = columns_of(self.facts)
 
-    def make(self, session: Session, rows: range) -> dict[str, NDArray[Any]]:
+    def make(self, rows: range) -> dict[str, NDArray[Any]]:
         """Return the columns of some rows, made on all cores."""
+        values, loss, luck, _ = self._judge.moves(*moves_of(self._session, rows, self._play))
+        best = np.argmax(np.nan_to_num(values, nan=-np.inf), axis=1).astype(np.uint8)
+        return {"values": values, "best": best, "loss": loss, "luck": luck}
 
-        def piece(first: int) -> dict[str, NDArray[Any]]:
-            return self.annotate(*moves_of(session, range(first, min(first + _PIECE_ROWS, rows.stop))))
 
-        made = list(map_ordered(piece, range(rows.start, rows.stop, _PIECE_ROWS)))
-        return {name: np.concatenate([each[name] for each in made]) for name in made[0]}
+def columns_of(facts: dict[str, Any]) -> tuple[ColumnInfo, ...]:
+    """Return the columns that a judge of these facts makes."""
+    facts = {"maker": "tape2048 annotate", **facts}
+    return (
+        ColumnInfo("values", "f32", 4, facts={**facts, "moves": True}),
+        ColumnInfo("best", "u8", facts={**facts, "moves": True}),
+        ColumnInfo("loss", "f32", facts=facts),
+        ColumnInfo("luck", "f32", facts=facts),
+    )
 
-    def annotate(
-        self, boards: NDArray[np.uint64], moves: NDArray[np.uint8], following: NDArray[np.uint64]
-    ) -> dict[str, NDArray[Any]]:
-        """Return the columns of boards.
 
-        Args:
-            boards: ``u64[n]``, before a move.
-            moves: ``u8[n]``, the moves that were made; above 3 if unknown.
-            following: ``u64[n]``, the board after each move and its spawn; 0 if unknown.
-        """
-        seen = boards.copy()
-        downgrade_boards(seen, U64(getattr(self._player, "downgrade_exponent", 0) or EXPONENT_MAX + 1))
-        out: dict[str, NDArray[Any]] = {
-            each.name: np.empty((len(boards), *each.shape[1:]), each.numpy_dtype) for each in self.columns
-        }
-        _fill(own(self._player), (boards, seen, moves, following), tuple(out.values()))
-        return out
+def annotation_of(session: Session) -> Mapping[str, Any] | None:
+    """Return the facts of a session's columns of loss and luck, or None without them.
+
+    Columns without a judge's SHA-256 are of another program, or of a version that compared two depths.
+    """
+    if not {"loss", "luck"} <= session.columns.keys():
+        return None
+    facts = session.column("loss").info.facts
+    return facts if "judge_sha256" in facts else None
 
 
 def moves_of(
-    session: Session, rows: range
+    session: Session, rows: range, play: Play | None
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint64]]:
-    """Return the boards, moves and next boards of some rows, as for :meth:`Annotator.annotate`."""
-    end = min(rows.stop + 1, len(session))
-    owners = session.run_index(slice(rows.start, end))
+    """Return the boards, moves and next boards of some rows, as for ``Judge.moves``."""
+    some = slice(rows.start, rows.stop)
+    owners = session.run_index(some)
+    moves, following = np.full(len(rows), UNKNOWN, np.uint8), np.zeros(len(rows), np.uint64)
     if session.tape is not None:
-        boards = session.tape.boards(rows.start, end)
-        moves = session.tape.moves(slice(rows.start, end))
-        steps = np.arange(rows.start, end) - session.tape.first_rows[owners]
+        boards = session.tape.boards(rows.start, rows.stop)
+        steps = np.arange(rows.start, rows.stop) - session.tape.first_rows[owners]
     else:
-        records = session.read_rows(rows.start, end)
-        boards = exps_to_boards(tokens_of(session, range(rows.start, end)))
+        records = session.read_rows(rows.start, rows.stop)
+        boards = exps_to_boards(tokens_of(session, rows))
         steps = records["step_idx"].astype(np.int64)
-        moves = np.full(len(boards), NO_MOVE, np.uint8)
         if "action" in (records.dtype.names or ()):
-            moves = np.ascontiguousarray(records["action"])
-        else:
-            moves[:-1] = recover(boards).moves
-    n = len(rows)
-    following = np.zeros(n, np.uint64)
-    adjacent = (owners[1:] == owners[:-1]) & (steps[1:] == steps[:-1] + 1)
-    following[: len(adjacent)] = np.where(adjacent, boards[1:], U64(0))
-    last = np.flatnonzero(steps[:n] + 1 == session.runs["steps"][owners[:n]])
-    last = last[moves[last] < NO_MOVE]
-    finals, _ = last_boards(boards[last], moves[last])
-    following[last] = np.where(legal_masks(finals) == 0, finals, U64(0))
-    return boards[:n], moves[:n], following
+            moves[:] = records["action"]
 
+    def fill(ordinal: int) -> None:
+        game = recorded_game(session, ordinal, play)
+        mine = np.flatnonzero(owners == ordinal)
+        if game.numbers is None:
+            at, known = steps[mine], steps[mine] < len(game.moves)
+        else:  # not all boards were recorded: those that were adjacent are known
+            at = np.searchsorted(game.numbers, steps[mine])
+            known = at < len(game.moves)
+            known[known] = game.numbers[at[known] + 1] == game.numbers[at[known]] + 1
+        mine, at = mine[known], at[known]
+        following[mine] = game.states[at + 1]
+        moves[mine] = np.where(moves[mine] < 4, moves[mine], game.known_moves[at])
 
-@kernel
-def _fill(player: Any, given: Any, out: Any) -> None:
-    boards, seen, moves, following = given
-    values, best, loss, luck = out
-    rows = boards.shape[0]
-    apart = np.empty(4, np.float32)
-    mean = np.float32(np.nan)  # the expectation of the row before, if this board follows it
-    for i in range(rows):
-        move, row = U64(moves[i]), values[i]
-        now, own_mean = rate(player, seen[i], move, row)
-        if i > 0 and not np.isnan(mean):
-            luck[i - 1] = now - mean
-        top = 0
-        for m in range(1, 4):
-            top = m if row[m] > row[top] or np.isnan(row[top]) else top
-        best[i] = top
-        loss[i] = row[top] - row[move] if move < NO_MOVE else np.float32(np.nan)
-        luck[i] = mean = np.float32(np.nan)
-        has_spawn = move < NO_MOVE and following[i] != U64(0)
-        if has_spawn and spawn_between(boards[i], move, following[i]) != U64(0):
-            # The spawn after the seen board: of the same cell and tile.
-            after = slide(seen[i], move) | (slide(boards[i], move) ^ following[i])
-            if i + 1 < rows and after == seen[i + 1]:
-                mean = own_mean
-            else:
-                luck[i] = rate(player, after, NO_MOVE, apart)[0] - own_mean
+    for _ in map_ordered(fill, np.unique(owners).tolist()):
+        pass
+    return boards, moves, following

@@ -1,4 +1,4 @@
-r"""Values of moves: loss and luck of a game's moves.
+r"""Values of moves: loss and luck of a game's moves, by one rule for pages, terminals, reports and columns.
 
 Loss and luck are in points of score or in the probability to reach a tile.
 
@@ -12,41 +12,50 @@ further ahead, moves and boards have the values
     V(b) = \max_a q(b, a)
 
 with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`; rewards count for points alone. A board without moves is worth 0;
-with the tile it has the probability 1. The move :math:`a_t` with the reward :math:`r_t` and its spawn have
+with the tile it has the probability 1. With ``ahead=2``, :math:`V_0` is itself the value :math:`V` of a judge
+that looks one spawn ahead. All legal moves of all boards are searched alike: a comparison of two depths would
+count the difference of the depths as a loss.
+
+The move :math:`a_t` with the reward :math:`r_t` and its spawn have
 
 .. math::
 
     loss_t &= V(b_t) - q(b_t, a_t) \ge 0 \\
     luck_t &= r_t + V_0(b_{t+1}) - q(b_t, a_t) \\
-    revision_t &= V(b_{t+1}) - V_0(b_{t+1})
+    error_t &= V(b_{t+1}) - V_0(b_{t+1})
 
-Luck is the value after the spawn minus its expectation over the spawns, both by :math:`V_0`: without a bias.
-Revision is the rest: how the value of a board changes once the judge looks from it. It is where the judge
-errs, or hoped for better moves than the next one. The three telescope,
+Luck is the value after the spawn minus its expectation over the spawns, both by :math:`V_0`. Its mean over
+the spawns of a move is 0, whatever :math:`V_0` is: so is its mean over games. The error is the rest: how the
+value of a board changes once the judge looks from it. A judge whose values were the true means of the scores
+would have none. The three telescope,
 
 .. math::
 
-    \sum_t (luck_t - loss_t + revision_t) = \sum_t r_t + V(b_n) - V(b_0)
+    \sum_t r_t = V(b_0) - V(b_n) + \sum_t (luck_t - loss_t + error_t)
 
-for a game that ended: the final score, minus the first value.
+and :math:`V(b_n) = 0` for a game that ended: the score is its expectation at the start plus luck minus loss,
+but for the judge's error.
 
 Networks value boards from a highest tile on as boards of smaller tiles
 (:func:`tape2048_recorder.players.ntuple.downgraded`). A board, its moves and their spawns then have the
-values of the smaller board. If two boards were reduced differently, the difference is part of the revision.
+values of the smaller board. If two boards were reduced differently, the difference is part of the error.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tape2048.base.resources import available_cores
+from tape2048.base.text import json_bytes
 from tape2048.errors import ConfigError, TapeError
-from tape2048.game.moves import UNKNOWN, recover
+from tape2048.game.moves import UNKNOWN, spawn_between
 from tape2048.game.rules import (
     WON,
     as_packed,
@@ -60,9 +69,17 @@ from tape2048.game.rules import (
 )
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.lookup import downgraded
-from tape2048.players import plies_of
+from tape2048.players import player_name, player_text, plies_of
+from tape2048.settings.fields import Settings, about, read_table
+from tape2048_recorder.game.rng import game_seeds, start_boards
 from tape2048_recorder.players.ntuple import best_answers, move_values
-from tape2048_recorder.players.options import check_player, make_player, player_sha256
+from tape2048_recorder.players.options import (
+    OF_NETWORK,
+    NTupleArgs,
+    check_player,
+    make_player,
+    player_sha256,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -77,10 +94,22 @@ _P_TWO, _P_FOUR = 0.9, 0.1
 
 _PIECE_BOARDS = 1024  # boards valued at a time, and by one thread: each leads to 50 others
 _CHILDREN_MAX = 30  # boards that one move can lead to, at most: a 2 or a 4 in 15 cells
-_AHEAD_MAX = 2  # spawns that a player can be made to look ahead
 _ALWAYS = 16  # a look_below that no board exceeds
+_STARTS = 64  # first boards whose mean value a judge expects
 #: Score of a network that looks a spawn ahead, over the score that it expects: 1.46 for two shipped networks.
 _DEEPER_SCORES = 1.5
+
+#: The least loss of a grade, by unit, the highest grade first.
+GRADES = {
+    "points": {"blunder": 5000.0, "mistake": 2000.0, "inaccuracy": 500.0},
+    "probability": {"blunder": 0.1, "mistake": 0.05, "inaccuracy": 0.01},
+}
+#: The judge of a session that :meth:`Judge.of_recorded` returns, in texts that name judges.
+OWN_JUDGE = "own"
+_OWN_MAX = 4  # judges of recorded players that are kept: a network takes up to 100 MB
+
+#: The sums of a game.
+SUMS = ("loss", "luck", "mistakes", "blunders")
 
 
 class Judged(NamedTuple):
@@ -88,14 +117,68 @@ class Judged(NamedTuple):
 
     values: npt.NDArray[np.float32]  # f32[n, 4], of each move (up, down, left, right); NaN if it is illegal
     state: npt.NDArray[np.float64]  # f64[n + 1], the best value of each board; without moves the outcome
-    loss: npt.NDArray[np.float64]  # f64[n], at least 0
-    luck: npt.NDArray[np.float64]  # f64[n], of the spawn after the move
-    revision: npt.NDArray[np.float64]  # f64[n], the rest
+    loss: npt.NDArray[np.float32]  # f32[n], at least 0
+    luck: npt.NDArray[np.float32]  # f32[n], of the spawn after the move
+    error: npt.NDArray[np.float64]  # f64[n], the rest
+    unit: str = "points"  # or "probability"
+
+    @property
+    def sums(self) -> dict[str, float]:
+        """Loss, luck, mistakes and blunders of the game."""
+        return {
+            name: float(each.sum()) for name, each in summands(self.loss, self.luck, self.unit).items()
+        }  # fmt: skip
 
     def largest_losses(self, count: int = 50) -> npt.NDArray[np.int64]:
         """Return the moves with a loss, the largest loss first, ``i64[k]``, ``k <= count``."""
         order = np.argsort(-np.nan_to_num(self.loss), kind="stable")[:count]
         return order[self.loss[order] > 0]
+
+
+def summands(
+    loss: NDArray[np.float32], luck: NDArray[np.float32], unit: str = "points"
+) -> dict[str, NDArray[np.float64]]:
+    """Return what each move adds to the sums of its game: loss, luck, mistakes and blunders; NaN adds 0.
+
+    A blunder is no mistake.
+    """
+    grades, lost = GRADES[unit], np.nan_to_num(loss).astype(np.float64)
+    graded = (lost >= grades["mistake"]) & (lost < grades["blunder"]), lost >= grades["blunder"]
+    found = lost, np.nan_to_num(luck).astype(np.float64), *(each.astype(np.float64) for each in graded)
+    return dict(zip(SUMS, found, strict=True))
+
+
+class JudgeArgs(Settings, frozen=True):
+    """Parameters of a judge. It has no others of its player's: it searches all moves alike."""
+
+    weights: Annotated[str, about("a shipped network, or a file")] = "strong"
+    downgrade: Annotated[int, about("as of the player")] = OF_NETWORK
+    ahead: Annotated[int, about("spawns to search ahead", ge=1, le=2)] = 1
+
+
+def check_judge(name: str, args: Mapping[str, Any]) -> JudgeArgs:
+    """Return the parameters of the judge that a text such as ``ntuple:weights=fast,ahead=2`` spells."""
+    if name == OWN_JUDGE:
+        if args:
+            raise ConfigError(
+                f"found the judge {OWN_JUDGE} with settings; expected {OWN_JUDGE} alone",
+                hint="Pass ntuple:KEY=VALUE,... instead.",
+            )
+        return JudgeArgs()
+    if name != "ntuple":
+        check_player(name, {})
+        raise ConfigError(
+            f"found the judge {name!r}, expected ntuple",
+            hint="judge by an n-tuple network, which values moves by the points to come, or by a critic",
+        )
+    if searched := args.keys() & (set(NTupleArgs.__struct_fields__) - set(JudgeArgs.__struct_fields__)):
+        raise ConfigError(
+            f"found the judge's setting {min(searched)!r}; a judge searches all moves of all boards alike",
+            hint="Pass weights=NETWORK alone for a 2-ply search, and ahead=2 for a 3-ply search.",
+        )
+    judge = read_table(JudgeArgs, dict(args), "judge ntuple")
+    NTupleArgs(weights=judge.weights, downgrade=judge.downgrade).check()
+    return judge
 
 
 class Spawn(NamedTuple):
@@ -123,6 +206,7 @@ class Judge:
 
     Attributes:
         name: for people.
+        text: as :func:`check_judge` reads it; empty for a critic.
         unit: ``"points"`` or ``"probability"``.
         tile: the tile of the probability; None for points.
         identity: SHA-256 (hex): equal hashes give equal values.
@@ -139,85 +223,98 @@ class Judge:
         tile: int | None = None,
         downgrade_exponent: int = 0,
         threads: int = 1,
+        text: str = "",
         weights: str = "",
         ahead: int = 1,
     ) -> None:
         self.name, self.identity, self.tile = name, identity, tile
-        self.weights, self.ahead = weights, ahead
+        self.text, self.weights, self.ahead = text, weights, ahead
         self.unit = "points" if tile is None else "probability"
         self._leaf, self._threads = leaf, threads
         self._downgrade_exponent = U64(downgrade_exponent)
 
     @classmethod
-    def of_player(
-        cls, name: str = "ntuple", args: Mapping[str, Any] | None = None, *, ahead: int = 1
-    ) -> Self:
-        """Return the judge that values moves as a player does, always so many spawns ahead."""
-        full = check_player(name, args or {})
-        if name != "ntuple":
-            raise ConfigError(
-                f"found the judge {name!r}, expected ntuple",
-                hint="judge by an n-tuple network, which values moves by the points to come, or by a critic",
-            )
-        if not 1 <= ahead <= _AHEAD_MAX:
-            raise ConfigError(f"found a judge that looks {ahead} spawns ahead, expected 1 to {_AHEAD_MAX}")
-        settings = {"look_below": 16 if ahead > 1 else 0, "look_margin": 0.0}
-        player = make_player(name, {key: full[key] for key in ("weights", "downgrade")} | settings)
+    def of_player(cls, name: str = "ntuple", args: Mapping[str, Any] | None = None) -> Self:
+        """Return the judge by an n-tuple network; ``args`` as for :func:`check_judge`."""
+        judge = check_judge(name, args or {})
+        settings = {"look_below": 16 if judge.ahead > 1 else 0, "look_margin": 0.0}
+        player = make_player(name, {"weights": judge.weights, "downgrade": judge.downgrade, **settings})
 
         def leaf(boards: NDArray[np.uint64]) -> NDArray[np.floating[Any]]:
-            if ahead == 1:
+            if judge.ahead == 1:
                 return best_answers(player, boards)
             return np.nan_to_num(_best(move_values(player, boards)), copy=False)
 
-        spawns = "a spawn" if ahead == 1 else f"{ahead} spawns"
+        normal = JudgeArgs()
+        others = {key: getattr(judge, key) for key in ("downgrade", "ahead")}
+        given = {key: value for key, value in others.items() if value != getattr(normal, key)}
+        text = player_text({"player": name, "player_args": {"weights": judge.weights, **given}})
         return cls(
-            f"{name}:weights={full['weights']}, {spawns} ahead",
+            f"{text.removesuffix(f',ahead={judge.ahead}')}, {judge.ahead + 1}-ply",
             leaf,
-            hashlib.sha256(f"judge 1 {player_sha256(name, player)}".encode()).hexdigest(),
+            hashlib.sha256(f"judge 2 {player_sha256(name, player)}".encode()).hexdigest(),
             downgrade_exponent=int(player.downgrade_exponent),
             threads=available_cores(),
-            weights=str(full["weights"]),
-            ahead=ahead,
+            text=text,
+            weights=judge.weights,
+            ahead=judge.ahead,
         )
 
     @classmethod
     def of_recorded(cls, facts: Mapping[str, Any]) -> tuple[Self, str | None]:
         """Return the judge of a session's games: its player's network, 2-ply or 3-ply.
 
-        It searches 3-ply if the player always searches 2-ply, and otherwise 2-ply. If the network cannot be
-        read, a message gives the reason, and the default network judges. It also judges the games of players
-        without a network.
+        It searches 3-ply if the player always searches 2-ply or sometimes deeper, and otherwise 2-ply. If the
+        network cannot be read, a message gives the reason, and the default network judges. It also judges the
+        games of players without a network.
         """
         args = facts.get("player_args") if facts.get("player") in {"ntuple", "critic"} else None
         if not isinstance(args, dict):
             return cls.of_player(), None
-        always = facts["player"] == "ntuple" and args.get("look_below") == _ALWAYS
+        deep = facts["player"] == "ntuple" and (
+            args.get("look_below") == _ALWAYS or plies_of("ntuple", args) > 2
+        )
         network = {key: args[key] for key in ("weights", "downgrade") if key in args}
         try:
-            return cls.of_player("ntuple", network, ahead=1 + always), None
+            return cls.of_player("ntuple", {**network, "ahead": 1 + deep}), None
         except (TapeError, OSError) as error:
             return cls.of_player(), f"The default network judges, since the player's cannot be read: {error}."
 
-    def weakness(self, facts: Mapping[str, Any], first: float) -> str | None:
-        """Return a warning if the judge is weaker than the player of a session, else None.
+    @functools.cached_property
+    def expected(self) -> float:
+        """The mean value of first boards: the score that the judge expects."""
+        starts = start_boards(game_seeds(0, np.arange(_STARTS, dtype=np.uint64)))
+        return float(_best(self._values(self._seen(starts))).mean(dtype=np.float64))
 
-        ``facts`` has the mean score of its games as ``mean_score``. ``first`` is the value of the first
-        board. With the player's own network, a judge is weaker if it looks fewer spawns ahead. With another
-        network, it is weaker if the mean score is above 1.5 times ``first``: one ply deeper, a network scores
-        about as much.
+    def weakness(self, facts: Mapping[str, Any], scores: ArrayLike) -> str | None:
+        """Return a warning if the judge is weaker than a player, else None. No other place decides this.
+
+        With the player's own network, a judge is weaker if it looks fewer spawns ahead. With another network,
+        it is weaker if the player's mean score is above 1.5 times the expected score: one ply deeper, a
+        network scores about as much. A critic's own remarks name the players that it judges.
+
+        Args:
+            facts: a session's facts.
+            scores: of its games.
         """
-        args, mean = facts.get("player_args"), facts.get("mean_score") or 0
+        args = facts.get("player_args")
         if self.tile is not None:
             return None
         if isinstance(args, dict) and args.get("weights") == self.weights:
             if (plies := plies_of("ntuple", args)) <= self.ahead + 1:
                 return None
-            reason = f"the player searches up to {plies}-ply with the same network, this {self.ahead + 1}-ply"
-        elif mean <= _DEEPER_SCORES * first:
+            reason = (
+                f"the player searches up to {plies}-ply with the same network, and it {self.ahead + 1}-ply"
+            )
+        elif not np.size(scores) or np.mean(scores) <= _DEEPER_SCORES * self.expected:
             return None
         else:
-            reason = f"it expects {first:,.0f} points, and the player scores {mean:,.0f} on average"
-        return f"This judge is weaker than the player: {reason}. Its losses are not the player's mistakes."
+            more = f"more than {_DEEPER_SCORES:g} times"
+            reason = f"the player scores {more} the {self.expected:,.0f} points that it expects"
+        return (
+            f"The judge {self.name} is weaker than {player_name(facts)}: {reason}. "
+            "Its losses are not the player's mistakes."
+        )
 
     @classmethod
     def of_critic(
@@ -242,31 +339,47 @@ class Judge:
             decided = reached | (legal_masks(boards) == 0)
             return np.where(decided, reached.astype(np.float32), critic(boards)[:, column])
 
-        identity = hashlib.sha256(f"judge 1 {sha256} {tile}".encode())
+        identity = hashlib.sha256(f"judge 2 {sha256} {tile}".encode())
         return cls(f"{name}, P({tile})", leaf, identity.hexdigest(), tile=tile)
 
-    def game(self, boards: ArrayLike, moves: ArrayLike) -> Judged:
-        """Judge a game."""
-        states = np.ascontiguousarray(as_packed(boards))
-        made = np.asarray(moves)
-        known = recover(states, made).moves != UNKNOWN
-        made = np.where((made < 0) | (made > 3), UNKNOWN, made).astype(np.uint8)
-        steps = len(made)
-        seen = self._seen(states)
+    def moves(
+        self, boards: NDArray[np.uint64], moves: NDArray[np.uint8], following: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
+        """Judge moves, each by its own two boards.
+
+        Args:
+            boards: ``u64[n]``, before each move.
+            moves: ``u8[n]``; above 3 if unknown.
+            following: ``u64[n]``, after each move and its spawn; 0 if unknown.
+
+        Returns:
+            Values ``f32[n, 4]``, losses ``f32[n]`` and lucks ``f32[n]`` as in :class:`Judged`, and rewards
+            ``f64[n]``: points, 0 if the move or its spawn is unknown.
+        """
+        seen = self._seen(boards)
         values = self._values(seen)
-        state = _best(values).astype(np.float64)
+        chosen = np.where(moves < 4, values[np.arange(len(moves)), moves & 3], np.nan).astype(np.float64)
+        loss = (_best(values) - chosen).astype(np.float32)
+        after, known = np.empty(len(moves), np.uint64), np.empty(len(moves), np.bool_)
+        rewards, seen_rewards = np.empty((2, len(moves)))
+        _follow((boards, seen), moves, following, (after, known, rewards, seen_rewards))
+        gained = seen_rewards if self.tile is None else 0.0
+        luck = np.where(known, gained + self._leaf(after) - chosen, np.nan).astype(np.float32)
+        luck[known & (following == WON)] = 0.0  # no tile was spawned
+        return values, loss, luck, rewards
+
+    def game(self, boards: ArrayLike, moves: ArrayLike) -> Judged:
+        """Judge a game: its boards ``u64[n + 1]`` and moves ``u8[n]``."""
+        states, made = np.ascontiguousarray(as_packed(boards)), np.asarray(moves)
+        if len(states) != len(made) + 1:
+            raise ValueError(f"{len(states)} boards and {len(made)} moves")
+        made = np.where((made < 0) | (made > 3), UNKNOWN, made).astype(np.uint8)
+        values, loss, luck, rewards = self.moves(states[:-1], made, states[1:])
+        state = np.append(_best(values), _best(self._values(self._seen(states[-1:])))).astype(np.float64)
         ended = np.isnan(state)
         state[ended] = self._leaf(states[ended])
-        chosen = np.where(made < 4, values[np.arange(steps), made & 3], np.nan).astype(np.float64)
-        loss = state[:-1] - chosen
-        following = np.empty(steps, np.uint64)
-        rewards = np.empty((2, steps))
-        _follow(states, seen, np.where(known, made, 0), following, rewards)
-        reward, seen_reward = rewards if self.tile is None else np.zeros_like(rewards)
-        luck = np.where(known, seen_reward + self._leaf(following) - chosen, np.nan)
-        luck[known & (states[1:] == WON)] = 0.0  # no tile was spawned
-        revision = reward + state[1:] - state[:-1] - luck + loss
-        return Judged(values[:-1], state, loss, luck, revision)
+        gained = rewards if self.tile is None else 0.0
+        return Judged(values, state, loss, luck, gained + state[1:] - state[:-1] - luck + loss, self.unit)
 
     def board(self, board: int) -> list[Option]:
         """Return the legal moves of a packed board, each with its value and all its spawns."""
@@ -310,6 +423,16 @@ class Judge:
         with ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(fill, range(0, len(boards), _PIECE_BOARDS)))
         return values
+
+
+def own_judges() -> Callable[[Mapping[str, Any]], tuple[Judge, str | None]]:
+    """Return a cached :meth:`Judge.of_recorded`."""
+
+    @functools.lru_cache(_OWN_MAX)
+    def made(facts: bytes) -> tuple[Judge, str | None]:
+        return Judge.of_recorded(msgspec.json.decode(facts))
+
+    return lambda facts: made(json_bytes({name: facts.get(name) for name in ("player", "player_args")}))
 
 
 def _best(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -358,13 +481,18 @@ def _expect(boards: Any, counts: Any, leaves: Any, scored: Any, values: Any) -> 
 
 
 @kernel
-def _follow(boards: Any, seen: Any, moves: Any, following: Any, rewards: Any) -> None:
+def _follow(before: Any, moves: Any, following: Any, out: Any) -> None:
+    """Write the seen board after each move and spawn, whether the spawn is known, and both rewards."""
+    (boards, seen), (after, known, rewards, seen_rewards) = before, out
     for i in range(moves.shape[0]):
         move = U64(moves[i])
-        following[i] = WON
-        if boards[i + 1] != WON:
-            following[i] = slide(seen[i], move) | (slide(boards[i], move) ^ boards[i + 1])
-        rewards[0, i], rewards[1, i] = merge_score(boards[i], move), merge_score(seen[i], move)
+        known[i] = move < U64(4) and spawn_between(boards[i], move, following[i]) != U64(0)
+        after[i], rewards[i], seen_rewards[i] = WON, 0.0, 0.0
+        if known[i]:
+            rewards[i], seen_rewards[i] = merge_score(boards[i], move), merge_score(seen[i], move)
+            if following[i] != WON:
+                # The spawn after the seen board: of the same cell and tile.
+                after[i] = slide(seen[i], move) | (slide(boards[i], move) ^ following[i])
 
 
 @kernel

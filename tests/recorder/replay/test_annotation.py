@@ -1,28 +1,21 @@
-"""Columns of values, loss and luck against their formulas, on networks of integers."""
+"""Columns of values, loss and luck: the numbers of a replay, whatever the session holds."""
 
 import functools
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
-from tests import reference
-from tests.recorder.ntuple_training import slow
-from tests.recorder.replay.test_judging import NETWORK, Played
+from tests.recorder.replay.test_judging import NETWORK
 from tests.sdk.builders import Game, Spec, write_ours
 from tests.sdk.tapes import as_rows, games_on_tape, write_rows, write_tape
 
-from tape2048.errors import ConfigError
+from tape2048.game.moves import recover
 from tape2048.ntuple.network import save_network
 from tape2048.session.session import Session
-from tape2048_recorder.game.loop import Buffer, play_all
-from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.options import make_player
-from tape2048_recorder.replay import annotation
-from tape2048_recorder.replay.annotation import Annotator, moves_of
+from tape2048_recorder.players.options import make_player, player_sha256
+from tape2048_recorder.replay.annotation import Annotator
+from tape2048_recorder.replay.judging import Judge
 
 
 @functools.cache
@@ -35,89 +28,52 @@ def weights() -> str:
 
 
 @functools.cache
-def annotator(name: str, **args: Any) -> Annotator:
-    return Annotator(name, {"weights": weights(), **args} if name == "ntuple" else args)
+def judge() -> Judge:
+    return Judge.of_player("ntuple", {"weights": weights()})
 
 
-def annotated(name: str, game: Played, **args: Any) -> dict[str, NDArray[Any]]:
-    boards = slow.packed(game.cells)
-    return annotator(name, **args).annotate(boards[:-1], np.array(game.moves, np.uint8), boards[1:])
+def columns(session: Session) -> dict[str, NDArray[Any]]:
+    return Annotator(judge(), session).make(range(len(session)))
 
 
-def values_of(cells: list[int], spawns: int, margin: float) -> tuple[dict[int, float], float, set[int]]:
-    """The values, the board's own without look-ahead, and the moves of the search."""
-    now = slow.move_values(NETWORK, cells, looks_ahead=False)
-    top = max(now.values(), default=0.0)
-    searched = set(now if not cells.count(0) else slow.near_best(NETWORK, cells, margin)) if spawns else set()
-    if spawns and not (margin and cells.count(0) and len(searched) == 1):
-        ahead = slow.move_values(NETWORK, cells, looks_ahead=spawns, margin=margin)
-        best = max((ahead[move] for move in searched), default=0.0)
-        values = {move: ahead[move] if move in searched else now[move] - top + best for move in now}
-        return values, top, searched
-    return now, top, set()
+def expected_of(games: Any) -> dict[str, NDArray[Any]]:
+    """The columns of all rows, by the judge's own view of each game."""
+    found: dict[str, list[NDArray[Any]]] = {"values": [], "loss": [], "luck": []}
+    following, first = _following(games), 0
+    for count in games.runs["rows"].astype(int):
+        rows = slice(first, first + count)
+        judged = judge().game(np.append(games.boards[rows], following[rows][-1]), games.moves[rows])
+        for name, parts in found.items():
+            parts.append(getattr(judged, name))
+        first += count
+    return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-@pytest.mark.parametrize(
-    ("look_below", "margin"), [(0, 0.0), (9, 0.0), (9, 4000.0)], ids=["now", "ahead", "margin"]
-)
-@settings(max_examples=8)
-@given(seed=st.integers(0, 2**32))
-def test_columns_follow_the_formulas(look_below: int, margin: float, seed: int) -> None:
-    game = Played(seed, 6)
-    found = annotated("ntuple", game, look_below=look_below, look_margin=margin, downgrade=0)
-    around = functools.partial(pytest.approx, rel=1e-5, abs=0.1)
-    for i, (cells, move) in enumerate(zip(game.cells[:-1], game.moves, strict=True)):
-        values, _, searched = values_of(cells, int(cells.count(0) < look_below), margin)
-        mine = found["values"][i].tolist()
-        assert {m: value for m, value in enumerate(mine) if not math.isnan(value)} == around(values)
-        assert mine[found["best"][i]] == max(mine[m] for m in values)
-        assert found["loss"][i] == around(max(values.values()) - values[move])
-        after = list(reference.slide(cells, move)[0])
-        mean = slow.expected_answer(NETWORK, after) if move in searched else slow.value(NETWORK, after)
-        assert found["luck"][i] == around(values_of(game.cells[i + 1], 0, 0)[1] - mean)
-
-
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [("ntuple", {"look_below": 6}), ("ntuple", {"look_below": 4, "look_margin": 900.0, "downgrade": 64}),
-     ("expectimax", {}), ("greedy", {})],
-)  # fmt: skip
-def test_a_player_makes_no_loss_in_its_own_games(name: str, args: dict[str, Any]) -> None:
-    maker = annotator(name, **args)
-    buffer = Buffer(rows_max=1 << 12, runs_max=4, record_action=True, sample_rate=1)
-    buffer.give(np.arange(4, dtype=np.uint64), game_seeds(3, np.arange(4, dtype=np.uint64)))
-    play_all(buffer, make_player(name, {"weights": weights(), **args} if name == "ntuple" else args))
-    boards, moves = buffer.boards, buffer.rows["action"]
-    found = maker.annotate(boards, moves, np.append(boards[1:], np.uint64(0)))
-    assert len(boards) > 300
-    assert not found["loss"].any()
-    assert np.isnan(found["luck"]).sum() == 4, "games follow one another"
-    others = maker.annotate(boards, (moves + 1) % 4, np.zeros_like(boards))
-    assert np.nanmax(others["loss"]) > 0
-    assert np.isnan(others["luck"]).all()
-
-
-def test_storages_give_the_same_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_storage_has_the_numbers_of_the_replay(tmp_path: Path) -> None:
     games = games_on_tape(1, 2, 3)
-    monkeypatch.setattr(annotation, "_PIECE_ROWS", 50)
-    maker = annotator("ntuple", look_below=4)
-    whole = maker.annotate(games.boards, games.moves, _following(games))
-    bare = dict(whole)
-    last = np.cumsum(games.runs["rows"]).astype(int) - 1
+    whole = expected_of(games)
+    # Without actions: the last moves, and those of two that explain the next board.
+    unknown = np.append(recover(games.boards).moves > 3, True)
+    unknown[np.cumsum(games.runs["rows"]).astype(int) - 1] = True
     for name, write in (("tape", write_tape), ("rows", write_rows), ("bare", write_rows)):
         session = Session.open(write(tmp_path / name, games, record_action=name != "bare"))
-        found = maker.make(session, range(len(session)))
-        for column, values in found.items():
-            expected = whole[column].copy()
+        annotator = Annotator(judge(), session)
+        found = annotator.make(range(len(session)))
+        for column, values in whole.items():
+            expected = values.copy()
             if name == "bare" and column in {"loss", "luck"}:
-                expected[last] = np.nan  # the last moves are not recorded
-                expected[moves_of(session, range(len(session)))[1] > 3] = np.nan
-            np.testing.assert_array_equal(values, expected, err_msg=f"{name} {column}")
-    assert not np.isnan(bare["luck"]).any()
+                expected[unknown] = np.nan
+            np.testing.assert_array_equal(found[column], expected, err_msg=f"{name} {column}")
+        best = found["values"][np.arange(len(session)), found["best"]]
+        assert (best == np.nanmax(whole["values"], axis=1)).all()
+        assert ("the luck lacks the last spawns" in "".join(annotator.notes)) == (name == "bare")
+        parts = [annotator.make(range(first, first + 50)) for first in range(0, 100, 50)]
+        np.testing.assert_array_equal(np.concatenate([part["luck"] for part in parts]), found["luck"][:100])
+        assert np.isnan(found["luck"]).sum() == (6 if name == "bare" else 0)
 
 
-def test_sampled_rows_have_no_luck(tmp_path: Path) -> None:
-    games = games_on_tape(1, 17)  # where one move explains two boards that are two moves apart
+def every_other(directory: Path, games: Any, **facts: object) -> tuple[Session, NDArray[np.bool_]]:
+    """A session of every other row, and which rows it has."""
     rows = as_rows(games)
     kept = rows["step_idx"] % 2 == 0
 
@@ -125,35 +81,41 @@ def test_sampled_rows_have_no_luck(tmp_path: Path) -> None:
         sampled[:] = rows[kept]
 
     table = [
-        Game(*(int(run[name]) for name in ("id", "steps", "highest_tile", "seed"))) for run in games.runs
+        Game(*(int(run[name]) for name in ("id", "steps", "highest_tile", "seed", "max_score")))
+        for run in games.runs
     ]
-    spec = Spec(games=table, action=True, sample_rate=2, change_rows=put)
-    maker, session = annotator("ntuple", look_below=4), Session.open(write_ours(tmp_path / "s", spec))
-    found = maker.make(session, range(len(session)))
-    whole = maker.annotate(games.boards, games.moves, _following(games))
-    for column in ("values", "best", "loss"):
+    facts = {"rows": int(kept.sum()), "runs": len(table), "sample_rate": 2, "record_action": True, **facts}
+    spec = Spec(games=table, action=True, sample_rate=2, change_rows=put, facts=facts)
+    return Session.open(write_ours(directory, spec)), kept
+
+
+def test_what_is_not_recorded_is_played_again(tmp_path: Path) -> None:
+    """Boards alone, and every other row: the columns are those of the whole games."""
+    games = games_on_tape(1, 17)
+    sha256 = player_sha256("random", make_player("random", {}))
+    facts = {"player": "random", "player_args": {}, "player_sha256": sha256}
+    bare = Session.open(write_rows(tmp_path / "bare", games, record_action=False, **facts))
+    sampled, kept = every_other(tmp_path / "sampled", games, **facts)
+    whole = expected_of(games)
+    assert not np.isnan(whole["luck"]).any()
+    for session, rows in ((bare, slice(None)), (sampled, kept)):
+        annotator = Annotator(judge(), session)
+        found = annotator.make(range(len(session)))
+        assert "lacks" not in "".join(annotator.notes)
+        for column, values in whole.items():
+            np.testing.assert_array_equal(found[column], values[rows])
+
+
+def test_sampled_rows_of_a_player_that_is_not_here_have_no_luck(tmp_path: Path) -> None:
+    games = games_on_tape(1, 17)  # where one move explains two boards that are two moves apart
+    session, kept = every_other(tmp_path / "s", games)
+    found, whole = columns(session), expected_of(games)
+    for column in ("values", "loss"):
         np.testing.assert_array_equal(found[column], whole[column][kept])
-    ends = np.isin(np.flatnonzero(kept), np.cumsum(games.runs["rows"]).astype(int) - 1)
-    np.testing.assert_array_equal(found["luck"], np.where(ends, whole["luck"][kept], np.nan))
+    assert np.isnan(found["luck"]).all()
 
 
 def _following(games: Any) -> NDArray[np.uint64]:
     following = np.append(games.boards[1:], np.uint64(0))
     following[np.cumsum(games.runs["rows"]).astype(int) - 1] = games.finals
     return following
-
-
-def test_unknown_moves_have_no_loss_and_luck() -> None:
-    game = Played(3, 5)
-    boards, moves = slow.packed(game.cells), np.array(game.moves, np.uint8)
-    moves[0], following = 4, boards[1:].copy()
-    following[2] ^= np.uint64(0x3000000000000000)
-    found = annotator("ntuple").annotate(boards[:-1], moves, following)
-    assert np.isnan(found["loss"]).tolist() == [True, False, False, False, False]
-    assert np.isnan(found["luck"]).tolist() == [True, False, True, False, False]
-
-
-def test_players_without_values_are_refused() -> None:
-    for name in ("random", "critic", "python:a:b"):
-        with pytest.raises(ConfigError, match="has no move values"):
-            Annotator(name, {})

@@ -46,7 +46,7 @@ def player_judge(ahead: int = 1, downgrade: int = 0) -> Judge:
 
     with tempfile.NamedTemporaryFile(suffix=".ntuple") as file:
         save_network(NETWORK, file.name, compress=False)  # it takes seconds
-        return Judge.of_player("ntuple", {"weights": file.name, "downgrade": downgrade}, ahead=ahead)
+        return Judge.of_player("ntuple", {"weights": file.name, "downgrade": downgrade, "ahead": ahead})
 
 
 def chance(board: int) -> float:
@@ -100,7 +100,7 @@ def test_a_game_is_judged_as_the_formulas_say(judge: Judge, seed: int) -> None:
         assert judged.state[i] == around(max(values.values()))
         assert judged.loss[i] == around(max(values.values()) - values[move])
         assert judged.luck[i] == around(counted + own - values[move])
-        assert judged.revision[i] == around(max(following.values(), default=own) - own)
+        assert judged.error[i] == around(max(following.values(), default=own) - own)
     assert judged.loss.min() >= 0
 
 
@@ -129,6 +129,19 @@ def test_luck_is_nothing_on_average_over_the_spawns(judge: Judge) -> None:
             assert sum(lucks) == pytest.approx(0, abs=0.05 if judge.tile is None else 1e-6)
 
 
+@pytest.mark.parametrize("judge", [player_judge(), player_judge(2)], ids=["2-ply", "3-ply"])
+def test_a_score_is_its_expectation_plus_luck_minus_loss_plus_the_error(judge: Judge) -> None:
+    game = Played(5, 1000)
+    judged = game.judged_by(judge)
+    assert not reference.legal_moves(game.cells[-1])
+    sums = judged.sums
+    score = judged.state[0] + sums["luck"] - sums["loss"] + judged.error.sum()
+    assert score == pytest.approx(sum(game.rewards), abs=0.01)
+    lost = [0, 1999, 2000, 4999, 5000, math.nan]
+    graded = judged._replace(loss=np.array(lost, np.float32), luck=np.zeros(6, np.float32)).sums
+    assert (graded["mistakes"], graded["blunders"], graded["loss"]) == (2, 1, 13_998)
+
+
 def test_downgraded_boards_have_the_smaller_values() -> None:
     plain, judge = player_judge(), player_judge(downgrade=64)
     large = [0, 1, 2, 0, 0, 3, 1, 0, 2, 0, 7, 4, 0, 1, 0, 4]
@@ -152,7 +165,7 @@ def test_unknown_moves_have_no_luck() -> None:
     moves[0] = 255
     judged = player_judge().game(boards, moves)
     assert np.isnan(judged.luck).tolist() == [True, False, True, True, False]
-    assert np.isnan(judged.revision).tolist() == [True, False, True, True, False]
+    assert np.isnan(judged.error).tolist() == [True, False, True, True, False]
     assert np.isnan(judged.loss[:3]).tolist() == [True, False, False]
     still = [0] * 15 + [1]
     judged = player_judge().game(slow.packed([still, still]), np.array([1], np.uint8))
@@ -166,8 +179,11 @@ def test_judges_are_refused() -> None:
         Judge.of_player("greedy")
     with pytest.raises(ConfigError, match="nobody"):
         Judge.of_player("nobody")
-    with pytest.raises(ConfigError, match="looks 0 spawns ahead"):
-        Judge.of_player(ahead=0)
+    for ahead in (0, 3):
+        with pytest.raises(ConfigError, match=f"ahead: found {ahead}"):
+            Judge.of_player("ntuple", {"ahead": ahead})
+    with pytest.raises(ConfigError, match="'look_below'; a judge searches all moves of all boards alike"):
+        Judge.of_player("ntuple", {"look_below": 16})
     with pytest.raises(ConfigError, match="predicts 32, 64"):
         Judge.of_critic(critic, 128, thresholds=(32, 64), sha256="")
 
@@ -184,6 +200,7 @@ def with_args(**args: object) -> dict[str, object]:
     [
         (OWN, "fast", 1),
         (with_args(look_below=16), "fast", 2),
+        (with_args(look_below=1, look_twice_below=1, look_spawns=2), "fast", 2),
         ({"player": "critic", "player_args": {"weights": "fast", "look_below": 16}}, "fast", 1),
         ({"player": "greedy", "player_args": {}}, "strong", 1),
         ({"player": "ntuple", "player_args": None}, "strong", 1),
@@ -211,7 +228,7 @@ def test_a_missing_network_is_named_and_replaced() -> None:
         (with_args(look_below=0), 1e6, ""),
         (with_args(look_below=16, look_twice_below=3, look_spawns=2), 1e6, "searches up to 3-ply"),
         (with_args(weights="strong"), 150_000, ""),
-        (with_args(weights="strong"), 151_000, "the player scores 151,000"),
+        (with_args(weights="strong"), 151_000, "more than 1.5 times the 100,000 points that it expects"),
         ({"player": "greedy", "player_args": {}}, 3_000, ""),
         ({}, None, ""),
     ],
@@ -220,6 +237,8 @@ def test_a_judge_weaker_than_the_player_is_found(
     facts: dict[str, object], mean_score: float | None, weak: str
 ) -> None:
     judge = Judge.of_player("ntuple", {"weights": "fast"})
-    said = judge.weakness({**facts, "mean_score": mean_score}, 100_000.0)
+    judge.__dict__["expected"] = 100_000.0
+    scores = [] if mean_score is None else [mean_score - 1, mean_score + 1]
+    said = judge.weakness(facts, scores)
     assert weak in said if weak else said is None
-    assert CRITIC_JUDGE.weakness({**facts, "mean_score": mean_score}, 0.5) is None
+    assert CRITIC_JUDGE.weakness(facts, scores) is None

@@ -10,7 +10,7 @@ from tape2048.session.session import Session, sessions
 
 from ..conftest import Cli
 
-ANNOTATE = ("annotate", "--player", "greedy")
+ANNOTATE = ("annotate", "--judge", "ntuple:weights=fast")
 NAMES = ["values", "best", "loss", "luck"]
 
 
@@ -32,7 +32,7 @@ def test_shares_make_what_one_process_makes(cli: Cli, root: Path, tmp_path: Path
     assert files(first) == before
     values, info, _ = Session.open(first, columns=tmp_path / "alone").column("values")
     assert (values.dtype, values.shape[1], info.facts["moves"]) == (np.float32, 4, True)
-    assert info.facts["player_sha256"] == made.json["player_sha256"]
+    assert info.facts["judge_sha256"] == made.json["judge_sha256"]
 
 
 def test_an_overlay_refuses_two_sessions_of_one_name(cli: Cli, session: Path, tmp_path: Path) -> None:
@@ -43,14 +43,14 @@ def test_an_overlay_refuses_two_sessions_of_one_name(cli: Cli, session: Path, tm
     cli(*ANNOTATE, session, other)
 
 
-def test_columns_of_another_player_stay(cli: Cli, session: Path) -> None:
+def test_columns_of_another_judge_stay(cli: Cli, session: Path) -> None:
     cli(*ANNOTATE, session)
     before = files(session)
-    other = cli("annotate", session, "--player", "expectimax", expect=4)
-    assert ("player_sha256 is" in other.err, "--force" in other.err) == (True, True)
+    other = cli("annotate", session, "--judge", "ntuple:weights=small", expect=4)
+    assert ("judge_sha256 is" in other.err, "--force" in other.err) == (True, True)
     assert files(session) == before
     assert "was complete" in cli(*ANNOTATE, session).out
-    cli("annotate", session, "--player", "expectimax", "--force")
+    cli("annotate", session, "--judge", "ntuple:weights=small", "--force")
     assert files(session) != before
 
 
@@ -69,7 +69,8 @@ def test_a_dry_run_writes_nothing(cli: Cli, root: Path, empty_session: Path) -> 
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["annotate", "{session}", "--player", "random"], 78, ": ntuple, expectimax, greedy"),
+        (["annotate", "{session}", "--judge", "random"], 78, "found the judge 'random', expected ntuple"),
+        (["annotate", "{session}", "--judge", "ntuple:look_below=9"], 78, "searches all moves"),
         (["annotate", "{runs}"], 3, "tape2048 convert"),
         (["critic", "score", "default", "{runs}"], 3, "tape2048 convert"),
         (["critic", "score", "default", "{session}", "--name", "tokens"], 2, "built-in field"),

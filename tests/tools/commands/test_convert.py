@@ -98,8 +98,8 @@ def test_lossy_keeps_games_of_other_players(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_values_of_a_session_become_branch_values(cli: Cli, recorded: Path, tmp_path: Path) -> None:
-    again, player = tmp_path / "20260101T000000Z_model=x", ("--player", "ntuple:weights=fast")
-    cli("annotate", recorded, *player)
+    again, judge = tmp_path / "20260101T000000Z_model=x", ("--judge", "ntuple:weights=fast")
+    cli("annotate", recorded, *judge)
     cli("convert", recorded, "--out", tmp_path / "x.a2pack")
     done = cli("convert", tmp_path / "x.a2pack", "--out", tmp_path / "v1", "--to", "a2run", expect=5)
     assert ("branch values" in done.err, (tmp_path / "v1").exists()) == (True, False)
@@ -110,7 +110,7 @@ def test_values_of_a_session_become_branch_values(cli: Cli, recorded: Path, tmp_
     assert (rows["ev_values"][np.arange(len(rows)), rows["move"]] == 1.0).all()
     cli("dataset verify", tmp_path / "ds")
     cli("convert", tmp_path / "x.a2pack", "--out", again, "--to", "tape", "--lossy")
-    cli("annotate", again, *player)
+    cli("annotate", again, *judge)
     cli("convert", again, "--out", tmp_path / "y.a2pack")
     one, other = (list(PackReader.open(tmp_path / name)) for name in ("x.a2pack", "y.a2pack"))
     for a, b in zip(one, other, strict=True):

@@ -80,7 +80,7 @@ def test_a_recorded_game_is_stepped_through(tmp_path: Path, environment: dict[st
     (tmp_path / "a.a2run2").write_bytes(build.a2run2_bytes(game))
     with OnTerminal([*PLAY, "a.a2run2", "--step", "3"], tmp_path, env=environment) as terminal:
         terminal.wait_for("move   3 of 12")
-        seen = terminal.wait_for("judged by ntuple:weights=strong, a spawn ahead")
+        seen = terminal.wait_for("judged by ntuple:weights=strong, 2-ply")
         terminal.send("\x1b[C")
         seen = terminal.wait_for("move   4 of 12", seen)
         terminal.send("\x1b[F")

@@ -39,7 +39,6 @@ def complete(line: str, directory: Path) -> list[str]:
         ("tape2048 record --out x", ["file,x"]),
         ("tape2048 record --player n", ["plain,ntuple"]),
         ("tape2048 player eval greedy r", ["plain,random"]),
-        ("tape2048 annotate --player g", ["plain,greedy"]),
         ("tape2048 list ", ["dir,"]),
         ("tape2048 show s", [f"plain,selfplay/{name}" for name in SESSIONS]),
         ("tape2048 show selfplay/20261122", ["plain,selfplay/20261122T060000Z_model=b"]),

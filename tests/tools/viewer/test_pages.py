@@ -602,7 +602,7 @@ def test_gallery_shows_what_annotate_found(
     start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], copied: Path, cli: Cli
 ) -> None:
     first = min(copied.glob("2*"))
-    cli("annotate", str(first), "--player", "ntuple:weights=fast", "--quiet", process=True)
+    cli("annotate", str(first), "--judge", "ntuple:weights=fast", "--quiet", process=True)
     viewer = start_viewer(copied)
     viewer.best_game()
     page = new_page(viewer, "#games?sort=loss")

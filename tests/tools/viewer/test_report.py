@@ -97,7 +97,7 @@ def test_a_report_of_annotated_sessions_has_the_most_lossy_games(copied: Path, c
     """No game without a judgement is among them."""
     first, second = sorted(copied.glob("2*"))
     for session in (first, second):
-        cli("annotate", str(session), "--player", "ntuple:weights=fast", "--quiet", process=True)
+        cli("annotate", str(session), "--judge", "ntuple:weights=fast", "--quiet", process=True)
     found = make_report(make_data((copied,), ("ntuple:weights=fast",), Path("default")), games=8).decode()
     kinds = re.findall(r'"why":"([a-z ]+)"', found)
     assert sorted(kinds) == [kind for kind in ("best", "longest", "most lossy", "worst") for _ in range(2)]

@@ -46,6 +46,7 @@ class Maker(NamedTuple):
         make: makes the columns of some rows of a session.
         gpus: GPUs of a task of Ray.
         notes: remarks on a session, for standard error.
+        of: returns the maker of a session, if each session has its own.
     """
 
     label: str
@@ -54,6 +55,7 @@ class Maker(NamedTuple):
     make: Callable[[Session, range], Mapping[str, NDArray[Any]]]
     gpus: int = 0
     notes: Callable[[Session], list[str]] = lambda _: []
+    of: Callable[[Session], Maker] | None = None
 
 
 def column_options(what: str, chunk_rows: int = 65_536) -> Callable[[Any], Any]:
@@ -179,8 +181,9 @@ def _make_one(
     from tape2048.session.session import Session
     from tape2048_tools.progress.panel import progress_bar
 
-    maker, session = open_maker(), Session.open(path, columns=columns)
-    begin = time.monotonic()
+    session, begin = Session.open(path, columns=columns), time.monotonic()
+    opened = open_maker()
+    maker = _of_session(opened, session)
     names = ", ".join(column.name for column in maker.columns)
     with progress_bar(f"{names} of {session.name}", unit="rows", quiet=quiet) as progress:
         make = functools.partial(maker.make, session)
@@ -188,6 +191,7 @@ def _make_one(
     seconds = time.monotonic() - begin
     return {
         "session": session.name,
+        **({} if maker is opened else maker.facts),
         "status": done.status,
         "rows": done.rows,
         "rows_made": done.rows_made,
@@ -198,11 +202,16 @@ def _make_one(
     }
 
 
+def _of_session(maker: Maker, session: Session) -> Maker:
+    return maker if maker.of is None else maker.of(session)
+
+
 def _plan(found: list[Path], maker: Maker, shares: int) -> dict[str, Any]:
     from tape2048.session.session import Session
 
     sessions = [Session.open(path) for path in found]
     rows, largest = sum(map(len, sessions)), max(sessions, key=len)
+    maker = _of_session(maker, largest)
     if len(largest):
         maker.make(largest, range(1))  # compiles, and sets up a device
     made, begin, seconds = 0, time.monotonic(), 0.0

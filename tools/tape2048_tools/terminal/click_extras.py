@@ -137,6 +137,7 @@ RENAMED = {
     "--html": "--out",
     "--out-dir": "--out",
     "--output": "--out",
+    "--player": "--judge",
     "--record": "--out",
     "--workers": "--threads",
 }

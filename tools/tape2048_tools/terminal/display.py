@@ -121,6 +121,13 @@ def double_quoted(text: str) -> str:
     return shlex.quote(text) if any(char in text for char in '"$`\\!') else f'"{text}"'
 
 
+def nearest(values: NDArray[Any]) -> NDArray[Any]:
+    """Round to whole numbers, halves away from 0, as browsers do."""
+    import numpy as np
+
+    return np.copysign(np.floor(np.abs(values) + 0.5), values)
+
+
 def spark(
     values: Sequence[float] | NDArray[Any], width: int, least: float = math.inf, most: float | None = None
 ) -> str:

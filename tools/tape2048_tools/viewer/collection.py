@@ -33,6 +33,8 @@ from tape2048.session.session import Session
 from tape2048.tape.reader import game_pieces
 from tape2048.training import METRICS
 from tape2048_recorder.players.options import with_defaults
+from tape2048_recorder.replay.annotation import annotation_of
+from tape2048_recorder.replay.judging import SUMS, summands
 from tape2048_tools.sessions.summary import brief, described, directory_bytes
 
 if TYPE_CHECKING:
@@ -49,10 +51,6 @@ _CONDITION_S = 20.0
 
 #: Whether no request waits for the result of this thread.
 stopped: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stopped", default=lambda: False)
-
-#: Figures of a game from the columns of ``annotate``; and the least loss of a mistake, in points, as in
-#: replay.js.
-ANNOTATED, MISTAKE = ("loss", "luck", "mistakes"), 2000.0
 
 #: Rows of a column that are summed at a time.
 _ROWS_AT_A_TIME = 1 << 22
@@ -116,8 +114,8 @@ class Entry:
         return f"{self.label}{args}" if self.meta.get("player_sha256") else brief
 
     @property
-    def sums(self) -> dict[str, NDArray[np.float64]]:
-        """Loss, luck and number of mistakes of each run, by the columns of ``annotate``; NaN without them.
+    def sums(self) -> tuple[dict[str, NDArray[np.float64]], Mapping[str, Any] | None]:
+        """The sums of each run by the columns of ``annotate``, NaN without them; and their facts, or None.
 
         The sums are kept, but not their absence: ``annotate`` can write the columns at any time.
         """
@@ -126,27 +124,30 @@ class Entry:
             with contextlib.suppress(TapeError, OSError):
                 if (found := self._sums_of_columns()) is not None:
                     self.__dict__["_sums"] = found
-        kept: dict[str, NDArray[np.float64]] | None = self.__dict__.get("_sums")
-        return self._no_sums if kept is None else kept
+        kept: tuple[dict[str, NDArray[np.float64]], Mapping[str, Any]] | None = self.__dict__.get("_sums")
+        return (self._no_sums, None) if kept is None else kept
 
     @functools.cached_property
     def _no_sums(self) -> dict[str, NDArray[np.float64]]:
-        return dict.fromkeys(ANNOTATED, np.full(len(self.runs), np.nan))
+        return dict.fromkeys(SUMS, np.full(len(self.runs), np.nan))
 
-    def _sums_of_columns(self) -> dict[str, NDArray[np.float64]] | None:
+    def _sums_of_columns(self) -> tuple[dict[str, NDArray[np.float64]], Mapping[str, Any]] | None:
         session = Session.open(self.path)
-        if not session.contiguous or not {"loss", "luck"} <= session.columns.keys():
+        facts = annotation_of(session)
+        if not session.contiguous or facts is None:
             return None
-        found = {name: np.full(len(self.runs), np.nan) for name in ANNOTATED}
+        found = {name: np.full(len(self.runs), np.nan) for name in SUMS}
         loss, luck = (session.column(name).values for name in ("loss", "luck"))
         places = np.searchsorted(self.runs["id"], session.runs["id"])
         for piece, rows in game_pieces(session.runs, _ROWS_AT_A_TIME):
             starts = session.runs["first_row"][piece].astype(np.int64) - rows.start
-            ends, lost = starts + session.runs["rows"][piece], loss[rows]
-            for name, values in (("loss", lost), ("luck", luck[rows]), ("mistakes", lost >= MISTAKE)):
-                until = np.append(0, np.cumsum(np.nan_to_num(values), dtype=np.float64))
+            ends = starts + session.runs["rows"][piece]
+            for name, values in summands(loss[rows], luck[rows]).items():
+                until = np.append(0, np.cumsum(values))
                 found[name][places[piece]] = until[ends] - until[starts]
-        return found
+        for values in found.values():
+            values[self.runs["rows"] != self.runs["steps"]] = np.nan  # a part of the moves has no sum
+        return found, facts
 
     def game(self, run: int) -> np.void:
         """Return the run table's row of a run; MissingPathError for an unknown run."""
@@ -194,17 +195,17 @@ class GameTable:
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column of all games, or ``session``: the number of each game's session."""
         # The sums can take long, and other columns do not wait for them.
-        sums = [one.sums for one in self.sessions] if name in ANNOTATED else []
+        sums = [one.sums[0] for one in self.sessions] if name in SUMS else []
         with self._making:
-            if name in ANNOTATED and self._summed != (now := list(map(id, sums))):  # annotated meanwhile
+            if name in SUMS and self._summed != (now := list(map(id, sums))):  # annotated meanwhile
                 self._summed = now
-                for one in ANNOTATED:
+                for one in SUMS:
                     self._columns.pop(one, None)
             if name not in self._columns:
                 if name == "session":
                     numbers = np.arange(len(self.sessions), dtype=np.uint32)
                     self._columns[name] = np.repeat(numbers, np.diff(self.starts))
-                elif name in ANNOTATED:
+                elif name in SUMS:
                     parts = [one[name] for one in sums] or [np.empty(0)]
                     self._columns[name] = np.concatenate(parts)
                 else:
@@ -392,7 +393,7 @@ def find_run(runs: NDArray[np.void], run: int) -> int:
 
 
 #: Columns by which games can be sorted.
-SORTS = ("max_score", "steps", "highest_tile", "id", "session", *ANNOTATED)
+SORTS = ("max_score", "steps", "highest_tile", "id", "session", *SUMS)
 
 PAGE_ROWS = 50
 
@@ -500,7 +501,7 @@ def page_of_games(
         places = np.arange(count - end, count - begin)[::-1] if descending else np.arange(begin, end)
     else:
         values = games[sort] if numbers is None else games[sort][numbers]
-        if sort in ANNOTATED:  # games without a judgement come last
+        if sort in SUMS:  # games without a judgement come last
             values = np.nan_to_num(-values if descending else values, nan=np.inf)
         elif descending:
             values = ~values

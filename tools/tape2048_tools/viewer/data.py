@@ -57,7 +57,7 @@ from tape2048_tools.viewer.live import (
 from tape2048_tools.viewer.overview import PLAYERS_MAX, overview, sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -86,7 +86,10 @@ class Data:
             lambda games, selection: sample(games, self._chosen(games, selection), self.judges)
         )
         self._opinions = functools.lru_cache(_TABLES_MAX)(lambda wanted: opinions(wanted, self.judges))
-        self._packed = functools.lru_cache(_REPLAYS_MAX)(self.packed)
+        # By the judge, too: `annotate` can choose another judge at any time.
+        self._packed = functools.lru_cache(_REPLAYS_MAX)(
+            lambda entry, run, number, quick, _judge: self.packed(entry, run, number, quick=quick)
+        )
 
     def _games(self) -> GameTable:
         """Return the games; clear the caches after a change, as old run tables take much memory."""
@@ -158,8 +161,20 @@ class Data:
         return {"total": total, "rows": _game_rows(games, numbers), "waiting": games.waiting}
 
     def cards(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return what a gallery shows of games (``of``: session/run, ...)."""
-        return {"cards": [card(self.collection.session(one), run) for one, run in _keys(given)]}
+        """Return what a gallery shows of games (``of``: session/run, ...), and the judges of its sums."""
+        keys = [(self.collection.session(one), run) for one, run in _keys(given)]
+        return {"cards": [card(*one) for one in keys], "judged": self.judged_by(entry for entry, _ in keys)}
+
+    def judged_by(self, entries: Iterable[Entry]) -> list[str]:
+        """Return the judges of the columns of sessions, and their warnings."""
+        judges, warnings = dict[str, None](), dict[str, None]()
+        for entry in entries:
+            if (annotation := entry.sums[1]) is not None:
+                judge, message = self.judges.of_annotation(annotation)
+                judges[str(annotation["judge"]) if judge is None else judge.name] = None
+                weak = judge and judge.weakness(entry.meta, entry.runs["max_score"])
+                warnings |= dict.fromkeys(filter(None, [message, weak]))
+        return [f"Judged by {', '.join(judges)}.", *warnings] if judges else []
 
     def players(self, _: Mapping[str, str]) -> dict[str, Any]:
         """Return the players with the most games, and the number of all."""
@@ -200,8 +215,9 @@ class Data:
         once.
         """
         entry, number = self.collection.session(given.get("session", "")), _number(given, "judge")
-        quick = bool(given.get("quick")) and self.judges.of_game(number, entry.meta)[0].ahead > 1
-        return self._packed(entry, _number(given, "run"), number, quick=quick)
+        judge = self.judges.of_game(number, entry.meta, entry.sums[1])[0]
+        quick = bool(given.get("quick")) and judge.ahead > 1
+        return self._packed(entry, _number(given, "run"), number, quick, judge.identity)
 
     def choices(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the moves that a player (``player``) would make in a game (``session``, ``run``)."""
@@ -228,10 +244,10 @@ class Data:
         self, entry: Entry, run: int, number: int, *, quick: bool = False
     ) -> tuple[Game, Judged | None, dict[str, Any]]:
         """Return a game of a session, its judgement unless ``quick``, and the facts for its page."""
-        row, (judge, warning) = entry.game(run), self.judges.of_game(number, entry.meta)
+        row = entry.game(run)
+        judge, warning = self.judges.of_game(number, entry.meta, entry.sums[1])
         (game,) = read_game(entry.path, [run], replayed=True)
-        judged = judge.game(game.states, game.moves) if game.is_whole and not quick else None
-        mean = {"mean_score": float(entry.runs["max_score"].mean())}
+        judged = judge.game(game.states, game.known_moves) if game.is_whole and not quick else None
         return game, judged, {
             "session": entry.id,
             "name": entry.name,
@@ -244,7 +260,7 @@ class Data:
             "highest": int(row["highest_tile"]),
             "strange": self.judges.remark([entry.meta]),
             "warning": warning,
-            "weak": judged and judge.weakness(entry.meta | mean, float(judged.state[0])),
+            "weak": judged and judge.weakness(entry.meta, entry.runs["max_score"]),
             "pending": quick and game.is_whole,
             **self.judges.facts(number, judge),
         }  # fmt: skip

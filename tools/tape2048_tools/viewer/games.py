@@ -11,15 +11,14 @@ import functools
 import re
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from tape2048.base.text import json_bytes
-from tape2048.conversion.session_runs import boards_of, session_run
+from tape2048.conversion.session_runs import boards_of
 from tape2048.critic.facts import SHIPPED as CRITICS, strangers
-from tape2048.errors import ConfigError, FormatError, MissingPathError, ModelError, ReplayError, TapeError
+from tape2048.errors import ConfigError, FormatError, MissingPathError, ModelError, TapeError
 from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import WON, boards_to_exps, exps_after, exps_to_boards, legal_masks
 from tape2048.ntuple.network import SHIPPED as NETWORKS
@@ -27,10 +26,19 @@ from tape2048.players import PlayedBy, player_text
 from tape2048.session.session import Session
 from tape2048_recorder.game.loop import STEPS_PLAYED, Buffer, play_into
 from tape2048_recorder.players.options import REGISTRY, check_player, make_player, own
-from tape2048_recorder.replay.judging import Judge, Judged
+from tape2048_recorder.replay.games import Game, recorded_game
+from tape2048_recorder.replay.judging import (
+    GRADES,
+    OWN_JUDGE,
+    Judge,
+    Judged,
+    check_judge,
+    own_judges,
+)
 from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
+from tape2048_tools.terminal.display import nearest
 from tape2048_tools.viewer.collection import Entry, find_run
 
 if TYPE_CHECKING:
@@ -55,35 +63,6 @@ _PROBABILITY = 1 / 65_535
 _TYPES = {"u1": "u8", "u2": "u16", "u4": "u32", "i4": "i32", "f4": "f32", "f8": "f64"}
 
 
-class Game(NamedTuple):
-    """A game as its boards and moves.
-
-    Attributes:
-        states: ``u64[n + 1]``, boards.
-        moves: ``u8[n]``; 255 where no move leads from a board to the next one.
-        numbers: ``i64[n + 1]``, number of the move before which each board stood; None: 0, 1, ...
-        notes: what the recording lacks.
-    """
-
-    states: NDArray[np.uint64]
-    moves: NDArray[np.uint8]
-    numbers: NDArray[np.int64] | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def exps(self) -> NDArray[np.uint8]:
-        """The boards as exponents, ``u8[n + 1, 16]``."""
-        exps = boards_to_exps(self.states)
-        if len(self.moves) and self.states[-1] == WON:
-            exps[-1] = exps_after(self.states[-2], self.moves[-1])
-        return exps
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether a known move leads from each board to the next one."""
-        return self.numbers is None and not (self.moves > 3).any()
-
-
 def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iterator[Game]:
     """Read games of a session; ``replayed`` replays with the session's player what is not recorded."""
     play = None
@@ -94,32 +73,7 @@ def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iter
     for run in ids:
         session = Session.open(path)  # again, after slow steps: the file may have been truncated since
         order = np.argsort(session.runs["id"], kind="stable")
-        yield _read(session, int(order[find_run(session.runs[order], run)]), play)
-
-
-def _read(session: Session, ordinal: int, play: Any) -> Game:
-    notes: list[str] = []
-    try:
-        if play is not None:
-            try:
-                run, certain, lost = session_run(session, ordinal, play)
-            except FormatError as error:
-                notes.append(f"not played again: {error.message}")
-                play = None
-        if play is None:
-            run, certain, lost = session_run(session, ordinal, lossy=True)
-    except ReplayError as error:
-        rows = session.rows_of(ordinal)
-        boards = boards_of(rows, f"run {session.runs['id'][ordinal]}", session.path)
-        if not len(boards):
-            raise
-        found = recover(boards).moves
-        return Game(boards, found, rows["step_idx"].astype(np.int64), (*notes, error.message))
-    if not certain:
-        notes.append("the last spawn is not recorded: shown is the likelier one")
-    if lost:
-        notes.append(f"not recorded: {', '.join(lost)}")
-    return Game(run.states, run.moves, None, tuple(notes))
+        yield recorded_game(session, int(order[find_run(session.runs[order], run)]), play)
 
 
 def pack(
@@ -145,14 +99,13 @@ def pack(
     if game.numbers is not None:
         arrays["numbers"] = game.numbers.astype(np.uint32), {}
     if judged is not None:
-        unit = _POINT if facts.get("judge", {}).get("unit") == "points" else _PROBABILITY
-        for name, values in (("state", judged.state), ("loss", judged.loss), ("luck", judged.luck)):
-            if small:
-                arrays[name] = _whole(np.nan_to_num(values), unit, np.int32)
-            else:
-                arrays[name] = values.astype(np.float64 if name == "state" else np.float32), {}
+        facts = {**facts, "sums": judged.sums, "grades": list(GRADES[judged.unit].items())}
+        unit = _POINT if judged.unit == "points" else _PROBABILITY
+        arrays["loss"] = judged.loss, {}  # a report does not round it either, for it decides the grades
+        for name, values in (("state", judged.state), ("luck", judged.luck)):
+            arrays[name] = _whole(np.nan_to_num(values), unit, np.int32) if small else (values, {})
         if not small:
-            arrays["values"] = judged.values.astype(np.float32), {}
+            arrays["values"] = judged.values, {}
     if critic is not None:
         stride = -(-len(critic) // _CURVE_POINTS) if small else 1
         arrays["critic"] = _whole(critic[::stride].T, _PROBABILITY, np.uint16)
@@ -172,7 +125,7 @@ def pack(
 
 def _whole(values: NDArray[Any], unit: float, dtype: type[np.integer[Any]]) -> tuple[Any, dict[str, Any]]:
     """Return values in units, each as the difference to the one before, which compresses well."""
-    units = np.round(np.atleast_2d(values) / unit).astype(np.int64)
+    units = nearest(np.atleast_2d(values).astype(np.float64) / unit).astype(np.int64)
     return np.diff(units, prepend=0, axis=1).astype(dtype), {"unit": unit, "rows": len(units)}
 
 
@@ -361,14 +314,11 @@ def choices(boards: NDArray[np.uint64], player: Any) -> NDArray[np.uint8]:
     return np.array(found, np.uint8)
 
 
-#: The default judge: the network of the recorded player, 2-ply or 3-ply.
-OWN_JUDGE = "own"
-
 #: Players that a remark names.
 _NAMED = 3
 
-#: Judges of recorded players that are kept: a network takes up to 100 MB.
-_RECORDED_MAX = 4
+#: Judges of annotated sessions that are kept: a network takes up to 100 MB.
+_ANNOTATING_MAX = 4
 
 
 class Judges:
@@ -377,17 +327,12 @@ class Judges:
     def __init__(self, players: Sequence[str], critic: Path) -> None:
         self._players = [parse_player(text) for text in players]
         for name, args in self._players:
-            if name == OWN_JUDGE and args:
-                raise ConfigError(
-                    f"found the judge {OWN_JUDGE} with settings; expected {OWN_JUDGE} alone",
-                    hint="Pass ntuple:KEY=VALUE,... instead.",
-                )
-            if name != OWN_JUDGE:
-                check_player(name, {key: value for key, value in args.items() if key != "ahead"})
+            check_judge(name, args)
         self._critic_path = critic
         self._lock = threading.RLock()
         self._made: dict[int, Judge] = {}
-        self._recorded = functools.lru_cache(_RECORDED_MAX)(_of_recorded)
+        self._recorded = own_judges()
+        self._annotating = functools.lru_cache(_ANNOTATING_MAX)(_of_text)
 
     @functools.cached_property
     def critic(self) -> AnyCritic:
@@ -409,9 +354,7 @@ class Judges:
                 if number < len(self._players):
                     name, args = self._players[number]
                     name = "ntuple" if name == OWN_JUDGE else name  # of a board that no session has
-                    ahead = int(args.get("ahead", 1))
-                    rest = {key: value for key, value in args.items() if key != "ahead"}
-                    self._made[number] = Judge.of_player(name, rest, ahead=ahead)
+                    self._made[number] = Judge.of_player(name, args)
                 else:
                     tile = self.critic.thresholds[number - len(self._players)]
                     self._made[number] = Judge.of_critic(
@@ -420,13 +363,34 @@ class Judges:
                     )  # fmt: skip
             return self._made[number]
 
-    def of_game(self, number: int, meta: Mapping[str, Any]) -> tuple[Judge, str | None]:
-        """Return a judge for a game of a session, and a message if another one takes its place."""
+    def of_game(
+        self, number: int, meta: Mapping[str, Any], annotation: Mapping[str, Any] | None = None
+    ) -> tuple[Judge, str | None]:
+        """Return a judge for a game of a session, and a message if another one takes its place.
+
+        The judge ``own`` of an annotated session is the judge of its columns, whose facts are ``annotation``:
+        a game has one loss, wherever it is shown.
+        """
         if number >= len(self._players) or self._players[number][0] != OWN_JUDGE:
             return self[number], None
-        facts = {name: meta.get(name) for name in ("player", "player_args")}
+        judge, message = (None, None) if annotation is None else self.of_annotation(annotation)
+        if judge is not None:
+            return judge, None
         with self._lock:
-            return self._recorded(json_bytes(facts))
+            own, missing = self._recorded(meta)
+        return own, message or missing
+
+    def of_annotation(self, facts: Mapping[str, Any]) -> tuple[Judge | None, str | None]:
+        """Return the judge of a session's columns; or None, and a message."""
+        text = str(facts.get("judge"))
+        with self._lock:
+            try:
+                judge = self._annotating(text)
+            except (TapeError, OSError) as error:
+                return None, f"The judge {text} of the session's columns cannot be read: {error}."
+        if judge.identity != facts.get("judge_sha256"):
+            return None, f"{text} changed since it judged the session: run `tape2048 annotate --force`."
+        return judge, None
 
     def all(self) -> list[Judge]:
         """Return all judges."""
@@ -489,17 +453,15 @@ class Judges:
         return np.asarray(self.critic(boards), np.float32)
 
 
-def _of_recorded(facts: bytes) -> tuple[Judge, str | None]:
-    return Judge.of_recorded(msgspec.json.decode(facts))
+def _of_text(text: str) -> Judge:
+    return Judge.of_player(*parse_player(text))
 
 
 def _named(name: str, args: Mapping[str, Any]) -> str:
     if name == OWN_JUDGE:
         return "the player's network"
-    ahead = args.get("ahead", 1)
     given = ",".join(f"{key}={value}" for key, value in args.items() if key != "ahead")
-    spawns = "a spawn" if ahead == 1 else f"{ahead} spawns"
-    return f"{name}{':' if given else ''}{given}, {spawns} ahead"
+    return f"{name}{':' if given else ''}{given}, {args.get('ahead', 1) + 1}-ply"
 
 
 #: Games of a session that represent it.
@@ -559,7 +521,8 @@ def card(entry: Entry, run: int | None) -> dict[str, Any]:
     The score so far is that of the tiles on boards in even distances: exact except for 4s that were spawned.
     """
     at = find_run(entry.runs, -1 if run is None else run)
-    judged = {name: float(values[at]) for name, values in entry.sums.items() if not np.isnan(values[at])}
+    sums = entry.sums[0]
+    judged = {name: float(values[at]) for name, values in sums.items() if not np.isnan(values[at])}
     try:
         session = Session.open(entry.path)
         owned = session.numbers_of(int(np.flatnonzero(session.runs["id"] == entry.runs["id"][at])[0]))

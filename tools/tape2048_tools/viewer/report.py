@@ -104,9 +104,10 @@ def make_report(
     table = data.collection.whole()
     chosen = list(_chosen(data, games, progress))
     # The first of each kind, then the second: where not all fit, no kind is left out.
-    ranks = [sum(one[0] == why for one in chosen[:at]) for at, (why, _, _) in enumerate(chosen)]
+    ranks = [sum(one[0] == why for one in chosen[:at]) for at, (why, *_) in enumerate(chosen)]
     rows, packs, used = [], {}, 0
-    for _, (why, number, packed) in sorted(zip(ranks, chosen, strict=True), key=lambda one: one[0]):
+    judged = dict[str, None]()
+    for _, (why, number, packed, facts) in sorted(zip(ranks, chosen, strict=True), key=lambda one: one[0]):
         spelled = base64.b64encode(zlib.compress(packed, _DEFLATE)).decode()
         if used + len(spelled) > _GAMES_BYTES:
             continue
@@ -114,7 +115,9 @@ def make_report(
         entry, row = table.at(number)
         key = f"{entry.id}/{row['id']}"
         packs[key] = spelled
-        rows.append({"key": key, "why": why, **table.document(number), "card": card(entry, int(row["id"]))})
+        shown = card(entry, int(row["id"])) | facts.pop("sums")
+        judged |= dict.fromkeys(filter(None, [f"Judged by {facts['by']}.", facts["weak"]]))
+        rows.append({"key": key, "why": why, **table.document(number), "card": shown})
     roots = ", ".join(root.name or str(root) for root in data.collection.roots)
     document = {
         "title": roots,
@@ -123,13 +126,19 @@ def make_report(
         "overview": overview(table, [None]),
         "samples": [sample(table, None, data.judges)] if len(table) else [],
         "games": rows,
+        "judged": list(judged),
         "packs": packs,
     }
     return one_file(f"Report of {roots}", document)
 
 
-def _chosen(data: Data, most: int, progress: Progress | None) -> Iterator[tuple[str, int, bytes]]:
-    """Choose games of each kind and judge them. The columns of ``annotate`` show the games that lost most."""
+def _chosen(
+    data: Data, most: int, progress: Progress | None
+) -> Iterator[tuple[str, int, bytes, dict[str, Any]]]:
+    """Choose games of each kind and judge them: kind, number, packed game and facts with its ``sums``.
+
+    The columns of ``annotate`` show the games that lost most.
+    """
     table = data.collection.games()
     kinds = [one for one in _KINDS if one[1] != "loss" or not np.isnan(table["loss"]).all()]
     wanted: dict[int, str] = {}
@@ -144,4 +153,5 @@ def _chosen(data: Data, most: int, progress: Progress | None) -> Iterator[tuple[
         with contextlib.suppress(TapeError, OSError):  # damaged or gone: the overview still counts it
             entry, row = table.at(number)
             game, found, facts = data.judged(entry, int(row["id"]), 0)
-            yield why, number, pack(facts, game, found, data.judges.opinion(game.states), small=True)
+            packed = pack(facts, game, found, data.judges.opinion(game.states), small=True)
+            yield why, number, packed, facts | {"sums": {} if found is None else found.sums}

@@ -15,7 +15,7 @@ from tape2048.game import WON, legal_mask, merge_score, recover, slide, wins
 from tape2048.runs.run import exps_at
 from tape2048_recorder.game.rng import new_game, spawn
 from tape2048_tools.terminal.background import in_background
-from tape2048_tools.terminal.display import large_board, number, share, spark
+from tape2048_tools.terminal.display import large_board, nearest, number, share, spark
 from tape2048_tools.terminal.output import cell
 
 if TYPE_CHECKING:
@@ -58,11 +58,13 @@ class GameView(NamedTuple):
         judge: the judge.
         judged: the game.
         largest: moves with a large loss, the largest first.
+        weak: a warning if the judge is weaker than the player, or empty.
     """
 
     judge: Judge
     judged: Judged
     largest: NDArray[np.int64]
+    weak: str = ""
 
     @property
     def differing(self) -> list[int]:
@@ -86,10 +88,12 @@ class CriticView(NamedTuple):
     note: str
 
 
-def view_of(judge: Judge, boards: NDArray[np.uint64], moves: NDArray[np.uint8]) -> GameView:
+def view_of(
+    judge: Judge, boards: NDArray[np.uint64], moves: NDArray[np.uint8], weak: str | None = None
+) -> GameView:
     """Judge a game."""
     judged = judge.game(boards, moves)
-    return GameView(judge, judged, judged.largest_losses())
+    return GameView(judge, judged, judged.largest_losses(), weak or "")
 
 
 def points(value: float, unit: str, *, sign: bool = False) -> str:
@@ -97,7 +101,8 @@ def points(value: float, unit: str, *, sign: bool = False) -> str:
     if math.isnan(value):
         return "-"
     if unit == "points":
-        text = f"{value:+,.0f}" if sign else f"{value:,.0f}"
+        whole = float(nearest(np.float64(value)))
+        text = f"{whole:+,.0f}" if sign else f"{whole:,.0f}"
         return "0" if text in {"+0", "-0"} else text
     return (f"{100 * value:+.2f}%" if abs(value) >= 0.00005 else "0") if sign else share(value)
 
@@ -263,8 +268,8 @@ class ReplayScreen:
             below = [cell("   ".join(f"P({tile}) {share(chance)}" for tile, chance in chances))]
             note = wrapped(critic.note, "yellow", size[0])
         if view is not None:
-            judged = wrapped(f"judged by {view.judge.name}", "dim", size[0])
-            below += [*self._curve(view, size[0]), *judged, *note, *self._loss_lines(view)]
+            below += [*self._curve(view, size[0]), *self._judged_lines(view, size[0]), *note]
+            below += self._loss_lines(view)
         else:
             below += note
         foot = self._said or self.keys
@@ -297,6 +302,13 @@ class ReplayScreen:
             cell(""),
             *move_table(judged.values[at].tolist(), unit, move),
         ]
+
+    def _judged_lines(self, view: GameView, columns: int) -> list[Text]:
+        sums, unit = view.judged.sums, view.judge.unit
+        counts = [f"{number(sums[name])} {name}" for name in ("mistakes", "blunders")]
+        game = f"game: luck {points(sums['luck'], unit, sign=True)}, loss {points(sums['loss'], unit)}"
+        text = f"judged by {view.judge.name}; {', '.join([game, *counts])}"
+        return [*wrapped(text, "dim", columns), *wrapped(view.weak, "yellow", columns)]
 
     def _loss_lines(self, view: GameView) -> list[Text]:
         lines = [cell(""), cell("largest losses", "bold")] if len(view.largest) else []

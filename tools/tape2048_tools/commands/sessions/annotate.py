@@ -1,49 +1,74 @@
-"""``tape2048 annotate``: a player's values of every move, with loss and luck, as columns of sessions."""
+"""``tape2048 annotate``: a judge's values of every move, with loss and luck, as columns of sessions."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tape2048_tools.commands.columns import Maker, column_options, make_columns
-from tape2048_tools.options.recorder import complete_player, parse_player
+from tape2048_tools.options.recorder import parse_player
 from tape2048_tools.terminal.click_extras import new_command
+
+if TYPE_CHECKING:
+    from tape2048.session.session import Session
 
 
 @new_command(
     "tape2048 annotate selfplay",
-    "tape2048 annotate selfplay --player expectimax:depth=2 --dry-run",
+    "tape2048 annotate selfplay --judge ntuple:weights=fast,ahead=2 --dry-run",
     "tape2048 annotate /nfs/selfplay/sessions --out annotations --shard 1/8",
 )
 @click.option(
-    "--player",
-    default="ntuple",
-    metavar="PLAYER",
-    shell_complete=complete_player,
-    help="Player with its parameters: ntuple, expectimax or greedy.  [default: ntuple]",
+    "--judge",
+    default="own",
+    metavar="JUDGE",
+    help="N-tuple network that judges, 2-ply; ahead=2 searches 3-ply."
+    "  [default: own, the network of the recorded player, 2-ply or 3-ply]",
 )
 @column_options("the four columns", chunk_rows=262_144)
-def command(*, player: str, **how: Any) -> None:
-    """Value every move of sessions by a player, and write four columns of each session.
+def command(*, judge: str, **how: Any) -> None:
+    """Judge every move of sessions, and write four columns of each session.
 
-    values f32[rows, 4] holds the player's values of the moves up, down, left and right, NaN for illegal
+    values f32[rows, 4] holds the judge's values of the moves up, down, left and right, NaN for illegal
     moves, in points. best u8[rows] is the best move. loss f32[rows] is the best value minus the value of the
-    move that was made. luck f32[rows] is the value after the spawn minus its expectation. Loss and luck are
-    NaN if the session does not tell the move or the next board.
+    move that was made. luck f32[rows] is the value after the spawn minus its expectation. All moves are
+    searched alike, and the mean of luck is 0. Moves and boards that a session does not hold are played
+    again. If its player is not here, loss and luck are NaN for a move or a next board that is not recorded.
+
+    A judge that is weaker than the player gives a warning: its losses are not the player's mistakes.
 
     The columns of a session appear when they are complete. After a kill, the same command resumes. Convert
     runs of another format to a session first. `tape2048 convert` writes the values of a session as branch
     values.
     """
     _maker.cache_clear()
-    make_columns("annotate", functools.partial(_maker, player), **how)
+    make_columns("annotate", functools.partial(_maker, judge), **how)
 
 
 @functools.lru_cache(1)
-def _maker(player: str) -> Maker:
-    from tape2048_recorder.replay.annotation import Annotator
+def _maker(text: str) -> Maker:
+    from tape2048_recorder.replay.annotation import Annotator, columns_of
+    from tape2048_recorder.replay.judging import OWN_JUDGE, Judge, check_judge, own_judges
 
-    annotator = Annotator(*parse_player(player))
-    return Maker(f"player {player}", annotator.facts, annotator.columns, annotator.make)
+    name, args = parse_player(text)
+    check_judge(name, args)
+    own = own_judges()
+    chosen = None if name == OWN_JUDGE else (Judge.of_player(name, args), None)
+
+    def of_session(session: Session) -> Maker:
+        judge, message = chosen or own(session.meta)
+        made = Annotator(judge, session)
+        notes = [message, *made.notes] if message else made.notes
+        return Maker(
+            label, made.facts, made.columns, lambda _, rows: made.make(rows), notes=lambda _: notes
+        )  # fmt: skip
+
+    facts = {"judge": text}
+    if chosen is not None:
+        facts = {"judge": chosen[0].text, "judge_sha256": chosen[0].identity}
+    label = f"judge {text}"
+    return Maker(
+        label, facts, columns_of(facts), lambda one, rows: of_session(one).make(one, rows), of=of_session
+    )  # fmt: skip

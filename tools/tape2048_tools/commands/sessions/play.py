@@ -143,6 +143,7 @@ def play(
     """
     from tape2048.jit.compiler import announced
     from tape2048.session.session import Session
+    from tape2048_recorder.replay.annotation import annotation_of
     from tape2048_tools.terminal.background import in_background
     from tape2048_tools.viewer.games import Judges
     from tape2048_tools.views.screens import PersonGame, PersonScreen, ReplayScreen, show, view_of
@@ -159,8 +160,11 @@ def play(
     with announced(lambda: complain("compiling: a minute at most, once for each version")):
         found = None if path is None else choose_run(path, run_id, which, replay=True)
         # Of the sources, sessions alone tell the seed; their facts name the player.
-        known = found is not None and "seed" in found.facts and Session.open(found.facts["path"]).meta
-        judge, message = judges.of_game(0, known or {})
+        known = Session.open(found.facts["path"]) if found is not None and "seed" in found.facts else None
+        judge, message = judges.of_game(
+            0, known.meta if known else {}, annotation_of(known) if known else None
+        )
+        weak = judge.weakness(known.meta, known.runs["max_score"]) if known else None
         if found is None:
             PersonGame.compile(judge)
         if message:
@@ -173,7 +177,7 @@ def play(
     shown = ReplayScreen(
         number + str(found.facts.get("path", path)).rstrip("/").rpartition("/")[2],
         found,
-        in_background(lambda: view_of(judge, *found.arrays())),
+        in_background(lambda: view_of(judge, *found.arrays(), weak)),
         in_background(lambda: _by_critic(critic, found)),
         position=0 if step is None else found.position(step),
     )

@@ -106,7 +106,7 @@ export function sessionsPage(main, given, shell, about) {
 const right = text => el('span.right', null, text);
 
 const SORTS = [['max_score', 'score'], ['steps', 'length'], ['highest_tile', 'highest tile'], ['luck', 'luck'],
-  ['loss', 'loss'], ['mistakes', 'mistakes'], ['session', 'session'], ['id', 'number']];
+  ['loss', 'loss'], ['mistakes', 'mistakes'], ['blunders', 'blunders'], ['session', 'session'], ['id', 'number']];
 
 export function gamesPage(main, given, shell, about) {
   const body = el('div');
@@ -142,12 +142,15 @@ export function gamesPage(main, given, shell, about) {
     const note = asList ? askCritic(document.rows.map(one => `${one.session}/${one.run}`), document.waiting,
       (tiles, found, at, same) => fill(critic[at], odds(tiles.filter((_, k) => !same[k]),
         found && found.filter((_, k) => !same[k])))) : null;
-    const draw = cards => fill(shown, asList ? el('section', null, gamesTable(document.rows, cards, critic, linkOf, sort))
-      : gallery(document.rows, cards, linkOf), cards.some(one => one.loss !== undefined) ? null : el('p.soft', null,
+    const draw = (cards, judged) => fill(shown, judgedBy(judged), asList
+      ? el('section', null, gamesTable(document.rows, cards, critic, linkOf, sort)) : gallery(document.rows, cards, linkOf),
+    judged.length ? null : el('p.soft', null,
       'Loss, luck and mistakes are columns that `tape2048 annotate ROOT` writes.'));
-    if (asList) draw(document.rows.map(() => ({})));
+    if (asList) draw(document.rows.map(() => ({})), []);
     else fill(shown, gallery(document.rows, document.rows.map(() => null), linkOf));
-    if (!document.waiting) askJson('cards', {of}).then(found => draw(found.cards), error => shown.append(refusalNode(error)));
+    if (!document.waiting) {
+      askJson('cards', {of}).then(found => draw(found.cards, found.judged), error => shown.append(refusalNode(error)));
+    }
     return [shown, note, turn];
   });
   return Promise.all([choice, list]);
@@ -156,15 +159,21 @@ export function gamesPage(main, given, shell, about) {
 /** When a session began, by its name: 2026-01-31 12:05:07. */
 const startOf = name => name.replace(/^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z.*/, '$1-$2-$3 $4:$5:$6');
 
-const judgedBy = (one, name) => one[name] === undefined ? '–' : count(one[name]);
+/** The judges of losses, then warnings. */
+export const judgedBy = ([judges, ...warnings]) => [judges ? el('p.soft', null, judges) : null,
+  warnings.map(text => message(text, null, 'warn'))];
+
+const SUMS = ['luck', 'loss', 'mistakes', 'blunders'];
+
+const sumOf = (one, name) => one[name] === undefined ? '–' : count(one[name]);
 
 function gamesTable(rows, cards, critic, linkOf, sort) {
   const known = cards.some(one => one.loss !== undefined);
   return varyingTable('Games', ['game', right(sort('score', 'max_score')), right(sort('highest tile', 'highest_tile')),
-    right(sort('moves', 'steps')), ...(known ? ['luck', 'loss', 'mistakes'].map(name => right(sort(name, name))) : []),
+    right(sort('moves', 'steps')), ...(known ? SUMS.map(name => right(sort(name, name))) : []),
     'player', sort('session', 'session'), 'critic, halfway'],
   rows.map((one, i) => [el('a', {href: linkOf(one)}, `game ${one.run}`), right(count(one.score)), right(String(one.tile)),
-    right(count(one.steps)), ...(known ? ['luck', 'loss', 'mistakes'].map(name => right(judgedBy(cards[i], name))) : []),
+    right(count(one.steps)), ...(known ? SUMS.map(name => right(sumOf(cards[i], name))) : []),
     player(one), el('span', {title: one.name}, startOf(one.name)), critic[i]]));
 }
 
@@ -178,7 +187,8 @@ export function gallery(rows, cards, linkOf) {
       el('span.facts-of-game', null, el('b', null, count(one.score)), spark(card ? card.spark : [], score),
         el('span', null, `${tileName(one.tile)} · ${count(one.steps)} moves`),
         card && card.loss !== undefined ? el('span', null, `luck ${plusMinus(card.luck)} · loss ${count(card.loss)}`) : null,
-        card && card.loss !== undefined ? el('span', null, counted(card.mistakes, 'mistake')) : null,
+        card && card.loss !== undefined ? el('span', null,
+          `${counted(card.mistakes, 'mistake')} · ${counted(card.blunders, 'blunder')}`) : null,
         player(one))));
   }));
 }

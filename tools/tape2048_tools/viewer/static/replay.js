@@ -8,21 +8,20 @@ import {Tiles} from './tiles.js';
 const LISTED_LOSSES = 50;
 const SPEEDS = [2, 5, 10, 30, 60, 240];
 
-// From which loss on a move has a grade: in points, and in probability.
-const GRADES = [['blunder', 5000, 0.1], ['mistake', 2000, 0.05], ['inaccuracy', 500, 0.01]];
-const GRADES_TOLD = `From a loss of ${GRADES.map(([name, points, odds]) =>
-  `${count(points)} points or ${100 * odds}% on: ${name}`).join('; ')}.`;
-
 /** A packed game in a line, the most telling first. */
 export function describeGame(packed) {
   const counts = `score ${count(packed.score)} · ${count(packed.length)} moves · highest ${packed.highest}`;
   return `${counts} · ${packed.player} · ${packed.name} · seed ${packed.seed}`;
 }
 
-function gradeOf(loss, unit) {
-  const found = GRADES.find(one => loss >= one[unit === 'points' ? 1 : 2]);
+/** The grade of a loss; '' for a small loss, and if the judge is weaker than the player. */
+function gradeOf(game, loss) {
+  const found = !game.weak && game.grades.find(one => loss >= one[1]);
   return found ? found[0] : '';
 }
+
+const gradesTold = game => `From a loss of ${game.grades.map(([name, least]) =>
+  `${game.judge.unit === 'points' ? `${count(least)} points` : `${100 * least}%`} on: ${name}`).join('; ')}.`;
 
 /** Positions of the largest losses, the largest first. */
 function largestLosses(game) {
@@ -149,8 +148,7 @@ export class Replay {
     this.differing = null;
     this.rows = null;
     this.slider.max = game.count;
-    const dots = game.loss && !game.weak
-      ? Array.from(game.loss, (loss, at) => [at, gradeOf(loss, game.judge.unit)]).filter(dot => dot[1]) : [];
+    const dots = Array.from(game.loss || [], (loss, at) => [at, gradeOf(game, loss)]).filter(dot => dot[1]);
     this.mistakes = dots.filter(dot => dot[1] !== 'inaccuracy').map(dot => dot[0]);
     this.curves.take(game, dots);
     this.buildValues();
@@ -251,11 +249,11 @@ export class Replay {
     fill(this.list, el('p.soft', null, game.pending ? 'Judging…' : 'Loss and luck need every board and every move.'));
     if (!game.loss) return;
     const unit = game.judge.unit;
-    const counts = [...GRADES].reverse().map(([grade]) => [grade, dots.filter(one => one[1] === grade).length]);
-    const lost = game.loss.reduce((sum, one) => sum + (one || 0), 0) / Math.max(1, game.count);
+    const counts = [...game.grades].reverse().map(([grade]) => [grade, dots.filter(one => one[1] === grade).length]);
+    const lost = game.sums.loss / Math.max(1, game.count);
     this.rows = new Map();
     const rows = this.losses.map(at => {
-      const grade = game.weak ? '' : gradeOf(game.loss[at], unit);
+      const grade = gradeOf(game, game.loss[at]);
       const link = el('a', {href: this.options.link ? this.options.link(this.numberOf(at)) : '#', onclick: event => {
         event.preventDefault();
         this.go(at);
@@ -265,7 +263,7 @@ export class Replay {
       return [link, valued(game.loss[at], unit), (MOVE_NAMES[game.moves[at]] || '?') + better,
         grade ? el(`span.grade.${grade}`, null, grade) : ''];
     });
-    fill(this.list, game.weak ? null : el('p.grades', {title: GRADES_TOLD},
+    fill(this.list, game.weak ? null : el('p.grades', {title: gradesTold(game)},
       counts.map(([grade, found]) => el(`span.grade.${grade}`, null, counted(found, grade)))),
     rows.length ? table(`The largest losses; the mean of all moves is ${valued(lost, unit)}`,
       ['move', '>loss', this.best ? 'made → better' : 'made', 'grade'], rows)
@@ -273,14 +271,13 @@ export class Replay {
     this.scroller = this.list.querySelector('.wide');
   }
 
-  /** Where the score comes from: shown if the judge is to be trusted with sums. */
+  /** Where the score comes from. */
   buildAccount() {
     const {game} = this;
     fill(this.account);
-    if (!game.loss || game.weak) return;
+    if (!game.loss) return;
     const unit = game.judge.unit;
-    const total = values => values.reduce((sum, value) => sum + (Number.isNaN(value) ? 0 : value), 0);
-    const [loss, luck] = [total(game.loss), total(game.luck)];
+    const {loss, luck} = game.sums;
     const gained = unit === 'points' ? game.scores[game.count] : 0;
     const [first, last] = [game.state[0], game.state[game.count]];
     const rest = gained + last - first - luck + loss;
@@ -288,9 +285,9 @@ export class Replay {
       [unit === 'points' ? 'value of the first board' : `P(${game.judge.tile}) of the first board`,
           valued(first, unit)], ['+ luck of the spawns', valued(luck, unit)],
       ['− loss of the moves', valued(loss, unit)],
-          ['+ revision: boards seen again one move later', valued(rest, unit)],
+          ['+ error of the judge: boards seen again one move later', valued(rest, unit)],
       [unit === 'points' ? '= score and what is to come' : '= at the end', valued(gained + last, unit)]]),
-    el('p.soft', null, `Judged by ${game.by}. ${GRADES_TOLD}`)));
+    el('p.soft', null, `Judged by ${game.by}. ${gradesTold(game)}`)));
   }
 
   /** Go to a position. */
@@ -369,13 +366,13 @@ export class Replay {
     if (!game.loss) return;
     const unit = game.judge.unit;
     const ended = at === game.count;
-    const grade = ended || game.weak ? '' : gradeOf(game.loss[at], unit);
+    const grade = ended ? '' : gradeOf(game, game.loss[at]);
     this.lossCell.className = grade ? `grade ${grade}` : '';
     setText(this.lossCell, ended ? '–' : valued(game.loss[at], unit) + (grade && `, ${grade}`));
     setText(this.luckCell, ended ? '–' : valued(game.luck[at], unit));
     if (!this.valueRows) return;
     // A bar is empty from the loss of a blunder on.
-    const [, points, odds] = GRADES[0];
+    const [[, least]] = game.grades;
     const best = ended || this.best[at] < 0 ? NaN : game.values[4 * at + this.best[at]];
     this.valueRows.forEach((row, move) => {
       const found = ended ? NaN : game.values[4 * at + move];
@@ -384,7 +381,7 @@ export class Replay {
       setText(row.value, valued(found, unit));
       setText(row.worse, worse > 0 ? valued(worse, unit) : '');
       row.bar.className = isBest ? 'bar best' : isMade ? 'bar made' : 'bar';
-      const share = 1 - worse / (unit === 'points' ? points : odds);
+      const share = 1 - worse / least;
       row.bar.firstChild.style.transform = `scaleX(${found >= -Infinity ? Math.max(0.02, share) : 0})`;
       setText(row.note, [isMade ? 'made' : '', isBest ? 'best' : '',
         !ended && this.other && this.other.best[at] === move ? "other's best" : ''].filter(Boolean).join(', '));

@@ -3,7 +3,7 @@
 import {inlineGame, refusalNode} from './api.js';
 import {examinationBody} from './criticpage.js';
 import {count, el, fill, message, moment} from './dom.js';
-import {gallery} from './lists.js';
+import {gallery, judgedBy} from './lists.js';
 import {overviewBody} from './overview.js';
 import {describeGame, Replay} from './replay.js';
 import {installPage} from './shell.js';
@@ -21,7 +21,7 @@ function gamesPart() {
   const kinds = [...new Set(data.games.map(one => one.why))];
   if (!kinds.length) return [el('h1', null, 'Games'), message('This report holds no games.')];
   return [el('h1', null, 'Games'), el('p.lead', null,
-    `${count(data.games.length)} games to replay: the ${kinds.join(', the ')}.`),
+    `${count(data.games.length)} games to replay: the ${kinds.join(', the ')}.`), judgedBy(data.judged),
     kinds.map(kind => {
       const rows = data.games.filter(one => one.why === kind);
       return [el('h2', null, `The ${kind}`), gallery(rows, rows.map(one => one.card), one => `#${one.key}/0`)];
