@@ -306,7 +306,7 @@ class Judge:
             reason = (
                 f"the player searches up to {plies}-ply with the same network, and it {self.ahead + 1}-ply"
             )
-        elif not np.size(scores) or np.mean(scores) <= _DEEPER_SCORES * self.expected:
+        elif not np.size(scores) or np.asarray(scores).mean() <= _DEEPER_SCORES * self.expected:
             return None
         else:
             more = f"more than {_DEEPER_SCORES:g} times"

@@ -22,12 +22,13 @@ from tape2048.runs.run import Run, RunMeta
 from tape2048.training import TrainingDirectory
 from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.options import make_player
-from tape2048_recorder.replay.judging import SUMS, Judge
+from tape2048_recorder.replay.games import Game
+from tape2048_recorder.replay.judging import OWN_JUDGE, SUMS, Judge
 from tape2048_tools.commands.sessions.view import make_data
 from tape2048_tools.viewer import games
 from tape2048_tools.viewer.collection import Collection, Entry, GameTable, Selection, choose
 from tape2048_tools.viewer.data import Data
-from tape2048_tools.viewer.games import Game, Judges, pack, parse_board, read_game
+from tape2048_tools.viewer.games import Judges, pack, parse_board, read_game
 from tape2048_tools.viewer.live import LIVE_BOARDS, game_document, training_document
 from tape2048_tools.viewer.overview import overview
 from tape2048_tools.viewer.report import make_report
@@ -414,7 +415,7 @@ def test_packed_game(data: Data) -> None:
 
 def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
     """The judge is the player's network; it is weaker than a player that looks further, or it is missing."""
-    made = Data(data.collection, Judges([games.OWN_JUDGE], Path("default")))
+    made = Data(data.collection, Judges([OWN_JUDGE], Path("default")))
     entry = data.collection.games().sessions[0]
 
     def found(*, quick: bool = False, **args: Any) -> dict[str, Any]:

@@ -125,7 +125,8 @@ def nearest(values: NDArray[Any]) -> NDArray[Any]:
     """Round to whole numbers, halves away from 0, as browsers do."""
     import numpy as np
 
-    return np.copysign(np.floor(np.abs(values) + 0.5), values)
+    rounded: NDArray[Any] = np.copysign(np.floor(np.abs(values) + 0.5), values)
+    return rounded
 
 
 def spark(

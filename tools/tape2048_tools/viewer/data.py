@@ -31,7 +31,6 @@ from tape2048_tools.viewer.collection import (
 from tape2048_tools.viewer.games import (
     MOVES,
     MOVES_MAX,
-    Game,
     Judges,
     board_document,
     card,
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048_recorder.replay.games import Game
     from tape2048_recorder.replay.judging import Judged
 
 #: Cached answers: of selections (each takes 10 MB for ten million games), and packed games.
@@ -172,7 +172,7 @@ class Data:
             if (annotation := entry.sums[1]) is not None:
                 judge, message = self.judges.of_annotation(annotation)
                 judges[str(annotation["judge"]) if judge is None else judge.name] = None
-                weak = judge and judge.weakness(entry.meta, entry.runs["max_score"])
+                weak = None if judge is None else judge.weakness(entry.meta, entry.runs["max_score"])
                 warnings |= dict.fromkeys(filter(None, [message, weak]))
         return [f"Judged by {', '.join(judges)}.", *warnings] if judges else []
 

@@ -23,9 +23,9 @@ from tape2048_recorder.recording.partial import (
     read_journal,
     stage_of,
 )
+from tape2048_recorder.replay.games import Game
 from tape2048_recorder.status.report import judge, read_snapshot
 from tape2048_tools.viewer.collection import id_of
-from tape2048_tools.viewer.games import Game
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -101,7 +101,7 @@ def points(value: float, unit: str, *, sign: bool = False) -> str:
     if math.isnan(value):
         return "-"
     if unit == "points":
-        whole = float(nearest(np.float64(value)))
+        whole = float(nearest(np.array(value)))
         text = f"{whole:+,.0f}" if sign else f"{whole:,.0f}"
         return "0" if text in {"+0", "-0"} else text
     return (f"{100 * value:+.2f}%" if abs(value) >= 0.00005 else "0") if sign else share(value)

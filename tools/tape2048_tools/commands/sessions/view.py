@@ -116,7 +116,8 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
     from tape2048_tools.sessions.summary import default_root
     from tape2048_tools.viewer.collection import Collection
     from tape2048_tools.viewer.data import Data
-    from tape2048_tools.viewer.games import OWN_JUDGE, Judges
+    from tape2048_recorder.replay.judging import OWN_JUDGE
+    from tape2048_tools.viewer.games import Judges
 
     chosen = [ROOT.convert(root, None, None) for root in roots or (default_root(),)]
     for root in chosen:
@@ -193,7 +194,8 @@ def report(
 def _job(out: Path, games: int, judges: tuple[str, ...], critic: Path) -> Job:
     from tape2048.critic.facts import SHIPPED
     from tape2048_tools.sessions.jobs import Job
-    from tape2048_tools.viewer.games import OWN_JUDGE, Judges
+    from tape2048_recorder.replay.judging import OWN_JUDGE
+    from tape2048_tools.viewer.games import Judges
 
     path = critic if str(critic) in SHIPPED else critic.absolute()
     players = judges or (OWN_JUDGE,)
