@@ -112,11 +112,11 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
     """Return what the pages and the report show of some directories."""
     from tape2048.critic.facts import SHIPPED
     from tape2048.session.directory import refuse_dataset
+    from tape2048_recorder.replay.judging import OWN_JUDGE
     from tape2048_tools.critic_report import document, examine, read_curves
     from tape2048_tools.sessions.summary import default_root
     from tape2048_tools.viewer.collection import Collection
     from tape2048_tools.viewer.data import Data
-    from tape2048_recorder.replay.judging import OWN_JUDGE
     from tape2048_tools.viewer.games import Judges
 
     chosen = [ROOT.convert(root, None, None) for root in roots or (default_root(),)]
@@ -193,8 +193,8 @@ def report(
 
 def _job(out: Path, games: int, judges: tuple[str, ...], critic: Path) -> Job:
     from tape2048.critic.facts import SHIPPED
-    from tape2048_tools.sessions.jobs import Job
     from tape2048_recorder.replay.judging import OWN_JUDGE
+    from tape2048_tools.sessions.jobs import Job
     from tape2048_tools.viewer.games import Judges
 
     path = critic if str(critic) in SHIPPED else critic.absolute()
