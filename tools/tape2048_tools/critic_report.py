@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tape2048.critic.evaluation import Baseline, Cell, Evaluation
     from tape2048.critic.facts import CriticFacts
     from tape2048.critic.metrics import Estimate
-    from tape2048.critic.oracle import Oracle
+    from tape2048.critic.oracle import Oracle, Truth
 
 
 #: The name of the part with all games.
@@ -60,6 +61,7 @@ def examine(
     player: str = "ntuple",
     oracle: int | None = None,
     positions: int = 3000,
+    precision: float | None = None,
     tower: str | None = None,
     device: str = "auto",
     cache: str | None = None,
@@ -95,6 +97,7 @@ def examine(
             seed=seed,
             oracle=rollouts,
             positions=positions,
+            precision=precision,
             progress=progress,
         )
     return evaluation, {
@@ -300,7 +303,24 @@ def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
             f"{number(truth.rollouts)} from each of {counted(truth.positions, 'position')}{kept}, "
             f"by the player {truth.player_sha256[:16]}..., seed {truth.seed}"
         )
+        if truth.precision is not None:
+            known["precision"] = _precision_text(evaluation, truth)
     return known
+
+
+def _precision_text(evaluation: Evaluation, truth: Truth) -> str:
+    """Return how many positions the wanted precision needs where there were too few."""
+    from tape2048.critic.evaluation import ALL, CRITIC
+
+    assert truth.precision is not None
+    missed = []
+    for tile in evaluation.thresholds:
+        scores = evaluation.cell(ALL, tile).scores[CRITIC].oracle
+        half = None if scores is None or scores.r2 is None else scores.r2.half_width
+        if half is not None and half > truth.precision:
+            needed = math.ceil(truth.positions * (half / truth.precision) ** 2)
+            missed.append(f"±{half:.3f} for {tile}, which needs about {number(needed)} positions")
+    return "; ".join([f"R2 to ±{truth.precision:g}", *missed])
 
 
 def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableType]:
@@ -360,6 +380,7 @@ def _oracle_tables(evaluation: Evaluation, cells: list[Cell], tile: int) -> list
             if (oracle := scores.oracle) is not None:
                 texts = [getattr(oracle, metric) for metric in _ORACLE_METRICS]
                 r2, *others = (estimate_text(one, signed=one is oracle.bias) for one in texts)
+                r2 = r2 if oracle.r2 else "not measurable"
                 made.add_row(
                     one.stage, number(oracle.positions), name, r2, estimate_text(scores.auroc), *others,
                     f"{oracle.ece_noise:.3f}", oracle.note or "",

@@ -73,6 +73,13 @@ class Estimate(msgspec.Struct, frozen=True):
     low: float | None = None
     high: float | None = None
 
+    @property
+    def half_width(self) -> float | None:
+        """Distance from the value to the farther end; None without an interval."""
+        if self.low is None or self.high is None:
+            return None
+        return max(self.value - self.low, self.high - self.value)
+
 
 class RunBootstrap:
     """Weights of runs in bootstrap replicates.

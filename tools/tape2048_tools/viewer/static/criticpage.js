@@ -48,15 +48,14 @@ function rankingPredictors(evaluation) {
 /** The critic and the baselines over all rows, by tile; R2 only where rollouts tell the true probabilities. */
 function summaryTable(evaluation) {
   const pooled = evaluation.thresholds.map(tile => evaluation.cells.find(one => one.threshold === tile));
-  const r2 = scores => scores.oracle && scores.oracle.r2;
-  const known = pooled.some(cell => Object.values(cell.scores).some(r2));
+  const known = pooled.some(cell => Object.values(cell.scores).some(scores => scores.oracle));
   return table('The critic and the baselines over all rows, with 95% intervals; lower is better for Brier and ECE',
     ['tile', 'predictor', ...(known ? ['>R2 (rollouts)'] : []), '>AUROC', ">critic's AUROC over it", '>Brier',
       '>calibration error (ECE)'],
     pooled.flatMap(cell => evaluation.predictors.filter(name => cell.scores[name]).map((name, i) => {
       const scores = cell.scores[name];
       return [i ? el('span.soft', null, String(cell.threshold)) : String(cell.threshold),
-        i ? name : el('b', null, name), ...(known ? [estimated(r2(scores))] : []), estimated(scores.auroc),
+        i ? name : el('b', null, name), ...(known ? [explained(scores.oracle)] : []), estimated(scores.auroc),
         estimated(scores.gain, true), estimated(scores.brier), estimated(scores.ece)];
     })));
 }
@@ -117,7 +116,8 @@ function truthParts(truth, cells, tile) {
   const curve = truth.curves.find(one => one.threshold === tile);
   const scored = cells.flatMap(one => Object.entries(one.scores).filter(pair => pair[1].oracle).map(([name,
       scores]) => [one.stage, name, scores.oracle]));
-  const notes = [...new Set(scored.filter(one => one[2].note).map(one => `${one[0]}: no R2, since ${one[2].note}.`))];
+  const notes = [...new Set(scored.filter(one => one[2].note).map(one =>
+    `${one[0]}: R2 is not measurable, since ${one[2].note}.`))];
   const means = [['labels', 'outcomes of their own games'], ['rollouts', 'rollouts'], ['critic', 'critic']];
   return [
     figure(`Predicted and true probability of ${tile}`,
@@ -132,7 +132,8 @@ function truthParts(truth, cells, tile) {
     el('section', null, table(`Against rollouts for ${tile}`,
         ['stage', 'predictor', '>positions', ...ORACLE_METRICS.map(one => `>${one[1]}`), '>its noise'],
       scored.map(([stage, name, one]) => [stage, name, count(one.positions),
-          ...ORACLE_METRICS.map(([metric]) => estimated(one[metric], metric === 'bias')), one.ece_noise.toFixed(3)])),
+          explained(one),
+          ...ORACLE_METRICS.slice(1).map(([metric]) => estimated(one[metric], metric === 'bias')), one.ece_noise.toFixed(3)])),
     notes.map(note => el('p.soft', null, note)),
     table(`Means over the positions for ${tile}`,
         ['mean', '>each position once', '>weighted by the rows it stands for'],
@@ -164,7 +165,8 @@ function reading(evaluation) {
       + 'probabilities by isotonic regression on training games.']];
   if (evaluation.truth) {
     items.push(['Against rollouts', "a position's true probability is the share of its rollouts that reached the "
-      + 'tile, but for a known noise. R2 is the share of its variance that a predictor explains, bias the mean '
+      + 'tile, but for a known noise. R2 is the share of its variance that a predictor explains: 1 is perfect, 0 a '
+      + 'constant, and it is not measurable where the true probability hardly varies. Bias is the mean '
       + "prediction minus the mean share. The ECE's noise is what a calibrated predictor would show on as many "
       + 'positions.']);
   }
@@ -182,6 +184,11 @@ function estimated(one, withSign) {
   const between = withSign || one.low < 0 ? ' to ' : '–';
   return el('span', null, signed(one.value, withSign), one.low === null ? null
       : el('small', null, `${signed(one.low, withSign)}${between}${signed(one.high, withSign)}`));
+}
+
+/** R2 of a predictor, where its rollouts say something about it. */
+function explained(oracle) {
+  return oracle && !oracle.r2 ? 'not measurable' : estimated(oracle && oracle.r2);
 }
 
 /** A point of a figure, with its interval where that is known. */
