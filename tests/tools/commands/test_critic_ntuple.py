@@ -250,7 +250,7 @@ def test_it_is_examined_like_any_critic(tape: Tape, made: Made, tmp_path: Path) 
     assert everything.keys() == {128, 256}
     for scores in everything.values():
         assert scores["critic"]["brier"]["value"] < scores["prevalence"]["brier"]["value"]
-    assert "another player" not in done.out
+    assert "The critic judges" not in done.out
     assert b'"examination"' in report.read_bytes()
     held_out = tape("critic", "eval", made.critic, made.root, *QUICK[:4])
     assert held_out.code == 0, held_out.err
