@@ -153,7 +153,7 @@ def refuse_differences(plan: FleetPlan, given: Loaded) -> None:
     here = sha256_of_player(config)
     if here != plan.player_sha256:
         raise ConfigError(
-            f"the player {plan.player_name} is {here[:12]} here, and {plan.player_sha256[:12]} in the fleet",
+            f"the player {config.player} is {here[:12]} here, and {plan.player_sha256[:12]} in the fleet",
             hint="Install the version of tape2048, and the network, that the fleet was started with.",
         )
 
