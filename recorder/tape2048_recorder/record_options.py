@@ -207,7 +207,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_ram_mb: Annotated[
         Count | None,
         about(
-            "end when all processes together hold more than this",
+            "publish the session near this memory of all processes together, and end above it",
             why="memory use is constant. A service also has its cgroup's limit",
             none="off",
         ),

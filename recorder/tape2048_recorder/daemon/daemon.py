@@ -86,6 +86,12 @@ HURRY_GRACE_S, ROOM_GRACE_S = 5.0, 3.0
 #: A pause is over when no worker has waited for this long: longer than between two tries.
 FLOWING_S = 2.0
 
+#: Share of ``max_ram_mb`` from which the open session is published: its runs are in memory until then.
+RAM_ROTATES_AT = 0.9
+
+#: Shortest time between two such sessions above ``max_ram_mb``. Within it, the first one has not helped.
+RAM_ROTATES_S = 60.0
+
 #: Time limit for writing finished games before a rotation. A slice of play takes a twentieth of a second, a
 #: block little more.
 FLUSH_S = 10.0
@@ -293,6 +299,7 @@ class Daemon:
         self.reason = ""
         self.tally = Tally()
         self._rotations = Rotations(self.supervisor, self.recording)
+        self._ram_rotated_at, self._ram_rotation = -math.inf, 0
         self._watch = Watch(self.supervisor, lambda what: self.reporter.event("warning", what))
         self.counts = Counts()  # without a pause in progress
         self._paused_at = 0.0  # the time at which the present pause started
@@ -559,7 +566,11 @@ class Daemon:
         if now < self._next_limits:
             return
         self._next_limits = now + LIMITS_INTERVAL_S
+        ram_bytes = 0
+        if self.config.max_ram_mb is not None:
+            ram_bytes = resident_bytes([os.getpid(), *self.supervisor.pids])
         met = self.limit_met(
+            ram_bytes=0 if self._rotates_for(ram_bytes, now) else ram_bytes,
             rows=self.tally.rows + self.supervisor.rows_unconfirmed,
             elapsed_s=0.0 if self.first_step_s is None else now - self.begun - self.first_step_s,
             disk_bytes=self.recording.size_bytes(now, self.supervisor.rows_unconfirmed),
@@ -567,7 +578,21 @@ class Daemon:
         if met is not None:
             self.stop(met)
 
-    def limit_met(self, *, rows: int, elapsed_s: float, disk_bytes: int) -> str | None:
+    def _rotates_for(self, ram_bytes: int, now: float) -> bool:
+        """Publish the open session near ``max_ram_mb``; return whether that is still in progress."""
+        share = ram_bytes / MEGABYTE / (self.config.max_ram_mb or math.inf)
+        if share < RAM_ROTATES_AT:
+            self._ram_rotated_at = -math.inf
+            return False
+        if self._ram_rotated_at == -math.inf or (share >= 1 and now - self._ram_rotated_at >= RAM_ROTATES_S):
+            used = f"{ram_bytes / MEGABYTE:.0f} MB are resident"
+            what = f"{used}, max_ram_mb = {self.config.max_ram_mb}: publishing the session"
+            self.reporter.event("info", what)
+            self._rotations.ask(now)
+            self._ram_rotated_at, self._ram_rotation = now, self._rotations.state.asked
+        return self._rotations.state.done < self._ram_rotation
+
+    def limit_met(self, *, rows: int, elapsed_s: float, disk_bytes: int, ram_bytes: int) -> str | None:
         """Describe the limit that is met, or return None. The ledger enforces ``max_games``."""
         if rows >= (self.config.max_steps or math.inf):
             return f"max_steps = {self.config.max_steps} was reached ({counted(rows, 'row')})"
@@ -576,10 +601,9 @@ class Daemon:
         megabytes = disk_bytes / MEGABYTE
         if megabytes >= (self.config.max_disk_mb or math.inf):
             return f"max_disk_mb = {self.config.max_disk_mb} was reached ({megabytes:.0f} MB of sessions)"
-        if self.config.max_ram_mb is not None:
-            megabytes = resident_bytes([os.getpid(), *self.supervisor.pids]) / MEGABYTE
-            if megabytes >= self.config.max_ram_mb:
-                return f"max_ram_mb = {self.config.max_ram_mb} was reached ({megabytes:.0f} MB resident)"
+        megabytes = ram_bytes / MEGABYTE
+        if megabytes >= (self.config.max_ram_mb or math.inf):
+            return f"max_ram_mb = {self.config.max_ram_mb} was reached ({megabytes:.0f} MB resident)"
         return None
 
     def stop(self, reason: str) -> None:

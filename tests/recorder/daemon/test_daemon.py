@@ -12,6 +12,7 @@ from tape2048_recorder.daemon import daemon as module
 from tape2048_recorder.daemon.daemon import (
     HURRY_GRACE_S,
     LIMITS_INTERVAL_S,
+    RAM_ROTATES_S,
     ROOM_GRACE_S,
     Daemon,
     Reload,
@@ -20,6 +21,7 @@ from tape2048_recorder.daemon.daemon import (
 from tape2048_recorder.daemon.weights import Playing
 from tape2048_recorder.ipc.protocol import DRAIN, Crashed, NoRoom, Ready
 from tape2048_recorder.record_options import RecorderConfig
+from tape2048_recorder.status.report import Rotation
 
 LIMIT = "max_steps = 5 was reached (6 rows)"
 
@@ -138,11 +140,11 @@ def test_max_steps_counts_games_without_a_block() -> None:
     assert world.daemon.reason == LIMIT
 
 
-def met(monkeypatch: pytest.MonkeyPatch, ram: int = 0, **given: Any) -> str | None:
+def met(**given: Any) -> str | None:
     daemon = World(**{name: value for name, value in given.items() if name.startswith("max_")}).daemon
-    monkeypatch.setattr(module, "resident_bytes", lambda pids: ram if pids == [os.getpid(), 7] else 0)
-    measured = {name: given.get(name, 0) for name in ("rows", "elapsed_s", "disk_bytes")}
-    return daemon.limit_met(**measured)
+    return daemon.limit_met(
+        **{name: given.get(name, 0) for name in ("rows", "elapsed_s", "disk_bytes", "ram_bytes")}
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,17 +153,50 @@ def met(monkeypatch: pytest.MonkeyPatch, ram: int = 0, **given: Any) -> str | No
         ("max_steps", 1, "rows", 1),
         ("max_wall_s", 2.5, "elapsed_s", 2.5),
         ("max_disk_mb", 3, "disk_bytes", 3_000_000),
-        ("max_ram_mb", 3, "ram", 3_000_000),
+        ("max_ram_mb", 3, "ram_bytes", 3_000_000),
     ],
 )
-def test_a_limit_is_met_at_its_number(
-    monkeypatch: pytest.MonkeyPatch, name: str, limit: float, measured: str, at: float
-) -> None:
-    others = {"rows": 10**12, "elapsed_s": 1e12, "disk_bytes": 10**15, "ram": 10**15}
-    assert met(monkeypatch, **others) is None, "without a limit there is none"  # type: ignore[arg-type]
+def test_a_limit_is_met_at_its_number(name: str, limit: float, measured: str, at: float) -> None:
+    others = {"rows": 10**12, "elapsed_s": 1e12, "disk_bytes": 10**15, "ram_bytes": 10**15}
+    assert met(**others) is None, "without a limit there is none"
     below = at - (0.1 if isinstance(at, float) else 1)
-    assert met(monkeypatch, **{**others, name: limit, measured: below}) is None
-    assert f"{name} = {limit} was reached" in str(met(monkeypatch, **{name: limit, measured: at}))
+    assert met(**{**others, name: limit, measured: below}) is None
+    assert f"{name} = {limit} was reached" in str(met(**{name: limit, measured: at}))
+
+
+def test_near_its_memory_it_publishes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, used, now = World(max_ram_mb=100), 0, 0.0
+    rotations = SimpleNamespace(state=Rotation())
+    asked: list[float] = []
+
+    def ask(at: float) -> None:
+        asked.append(at)
+        rotations.state = Rotation(asked=len(asked), done=len(asked) - 1)
+
+    rotations.ask = ask
+    world.daemon._rotations = cast("Any", rotations)
+    monkeypatch.setattr(module, "resident_bytes", lambda pids: used if pids == [os.getpid(), 7] else 0)
+
+    def check(megabytes: int, after_s: float = 1.0, *, published: bool = True) -> list[float]:
+        nonlocal used, now
+        used, now = megabytes * 1_000_000, now + after_s
+        world.daemon._check_limits(now)
+        if published:
+            rotations.state = Rotation(asked=len(asked), done=len(asked))
+        return asked
+
+    assert check(89) == []
+    assert check(90) == check(95) == [2.0], "once"
+    check(50)
+    assert check(110, published=False) == [2.0, 5.0]
+    assert not world.done, "the session is being published"
+    check(110, 0.3, published=True)
+    assert check(99) == [2.0, 5.0], "it has helped a little"
+    assert check(101, RAM_ROTATES_S) == [2.0, 5.0, now], "and may help again"
+    assert not world.done
+    check(101)
+    assert world.done == ["drain"]
+    assert world.daemon.reason == "max_ram_mb = 100 was reached (101 MB resident)"
 
 
 def test_a_changed_player_ends_it_for_a_restart() -> None:
