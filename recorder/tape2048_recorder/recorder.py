@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
@@ -173,6 +174,9 @@ def run(
     Returns:
         The summary of the recorded games and published sessions, and the reason of the end.
     """
+    if sys.platform != "linux":
+        hint = "record on Linux, or in a container; the SDK reads sessions here"
+        raise StartError(f"the recorder needs Linux; this is {sys.platform}", hint=hint)
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
         if signals is None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.sdk.builders import raising
 
-from tape2048.errors import RecorderError, StorageError
+from tape2048.errors import RecorderError, StartError, StorageError
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 
@@ -18,6 +18,13 @@ from .checks import Listener, assert_all_published, meta_of, published_runs
 from .processes import Recorders
 
 pytestmark = pytest.mark.slow
+
+
+def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    nobody: Any = None
+    with pytest.raises(StartError, match="the recorder needs Linux; this is darwin"):
+        run(RecorderConfig(out_dir=str(root)), nobody)
 
 
 def test_a_clock_that_runs_backwards(recorders: Recorders, root: Path) -> None:

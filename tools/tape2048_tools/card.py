@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from tape2048.session.session import Session
 
+#: Names of the files.
+CARDS = ("README.md", "croissant.json")
+
 _TEMPLATES = Path(__file__).with_name("card_files")
 _MARK, _BLANK = re.compile(rb"tape2048-card:([0-9a-f]{8})"), b"tape2048-card:00000000"
 _HUB_DATASET = re.compile(r"https://(?:huggingface\.co|hf\.co)/datasets/([\w.-]+/[\w.-]+)/?")
@@ -71,7 +74,7 @@ def make_cards(several: Sequence[Session], title: str, license_id: str, url: str
     texts |= {"title": title, "quoted_title": json_bytes(title).decode(), "mark": _BLANK.decode()}
     texts |= {"license": json_bytes(license_id).decode(), "repo": hub_name(url)}
     readme = string.Template((_TEMPLATES / "README.md").read_text("utf-8")).substitute(texts)
-    made = {"README.md": readme.encode(), "croissant.json": pretty_json(croissant)}
+    made = dict(zip(CARDS, (readme.encode(), pretty_json(croissant)), strict=True))
     return {name: text.replace(_BLANK, b"tape2048-card:%08x" % crc32c(text)) for name, text in made.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def available_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), own: Path = Path
     A quota of 1.5 cores counts as 1: a second worker would spend half of each period waiting.
     """
     quotas = (_quota(folder) for folder in own_groups("cpu", cgroup_root, own))
-    cores = [len(os.sched_getaffinity(0)), *(quota for quota in quotas if quota is not None)]
+    own_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = [own_cores, *(quota for quota in quotas if quota is not None)]
     return max(1, int(min(cores)))
 
 
@@ -60,10 +62,11 @@ def ram_available(root: Path = Path("/")) -> int:
 
 
 def _meminfo(path: Path) -> int:
-    for line in path.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # a kernel before 3.14
+    with contextlib.suppress(FileNotFoundError):
+        for line in path.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # another system does not say
 
 
 def _left_in(group: Path) -> list[int]:

@@ -352,7 +352,8 @@ class Batches:
         if not 0 <= index < shares.batches:
             raise IndexError(f"batch {index}; expected 0 <= index < {shares.batches}")
         count = self.batch_size if index < shares.whole else shares.short
-        if batch.layout != self.layout or batch.capacity < count:
+        is_other = batch.layout is not self.layout and batch.layout != self.layout
+        if is_other or batch.capacity < count:
             raise ValueError(
                 f"a buffer for {batch.capacity} rows of {batch.layout}; expected {count} of {self.layout}"
             )

@@ -20,7 +20,7 @@ import numpy as np
 
 from tape2048._version import __version__
 from tape2048.base.text import unix_s
-from tape2048.errors import FieldError, MaintenanceError, ReplayError
+from tape2048.errors import FieldError, FormatError, MaintenanceError, ReplayError
 from tape2048.formats.metadata import finish_session
 from tape2048.formats.npy_writer import NpyWriter
 from tape2048.formats.session import (
@@ -327,7 +327,11 @@ def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
     with TapeWriter(draft) as writer:
         for run in runs:
             record = np.array([_run_record(run, count, 0, players)], RUN_DTYPE)
-            writer.add_boards(run.boards, run.moves, run.states[-1:], record)
+            try:
+                writer.add_boards(run.boards, run.moves, run.states[-1:], record)
+            except FormatError as error:  # which names the hidden draft
+                hint = "a tape holds games from their first board; --to session takes others"
+                raise type(error)(error.message, hint=hint) from error
             count += 1
         writer.finish({**_facts(players), **facts})
     return count

@@ -166,7 +166,7 @@ def convert(
     source.warn_of_columns()
     try:
         load_function(FORMATS[kind].writer)(flow)
-    except FieldError as error:
+    except FormatError as error:
         raise flow.named(error, flow.current) from error
     return Converted(str(where), kind, flow.count, dict(flow.lost), tuple(flow.skipped))
 
@@ -240,11 +240,12 @@ class Conversion:
         """Iterate over the readable runs."""
         return (run for _, _, run in self.each())
 
-    def named(self, error: FieldError, name: str | None) -> FieldError:
+    def named(self, error: FormatError, name: str | None) -> FormatError:
         """Return an error that names the run, if it names no file."""
         if error.path is not None or name is None:
             return error
-        return FieldError(f"{name}: {error.message}. Nothing was written", path=self.target)
+        message = f"{name}: {error.message}. Nothing was written"
+        return type(error)(message, path=self.target, hint=error.hint)
 
     def _check(self, found: SourceRun, run: Run) -> tuple[SourceRun, list[str]]:
         """List a run's losses in the target; on the threads that decode."""

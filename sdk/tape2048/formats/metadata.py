@@ -75,6 +75,9 @@ _BIT_PATTERNS = frozenset({"id", "seed", _START})
 #: Most bytes of the packed copy of the run table: 10 million runs. Reading it takes twice as much memory.
 PACKED_BYTES_MAX = 400_000_000
 
+#: Rows of a table that are Python objects, of ten times the size, at a time.
+_FETCHED_ROWS = 1 << 16
+
 #: Most bytes of the values in the table ``session``. A recorder writes some kilobytes.
 FACTS_BYTES_MAX = 16 << 20
 
@@ -330,8 +333,9 @@ def _read_table(
     path: str | os.PathLike[str],
 ) -> NDArray[np.void]:
     _check_types(database, table, columns, path)
-    found = database.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()  # noqa: S608  (our own names)
-    values = np.array(found, np.int64).reshape(-1, len(columns))
+    found = database.execute(f"SELECT {', '.join(columns)} FROM {table}")  # noqa: S608  (our own names)
+    groups = iter(lambda: found.fetchmany(_FETCHED_ROWS), [])
+    values = np.concatenate([np.empty((0, len(columns)), np.int64), *map(np.array, groups)])
     rows = np.zeros(len(values), dtype)
     if not len(values):
         return rows

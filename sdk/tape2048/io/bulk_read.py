@@ -14,7 +14,6 @@ three times the CPU time and two thirds of the speed.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import itertools
 import mmap
 import os
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from tape2048.errors import StorageError, TruncatedError
-from tape2048.io.reading import open_regular, read_exactly, reading
+from tape2048.io.reading import advise, open_regular, prefer_huge_pages, read_exactly, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -151,9 +150,8 @@ class Reader:
 
     def _read_piece(self, part: Stretch, begin: int) -> None:
         # An open file is opened again, since read-ahead belongs to the descriptor.
-        with open_regular(part.path if part.fd is None else f"/proc/self/fd/{part.fd}") as fd:
-            with contextlib.suppress(OSError):  # a file system without advice
-                os.posix_fadvise(fd, part.offset, part.bytes, os.POSIX_FADV_SEQUENTIAL)
+        with open_regular(part.path if part.fd is None else f"/dev/fd/{part.fd}") as fd:
+            advise(fd, part.offset, part.bytes, "SEQUENTIAL")
             for done in range(0, part.bytes, self._step_bytes):
                 if self._stop.is_set():
                     return
@@ -177,9 +175,8 @@ def allocate(count: int, *, hint: str = 'load="mmap" leaves the rows on the disk
         memory = mmap.mmap(-1, count + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
         raise StorageError(f"no memory for {count} bytes: {error}", hint=hint) from error
-    with contextlib.suppress(OSError):  # a kernel without transparent huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)
+    prefer_huge_pages(whole)
     begin = -whole.ctypes.data % HUGE_PAGE_BYTES
     return whole[begin : begin + count]
 

@@ -32,6 +32,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
@@ -205,10 +206,7 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False, durable: bo
     Without ``durable`` nothing is flushed: after a power failure, the file may be there without its content.
     """
     target = Path(path)
-    if not replace and os.path.lexists(target):  # before gigabytes are written. The rename checks again
-        raise NameTakenError("the name is taken. Nothing was replaced", path=target, hint=_FORCE_HINT)
-    if replace:
-        refuse_special(target)
+    check_name(target, replace=replace)  # before gigabytes are written. The rename checks again
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with open_fd(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
@@ -229,6 +227,21 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False, durable: bo
         if isinstance(error, OSError):
             raise storage_error(error, target, "writing it") from error
         raise
+
+
+def check_name(path: Path, *, replace: bool = False) -> None:
+    """Raise NameTakenError if :func:`new_file` would not write this path."""
+    if replace:
+        refuse_special(path)
+    elif os.path.lexists(path):
+        raise NameTakenError("the name is taken. Nothing was replaced", path=path, hint=_FORCE_HINT)
+
+
+def check_new_file(path: Path, *, replace: bool = False) -> None:
+    """Raise the error of :func:`new_file` now, before hours of computing what the file shall hold."""
+    check_name(path, replace=replace)
+    with storage_errors(path, "writing it"), tempfile.TemporaryFile(dir=path.absolute().parent):
+        pass
 
 
 def refuse_special(path: Path) -> None:

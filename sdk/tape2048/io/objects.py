@@ -306,11 +306,14 @@ _LIBRARIES: dict[int, Any] = {}
 
 
 def _obstore(pid: int) -> Any:
-    """Load obstore for a process. In a forked child it would wait for its parent's threads: load a copy."""
+    """Load obstore for a process. In a forked child it would wait for its parent's threads: load a copy.
+
+    Only Linux loads a library from memory. On other systems, a forked child cannot use stores.
+    """
     if pid not in _LIBRARIES:
         from obstore import _obstore as library
 
-        if pid != _IMPORTED_IN:
+        if pid != _IMPORTED_IN and hasattr(os, "memfd_create"):
             fd = os.memfd_create("obstore")  # dlopen returns the loaded library for the same file
             loader = ExtensionFileLoader(library.__name__, f"/proc/{pid}/fd/{fd}")
             shutil.copyfile(library.__file__, loader.path)

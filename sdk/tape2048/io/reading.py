@@ -55,9 +55,10 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _MADV_POPULATE_READ: Final = 22  # linux/mman.h, since Linux 5.14. The mmap module has no name for it
 
-# Flags of mmap that the mmap module lacks. Linux has these values on all supported machines.
+# Flags of mmap that the mmap module lacks. macOS has the same MAP_FIXED, and reserves no swap anyway.
 _MAP_FIXED: Final = 0x10
-_RESERVED: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
+_MAP_NORESERVE: Final = 0x4000 if sys.platform == "linux" else 0
+_RESERVED: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
 
 
 def _map(address: int | None, length: int, protection: int, flags: int, fd: int) -> int:
@@ -133,8 +134,16 @@ def populate(mapped: NDArray[Any]) -> None:
 
 
 def prefer_huge_pages(mapped: NDArray[Any]) -> None:
-    """Read a mapped file in huge pages where the system can; call it before the array is used."""
-    _libc.madvise(mapped.ctypes.data, mapped.nbytes, mmap.MADV_HUGEPAGE)
+    """Use huge pages for mapped memory where the system can; call it before the array is used."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        _libc.madvise(mapped.ctypes.data, mapped.nbytes, mmap.MADV_HUGEPAGE)
+
+
+def advise(fd: int, offset: int, length: int, how: str) -> None:
+    """Announce how a range of a file will be read, such as ``"WILLNEED"``, to a system that takes advice."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):  # a file system that takes none
+            os.posix_fadvise(fd, offset, length, getattr(os, f"POSIX_FADV_{how}"))
 
 
 def map_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:

@@ -32,7 +32,7 @@ from tape2048.formats.npy import read_header
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, allocate, read_rows
 from tape2048.io.objects import is_url
-from tape2048.io.reading import open_regular, read_exactly, reading
+from tape2048.io.reading import advise, open_regular, read_exactly, reading
 from tape2048.rows.row_map import BOARD_BYTES, RowMap, Segments, address_of
 from tape2048.session.dataset import is_packdat
 from tape2048.session.directory import ROW_SOURCES, describe_place
@@ -605,7 +605,7 @@ def decode_tapes(
         with open_regular(path) as fd:
             offset = read_header(fd, path, [TAPE_DTYPE]).data_offset
             # The disk reads what the next jobs decode, while this one does.
-            os.posix_fadvise(fd, offset + end, 2 * len(tape), os.POSIX_FADV_WILLNEED)
+            advise(fd, offset + end, 2 * len(tape), "WILLNEED")
             read_exactly(fd, tape, offset + begin, path)
         if len(tape) > rows[mine].sum():  # other runs lie between them
             gaps = place[mine] - begin - np.append(0, place[mine][:-1] + rows[mine][:-1] - begin)

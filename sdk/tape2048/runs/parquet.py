@@ -95,7 +95,10 @@ def count_rows(path: Path) -> int:
                 raise FormatError(
                     f"column {due.name} is {found.get(due.name, 'missing')}; expected {due.type}", path=path
                 )
-        return int(file.metadata.num_rows)
+        rows, groups = file.metadata.num_rows, range(file.num_row_groups)
+        if rows != (found_rows := sum(file.metadata.row_group(group).num_rows for group in groups)):
+            raise FormatError(f"{rows} rows, but its row groups have {found_rows}", path=path)
+        return int(rows)
 
 
 def _holds(types: Any, found: Any, due: Any) -> bool:
@@ -113,18 +116,20 @@ def _holds(types: Any, found: Any, due: Any) -> bool:
 
 
 def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatError]]]:
-    """Read names and rows for :func:`parse_row`, a row group at a time, or the group's error."""
+    """Read names and rows for :func:`parse_row`, some rows at a time; for the rest of a group, its error."""
     pa, _ = pyarrow()
     with _open(path) as file:
         for group in range(file.num_row_groups):
-            name = f"{path}: row group {group}"
+            name, done, count = f"{path}: row group {group}", 0, file.metadata.row_group(group).num_rows
             try:
                 with _reading(path, f"row group {group}"):
-                    rows = file.read_row_group(group, columns=_schema(pa).names).to_pylist()
+                    for rows in file.iter_batches(GROUP_RUNS, [group], _schema(pa).names):
+                        yield [(f"{name}, row {done + i}", row) for i, row in enumerate(rows.to_pylist())]
+                        done += len(rows)
+                    if done != count:
+                        raise ValueError(f"it ends after {done} of {count} rows")
             except FormatError as error:
-                yield [(name, error.detach())]
-            else:
-                yield [(f"{name}, row {number}", row) for number, row in enumerate(rows)]
+                yield [(f"{name}, rows {done} to {count - 1}", error.detach())]
 
 
 def _open(path: Path) -> Any:

@@ -9,9 +9,9 @@ process opens once. A session's lock is the byte at its directory's inode number
 the remover. They are locks of the open file description (``F_OFD_SETLK``), since POSIX record locks end when
 any descriptor of the file is closed.
 
-Readers do not create the file. Without it (nothing was ever recorded or removed here), they lock the
-directory of the sessions itself (``flock``). Removal takes that lock as well: if a reader holds it, nothing
-is removed, since the lock does not identify the session.
+Readers do not create the file. Without it (nothing was ever recorded or removed here), and on systems
+without such locks, they lock the directory of the sessions itself (``flock``). Removal takes that lock as
+well: if a reader holds it, nothing is removed, since the lock does not identify the session.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ import errno
 import fcntl
 import os
 import struct
+import sys
 import threading
 from collections import deque
 from pathlib import Path
 from typing import Any, Self
 
-from tape2048.errors import BusyError, MissingPathError
-from tape2048.io.durable import open_fd, open_owned, storage_errors, try_lock
+from tape2048.errors import BusyError, MissingPathError, StorageError
+from tape2048.io.durable import open_fd, open_owned, path_exists, storage_errors, try_lock
 
 LOCKS_DIRECTORY = ".recorder"
 READERS_LOCK = "readers.lock"
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid (0 for these locks).
 _FLOCK = struct.Struct("hhqqi4x")
+_HAS_BYTE_LOCKS = hasattr(fcntl, "F_OFD_SETLK") and sys.platform == "linux"
 _REMOVER_BYTE = 0
 _BYTES_MASK = (1 << 62) - 1
 
@@ -133,12 +135,9 @@ def lock_for_reading(directory: Path) -> ReadLock | None:
 def _open(root: Path) -> _LockFile | None:
     """Return the lock file of a directory of sessions; None if the caller has to try again."""
     path = root / LOCKS_DIRECTORY / READERS_LOCK
-    whole = False
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        path, whole = root, True
-        status = path.stat()
+    whole = not (_HAS_BYTE_LOCKS and path_exists(path))
+    path = root if whole else path
+    status = path.stat()
     key = (status.st_dev, status.st_ino)
     if key in _files:
         return _files[key]
@@ -196,6 +195,8 @@ class RemovalLock:
     """The exclusive right to remove sessions of the directory ``root``. A context manager."""
 
     def __init__(self, root: Path) -> None:
+        if not _HAS_BYTE_LOCKS:
+            raise StorageError(f"sessions cannot be removed on {sys.platform}", path=root, hint="use Linux")
         with storage_errors(root, "locking it"), contextlib.ExitStack() as held:
             self._fd = open_owned(make_readers_lock(root), os.O_RDWR)
             held.callback(os.close, self._fd)
@@ -242,6 +243,8 @@ class LockProbe:
 
     def __init__(self, root: Path) -> None:
         self._fd: int | None = None
+        if not _HAS_BYTE_LOCKS:
+            return
         with storage_errors(root, "looking at its locks"):
             try:
                 self._fd = open_owned(root / LOCKS_DIRECTORY / READERS_LOCK, os.O_RDONLY)

@@ -611,10 +611,12 @@ class TestFiles:
         for at in (*range(footer), *range(footer, len(whole), 17)):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
             try:
-                damaged = [one for one in open_source(path).runs(1) if one.error is not None]
+                read = list(open_source(path).runs(1))
             except FormatError:  # of the file as a whole
                 assert not 4 <= at < footer
                 continue
+            assert len(read) == 2
+            damaged = [one for one in read if one.error is not None]
             assert all(one.name.startswith(f"{path}: row group ") for one in damaged)
             assert len(damaged) <= 1 or at >= footer
             lost += len(damaged)
@@ -640,6 +642,15 @@ class TestFiles:
         for found in runs_in(tmp_path / "x.jsonl"):
             assert np.float32(found.meta.elapsed_s) == np.float32(longest)
         assert_same(runs_in(convert_to(tmp_path, "x.jsonl", "x.a2pack")), [run, run], values=False)
+
+    def test_a_game_without_its_start_is_not_for_tape(self, recorded: Path, tmp_path: Path) -> None:
+        run = runs_in(recorded)[0]
+        meta = msgspec.structs.replace(run.meta, steps=len(run) - 9)
+        parquet.write_parquet(tmp_path / "x.parquet", [Run(run.states[9:], run.moves[9:], meta)])
+        with pytest.raises(FormatError, match=r"row group 0, row 0: .*\. Nothing was written") as caught:
+            convert(tmp_path / "x.parquet", tmp_path / "on-tape", "tape")
+        assert str(caught.value.path) == str(tmp_path / "on-tape")
+        assert "--to session" in str(caught.value.hint)
 
     def test_parquet_with_values_that_cannot_be(self, runs: Path, tmp_path: Path) -> None:
         pa = pytest.importorskip("pyarrow")

@@ -95,18 +95,13 @@ def command(
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give only one")
     from tape2048.critic.evaluation import load_isotonic
-    from tape2048.errors import NameTakenError, StorageError
-    from tape2048.io.durable import publishing_file
+    from tape2048.io.durable import check_new_file, publishing_file
     from tape2048_tools.critic_report import csv_text, document, examine, read_curves, summary
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
     load_isotonic()  # it is needed after minutes, and may be missing
-    if out is not None:  # checked at once, not after minutes
-        if out.exists() and not force:
-            hint = "--force replaces it"
-            raise NameTakenError("the report exists. Nothing was replaced", path=out, hint=hint)
-        if not out.absolute().parent.is_dir():
-            raise StorageError("no such directory", path=out.absolute().parent)
+    if out is not None:
+        check_new_file(out, replace=force)
     evaluation, about = examine(critic, [root], **how)
     found = document(evaluation, about)
     if out is not None:

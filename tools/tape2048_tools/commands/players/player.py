@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.resources import available_cores
-from tape2048.errors import NameTakenError
-from tape2048.io.reading import reading
+from tape2048.io.durable import check_new_file
 from tape2048.ntuple.network import SHIPPED, file_facts, load_network, save_network, tuple_text
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.players.options import check_player, make_player
@@ -216,6 +215,7 @@ def collect_starts(*, sessions: Path, out: Path, tile: int, force: bool, as_json
     """
     from tape2048_recorder.evaluation.positions import first_boards, write_starts
 
+    check_new_file(out, replace=force)
     boards = first_boards(sessions, tile)
     write_starts(out, boards, replace=force)
     print_result(
@@ -286,13 +286,6 @@ def _table(found: Iterable[tuple[str, Strength]]) -> Table:
     return made
 
 
-def _check_free(target: Path, *, force: bool) -> None:
-    with reading(target):
-        exists = target.exists()
-    if exists and not force:
-        raise NameTakenError("the file exists. Nothing was replaced", path=target, hint="--force replaces it")
-
-
 @command.subcommand("tape2048 player quantise runs/mine/network.safetensors --out mine.ntuple --step 16")
 @click.argument("source", callback=_network)
 @out_option("The new file.")
@@ -301,7 +294,7 @@ def _check_free(target: Path, *, force: bool) -> None:
 @json_option()
 def quantise(*, source: str, out: Path, step: float, force: bool, as_json: bool) -> None:
     """Write a float32 network as int16, compressed. `player eval` of both shows the loss."""
-    _check_free(out, force=force)
+    check_new_file(out, replace=force)
     network = load_network(source).quantised(step)
     written = save_network(network, out)
     largest = float(network.scales.max())
@@ -335,7 +328,7 @@ def prune(*, source: str, out: Path, max_mb: float, force: bool, as_json: bool, 
     """
     from tape2048_recorder.ntuple_training.pruning import check_prunable, count_lookups, pruned
 
-    _check_free(out, force=force)
+    check_new_file(out, replace=force)
     network = load_network(source)
     check_prunable(network)
     with progress_bar("counting look-ups") as progress:

@@ -37,16 +37,21 @@ def command(
     Every session is validated first. If one is damaged, nothing is written.
     """
     from tape2048.errors import EmptyCorpusError, NameTakenError, error_class
-    from tape2048.io.durable import publishing_file, refuse_special
+    from tape2048.io.durable import check_new_file, publishing_file
     from tape2048.io.reading import read_path
     from tape2048.maintenance.validation import validate_session
     from tape2048.session.session import Session, sessions
-    from tape2048_tools.card import hub_name, is_own, make_cards
+    from tape2048_tools.card import CARDS, hub_name, is_own, make_cards
     from tape2048_tools.sessions.summary import refuse_session
 
     refuse_session(root, "Name its parent directory.")
     if not (paths := sessions(root)):
         raise EmptyCorpusError("no session here", path=root)
+    for path in map(root.joinpath, CARDS):
+        check_new_file(path, replace=True)
+        if path.exists() and not force and not is_own(bytes(read_path(path))):
+            message = "edited, or written by another program. Nothing was written"
+            raise NameTakenError(message, path=path, hint="Pass --force to replace it.")
     for count, path in enumerate(paths, start=1):
         with progress_bar(f"validating {count}/{len(paths)}", quiet=quiet) as progress:
             found = validate_session(path, progress=progress).findings
@@ -54,11 +59,6 @@ def command(
             hint = f"Run `tape2048 validate {root}`: it lists all defects, and --quarantine moves sessions."
             raise error_class(found[0].error)(f"damaged: {found[0].message}", path=path, hint=hint)
     cards = make_cards([*map(Session.open, paths)], title or root.resolve().name, license_id, url)
-    for path in map(root.joinpath, cards):
-        refuse_special(path)
-        if path.exists() and not force and not is_own(bytes(read_path(path))):
-            message = "edited, or written by another program. Nothing was written"
-            raise NameTakenError(message, path=path, hint="Pass --force to replace it.")
     for name, content in cards.items():
         with publishing_file(root / name, replace=True) as file:
             file.write(content)

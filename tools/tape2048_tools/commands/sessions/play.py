@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from typing import TYPE_CHECKING, Any
@@ -237,13 +236,10 @@ def _play(screen: Screen, shown: PersonScreen, out: Path | None) -> None:
 
 
 def _refuse_taken(path: Path) -> None:
-    from tape2048.errors import NameTakenError, StorageError
+    from tape2048.io.durable import check_new_file
 
     if path.suffix not in _SUFFIXES:
         raise click.BadParameter(
             f"found {path.name!r}, expected a name that ends with .a2run or .a2run2", param_hint="--out"
         )
-    if os.path.lexists(path):
-        raise NameTakenError("the name is taken. Nothing was replaced", path=path)
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise StorageError("nothing can be written here", path=path.parent, hint="choose a different --out")
+    check_new_file(path)

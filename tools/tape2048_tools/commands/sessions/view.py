@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048.errors import NameTakenError, NotASessionError
+from tape2048.errors import NotASessionError
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     CRITIC,
@@ -177,11 +177,10 @@ def report(
         job = _job(out, games, judges, critic)
         do_job(job, expand_all(roots), shard=shard, engine=engine, as_json=as_json, quiet=quiet)
         return
-    from tape2048.io.durable import publishing_file
+    from tape2048.io.durable import check_new_file, publishing_file
     from tape2048_tools.viewer.report import make_report
 
-    if out.exists() and not force:
-        raise NameTakenError("the report exists. Nothing was replaced", path=out, hint="--force replaces it")
+    check_new_file(out, replace=force)
     data = make_data(roots, judges, critic)
     with progress_bar("judging games", quiet=quiet) as progress:
         page = make_report(data, games=games, progress=progress)
