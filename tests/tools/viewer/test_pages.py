@@ -242,15 +242,23 @@ def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
     shown = [float(text.replace(",", "")) for text in losses.locator("td:nth-of-type(1)").all_text_contents()]
     assert shown == sorted(shown, reverse=True)
     assert shown[0] > 0
-    steps = sorted(int(text.replace(",", "")) for text in losses.locator("th").all_text_contents())
-    for step in steps[:3]:
+    mistakes = page.evaluate(
+        """async ([session, run]) => {
+            const {askGame} = await import('/static/api.js');
+            const {loss} = await askGame('replay', {session, run, judge: 0});
+            return [...loss.entries()].filter(([, one]) => one >= 2000).map(([at]) => at);
+        }""",
+        [session, run],
+    )
+    for step in mistakes[:3]:
         page.keyboard.press("n")
         page.locator(f".where:has-text('move {step:,} ')").wait_for()
-    page.locator(f".jumper output:text('3 of {len(steps)}')").wait_for()
+    page.locator(f".jumper output:text('3 of {len(mistakes)}')").wait_for()
     page.keyboard.press("p")
-    page.locator(f".where:has-text('move {steps[1]:,} ')").wait_for()
-    assert losses.locator("[aria-current]").text_content() == f"{steps[1]:,}"
-    losses.locator("a").first.click()
+    page.locator(f".where:has-text('move {mistakes[1]:,} ')").wait_for()
+    first = losses.locator("a").first
+    first.click()
+    assert losses.locator("[aria-current]").text_content() == first.text_content()
     assert page.locator(".values .grade.blunder").is_visible()
     page.keyboard.press("]")
     notes = page.locator(".values tbody tr td:last-child")
@@ -406,7 +414,7 @@ def test_the_critic_is_at_hand_on_the_pages(page: Any, viewer: Viewer) -> None:
     open_link(page, "#live")
     page.locator(".latest:has-text('halfway through the last 8 games')").wait_for()
     open_link(page, "#board")
-    page.get_by_text("If ntuple plays on").wait_for()
+    page.get_by_text(re.compile("If ntuple .*plays? on")).wait_for()
 
 
 def test_keyboard_reaches_every_control(page: Any, viewer: Viewer) -> None:
@@ -584,18 +592,19 @@ def test_three_questions_take_two_clicks(
     assert float(costliest.text_content().replace(",", "")) == pytest.approx(most, abs=0.5)
     # Which of two players reaches 16384 more often: one click.
     page = new_page(viewer)
-    page.get_by_role("link", name="Compare ntuple with expectimax").click()
+    page.get_by_role("link", name=re.compile("Compare ntuple .*with expectimax")).click()
     row = page.locator("tbody tr:has(th:text-is('16384'))")
     row.wait_for()
     cells = row.locator("td").all_text_contents()
-    assert cells == ["100%94%\u2013100%", "0%0%\u20136.0%", "+100.0+91.5 to +100.0", "ntuple"]
+    assert cells[:3] == ["100%94%\u2013100%", "0%0%\u20136.0%", "+100.0+91.5 to +100.0"]
+    assert cells[3].startswith("ntuple")
     assert violations(page) == []
     # The critic's opinion of a pasted board: one click.
     page = new_page(viewer)
     page.locator("nav a[data-page=board]").click()
     page.locator("input[name=board]").fill("0x0100021034215987")
     page.keyboard.press("Enter")
-    page.get_by_text("If ntuple plays on").wait_for()
+    page.get_by_text(re.compile("If ntuple .*plays? on")).wait_for()
 
 
 def test_gallery_shows_what_annotate_found(
