@@ -241,7 +241,7 @@ def check_new_file(path: Path, *, replace: bool = False) -> None:
     """Raise the error of :func:`new_file` now, before hours of computing what the file shall hold."""
     check_name(path, replace=replace)
     with storage_errors(path, "writing it"), tempfile.TemporaryFile(dir=path.absolute().parent):
-        pass
+        path_exists(path)  # an error if the name is too long
 
 
 def refuse_special(path: Path) -> None:
