@@ -257,7 +257,7 @@ def test_any_source_serves_its_rows(
     if as_tables := as_tables and data.draw(st.booleans(), "as a data set"):
         source: Any = Dataset(paths, load)
     else:
-        source = Corpus.open(paths, load=load)
+        source = Corpus.open(paths, load=load, duplicates="keep")
     assert source.load == load
     view = View(made.reference(picked))
     for _ in range(data.draw(st.integers(0, 3), "views")):

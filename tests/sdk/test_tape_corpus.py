@@ -65,7 +65,7 @@ class Sessions:
     def open(self, forms: dict[str, tuple[Storage, bool]], load: Any = "mmap", *where: Any) -> Corpus:
         """Open a form of each of some sessions."""
         paths = [self._below(storage, action=action) / name for name, (storage, action) in forms.items()]
-        return Corpus.open(paths, *where, load=load)
+        return Corpus.open(paths, *where, load=load, duplicates="keep")
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_progress_counts_rows_of_both_kinds(made: Sessions, load: Any) -> None:
     corpus = made.open(forms)
     sizes = [len(session) * (28 if session.name == NAMES[1] else 1) for session in corpus.sessions]
     paths = [session.path for session in corpus.sessions]
-    Corpus.open(paths, load=load, progress=lambda *now: seen.append(now))
+    Corpus.open(paths, load=load, duplicates="keep", progress=lambda *now: seen.append(now))
     assert seen[-1] == (sum(sizes), sum(sizes))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 

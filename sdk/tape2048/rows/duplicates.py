@@ -78,9 +78,9 @@ def find_doubled(
 
 def describe_doubled(several: Sequence[Doubled], sessions: Sequence[Session]) -> str:
     """Return the sessions that hold games twice, as text."""
+    places = [printable(getattr(one, "address", one.path)) for one in sessions]  # names may be equal
     texts = [
-        f"{counted(one.games, 'game')} of {printable(sessions[one.session].name)}, "
-        f"also in {printable(sessions[one.other].name)}"
+        f"{counted(one.games, 'game')} of {places[one.session]}, also in {places[one.other]}"
         for one in several[:_NAMED]
     ]
     more = f"; and {len(several) - _NAMED} more pairs" if len(several) > _NAMED else ""

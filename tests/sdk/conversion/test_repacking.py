@@ -94,10 +94,8 @@ def test_games_that_a_directory_holds_twice_are_served_once(
     facts = {"player": "toy", "player_sha256": "a" * 64}
     rows = write_rows(tmp_path / NAME, GAMES, **facts)
     tape = repack_session(rows, tmp_path, "tape", lossy=True).path
-    write_rows(tmp_path / "20250203T040506Z_model=toy", games_on_tape(4, 3), **facts)
-    text = (
-        f"7 games of {NAME}, also in {tape.name}; 1 game of 20250203T040506Z_model=toy, also in {tape.name}"
-    )
+    other = write_rows(tmp_path / "20250203T040506Z_model=toy", games_on_tape(4, 3), **facts)
+    text = f"7 games of {rows}, also in {tape}; 1 game of {other}, also in {tape}"
     corpus = Corpus.open(tmp_path)
     assert caplog.messages == [f'left out: {text}; duplicates="keep" keeps them']
     assert sorted(corpus.runs["seed"].tolist()) == sorted([*GAMES.runs["seed"].tolist(), 4])

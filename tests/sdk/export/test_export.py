@@ -160,7 +160,7 @@ def test_actions_come_along(tmp_path: Path) -> None:
 def test_sessions_of_one_name_are_one_word(tmp_path: Path) -> None:
     for place, name, games in (("a", 0, GAMES), ("b", 0, OTHER_GAMES), ("c", 1, OTHER_GAMES)):
         write_ours(tmp_path / place / NAMES[name], Spec(games=games))
-    corpus = Corpus.open([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    corpus = Corpus.open([tmp_path / "a", tmp_path / "b", tmp_path / "c"], duplicates="keep")
     for table, counts in (("rows", (20, 8, 8)), ("runs", (5, 2, 2))):
         path = tmp_path / table
         write.export(corpus, path, format="arrow", table=table)  # type: ignore[arg-type]
