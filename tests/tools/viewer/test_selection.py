@@ -12,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 from tape2048.errors import ConfigError
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.rows.filters import choose_runs, session_columns
+from tape2048_recorder.replay.judging import SUMS
 from tape2048_tools.viewer.collection import (
-    ANNOTATED,
     COLUMNS,
     PAGE_ROWS,
     SORTS,
@@ -39,8 +39,8 @@ def games_of(counts: list[int], seed: int = 0) -> GameTable:
         runs["seed"][random.random(count) < 0.3] += np.uint64(2**64 - 20)
         meta = {"player": "greedy" if number % 2 else "random", "model_tag": f"tag{number}"}
         entry = Entry(f"{number:010x}", Path(f"20260101T00000{number}Z_model=tag{number}"), meta, runs, 0)
-        judged = np.where(random.random((3, count)) < 0.2, np.nan, random.integers(-5, 5, (3, count)))
-        entry.__dict__["_sums"] = dict(zip(ANNOTATED, judged, strict=True))  # some games are not judged
+        judged = np.where(random.random((4, count)) < 0.2, np.nan, random.integers(-5, 5, (4, count)))
+        entry.__dict__["_sums"] = dict(zip(SUMS, judged, strict=True)), {}  # some games are not judged
         entries.append(entry)
     return GameTable(entries)
 
@@ -101,7 +101,7 @@ def test_pages_are_parts_of_the_sorted_list(sort: str, down: bool, some: bool, c
     chosen = games["steps"] > 3 if some else None
     numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
     values = (games[sort] if sort != "session" else np.arange(len(games)))[numbers]
-    values = values.astype(np.float64 if sort in ANNOTATED else np.int64)
+    values = values.astype(np.float64 if sort in SUMS else np.int64)
     order = numbers[np.argsort(-values if down else values, kind="stable")]  # NaN comes last
     pages = [
         page_of_games(games, chosen, sort, page, descending=down).tolist()
