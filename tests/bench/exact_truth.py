@@ -68,7 +68,7 @@ def main() -> None:
     begin = time.monotonic()
     solved = solve(args.rows, args.columns)
     print(
-        f"{solved.images:,} positions, {len(solved.boards):,} of them not turned or mirrored, solved in "
+        f"{len(solved.boards):,} positions, {solved.images:,} with rotations and reflections, solved in "
         f"{time.monotonic() - begin:.0f} s; mean score of the best player {solved.mean_score:,.1f}"
     )
     # A tile that nearly every game reaches, one that some do, and one that few do.

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.bench.learning_curve DIRECTORY [--games 100 1000 ...] [--sets 3]
+    python -m tests.bench.learning_curve DIRECTORY [--games 100 1000 ...] [--sets 2]
 
 The directory keeps the games, which are recorded if it is empty. A critic learns with the settings of
 ``tape2048 critic train --kind ntuple``. Critics of a size learn from different games, at most ``--sets``
@@ -82,14 +82,12 @@ def main() -> None:
     how = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
     parser.add_argument("directory", type=Path)
-    parser.add_argument(
-        "--games", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000, 30_000, 100_000]
-    )
-    parser.add_argument("--sets", type=int, default=3)
+    parser.add_argument("--games", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000])
+    parser.add_argument("--sets", type=int, default=2)
     args = parser.parse_args()
     root = args.directory / "games"
     if not root.exists():
-        count = TEST_GAMES + max(args.games)
+        count = TEST_GAMES + args.sets * max(args.games)
         flags = f"--max-games {count} --seed 7 --sample-rate {CONFIG.stride} --max-steps off --out {root}"
         record = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", PLAYER, *flags.split()]
         subprocess.run(record, check=True)
