@@ -47,8 +47,9 @@ _CompileResult: Any = compiler.CompileResult
 #: Longest wait for another process that compiles the same.
 COMPILING_S_MAX = 120.0
 
-#: Directories of earlier source states that are kept (for a checkout that goes back).
-CACHE_STATES_KEPT_MAX = 4
+#: Directories of other source states that are kept, for a checkout that goes back and for other checkouts and
+#: environments. Each has up to 50 MB.
+CACHE_STATES_KEPT_MAX = 16
 
 #: Largest entry that is read. The loop of a player has 2 MB.
 ENTRY_BYTES_MAX = 64 << 20
