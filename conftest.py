@@ -58,7 +58,7 @@ def examples_directory(recorded: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def runs(examples_directory: None) -> None:  # noqa: ARG001 - the directory comes first
+def example_runs(examples_directory: None) -> None:  # noqa: ARG001 - the directory comes first
     """A few runs, for examples in docstrings."""
     Path("runs").mkdir()
     for golden in (Path(__file__).parent / "tests/data").glob("golden.a2run*"):
@@ -132,7 +132,7 @@ pytest_collect_file = SybilCollection(
         Sybil(
             parsers=[DocTestParser()],
             patterns=["sdk/*/*.py", "sdk/*/*/*.py", "sdk/*/*/*/*.py"],
-            fixtures=["runs"],
+            fixtures=["example_runs"],
             document_types={".py": PythonDocStringDocument},
         ),
     ]

@@ -21,8 +21,9 @@ def make_games(root: Path, *, sessions: int = 2, games: int = 60, name: str = "t
     for number in range(sessions):
         rng = np.random.default_rng(number)
         tiles = 1 << rng.integers(11, 15, games)
+        first_seed = 1000 * number + 10**6 * (name != "toy")
         made = [
-            Game(i + 1, STEPS, int(tile), seed=1000 * number + i, max_score=int(tile) * 10)
+            Game(i + 1, STEPS, int(tile), seed=first_seed + i, max_score=int(tile) * 10)
             for i, tile in enumerate(tiles)
         ]
 

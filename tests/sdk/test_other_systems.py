@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 CORE = (
-    "tests/sdk/io/test_bulk_read.py",
     "tests/sdk/io/test_reading.py",
     "tests/sdk/session/test_session.py",
     "tests/sdk/torch/test_loader.py",

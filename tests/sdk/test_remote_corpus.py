@@ -754,7 +754,7 @@ def test_requests_for_many_sessions(local: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(DirectoryStore, "chunks", counting)
     for expected in (2, 0):
         read.clear()
-        corpus = Corpus.open(str(tmp_path / "store"), cache=tmp_path / "cache")
+        corpus = Corpus.open(str(tmp_path / "store"), cache=tmp_path / "cache", duplicates="keep")
         assert len(corpus.sessions) == 60
         assert len(corpus) == 60 * len(Session.open(local / NAMES[0]))
         assert len(read) == 60 * expected

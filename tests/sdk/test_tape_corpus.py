@@ -129,7 +129,7 @@ def test_the_largest_storage_that_fits(made: Sessions) -> None:
 
     def load(budget: int, **forms: tuple[Storage, bool]) -> str:
         paths = [session.path for session in made.open(all_of("tape") | forms).sessions]
-        return Corpus.open(paths, ram_budget=budget).load
+        return Corpus.open(paths, ram_budget=budget, duplicates="keep").load
 
     assert [load(8 * rows), load(8 * rows - 1)] == ["packed", "ram"]
     assert [load(bytes_and_anchors), load(bytes_and_anchors - 1), load(0)] == ["ram", "mmap", "mmap"]

@@ -24,6 +24,7 @@ import os
 import shutil
 import stat
 import struct
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,9 @@ from tape2048.ntuple.network import (
 
 #: Reading a smaller table is about as fast as finding it.
 SHARED_BYTES_MIN = 8 << 20
+
+#: Longest write to a file, during which its checksum may still be the earlier one.
+WRITING_S_MAX = 10.0
 
 #: Networks that are kept. The last used ones.
 NETWORKS_KEPT_MAX = 4
@@ -153,7 +157,13 @@ class _Mapped:
     """A shared table that this process maps: its file as it was before the checksum was verified."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._state = path, _state_of(path)
+        self._path = path
+        self._note(_state_of(path))
+
+    def _note(self, state: tuple[int, ...]) -> None:
+        # The checksum can be read ahead of a write that is in progress, so it is verified again for a while.
+        self._state = state
+        self._is_settled = not state or abs(time.time() - state[3] / 1e9) > WRITING_S_MAX
 
     def verify(self, data: npt.NDArray[np.uint8], checksum: int) -> bool:
         """Compare the checksum of the mapped file; add the table to those of this process if it is right."""
@@ -164,7 +174,7 @@ class _Mapped:
 
     def check(self, data: npt.NDArray[np.uint8]) -> None:
         # Each write changes the time of the file. So does a removal, after which the checksum is still right.
-        if (state := _state_of(self._path)) == self._state:
+        if (state := _state_of(self._path)) == self._state and self._is_settled:
             return
         is_cut = state[:2] == self._state[:2] and state[2] < len(data)  # touching its end is SIGBUS
         if is_cut or crc32c(data[:-4].data) != self._checksum:
@@ -173,7 +183,7 @@ class _Mapped:
                 path=self._path,
                 hint="Find the program that writes to this file. The next start makes the table again.",
             )
-        self._state = state
+        self._note(state)
 
 
 _mapped: list[_Mapped] = []

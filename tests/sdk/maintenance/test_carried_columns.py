@@ -175,4 +175,5 @@ def test_converted_sessions_have_none(tmp_path: Path, caplog: Any, make: Any) ->
     for number, source in enumerate((session.path, session.path.parent)):
         convert(source, tmp_path / str(number), "session", lossy=True)
         assert list(Session.open(tmp_path / str(number)).columns) == []
-    assert caplog.messages == ["columns left out: loss"] * 2
+    assert len(caplog.messages) == 2
+    assert all(": columns left out: loss" in message for message in caplog.messages)

@@ -131,6 +131,25 @@ def test_a_table_that_changes_while_it_is_used(cache: Path, name: str) -> None:
     check_tables()
 
 
+def test_a_write_behind_the_checksum_is_noticed_later(
+    cache: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first check reads what the write has not reached yet; the file's time does not change again."""
+    loaded = load_placed(name)
+    path = table_of(cache)
+    path.chmod(0o600)
+    (unchanged,) = struct.unpack("<I", path.read_bytes()[-4:])
+    with path.open("r+b") as file:
+        file.write(b"!" * 1000)
+    with monkeypatch.context() as before:
+        before.setattr("tape2048.ntuple.placed.crc32c", lambda _data: unchanged)
+        check_tables()
+    with pytest.raises(ChecksumError, match="has changed since it was loaded"):
+        check_tables()
+    del loaded
+    gc.collect()
+
+
 def test_a_table_that_is_removed_stays_as_it_is(cache: Path, name: str) -> None:
     loaded = load_placed(name)
     shutil.rmtree(cache)

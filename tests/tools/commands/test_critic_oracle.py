@@ -187,9 +187,9 @@ def test_other_players_are_refused_by_name(
 def test_games_of_two_players_are_refused_by_name(tape: Tape, made: Made) -> None:
     done = tape("critic", "eval", made.critic, made.both, *ORACLE, "--split", "all")
     assert done.code == CorpusError.exit_code
-    hashes = [str(one.meta["player_sha256"])[:12] for one in Corpus.open(made.both).sessions]
-    assert "found games of 2 players: random@" in done.err
-    assert all(part in done.err for part in ("random@", "greedy@", *hashes))
+    hashes = [str(one.meta["player_sha256"])[:6] for one in Corpus.open(made.both).sessions]
+    assert "found games of 2 players: random @" in done.err
+    assert all(part in done.err for part in ("random @", "greedy @", *hashes))
     assert "hint:" in done.err
 
 

@@ -86,7 +86,7 @@ def test_a_recorded_game_is_stepped_through(tmp_path: Path, environment: dict[st
         terminal.send("\x1b[F")
         terminal.wait_for("the final board", seen)
         terminal.wait_for("P(32768)", seen)  # the critic that ships, loaded meanwhile
-        terminal.wait_for("a player that its file does not name", seen)
+        terminal.wait_for("its file does not name", seen)
         terminal.child.send_signal(signal.SIGINT)
         assert terminal.code() == 130
         assert terminal.is_restored

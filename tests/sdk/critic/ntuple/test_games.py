@@ -180,7 +180,7 @@ def test_players_without_a_hash_are_told_apart_by_name(tmp_path: Path) -> None:
         facts = {"engine": "toy", "player": name, "config": {"player_args": {"depth": 2}}}
         spec = Spec(games=[Game(1, 5), Game(2, 5)], facts=facts)
         write_ours(tmp_path / f"2025010{number + 1}T030405Z_model=toy", spec)
-    found = players(Corpus.open(tmp_path))
+    found = players(Corpus.open(tmp_path, duplicates="keep"))
     assert sorted((one.name, one.sha256, one.games) for one in found) == [
         ("", "", 2),
         ("mine:depth=2", "", 4),

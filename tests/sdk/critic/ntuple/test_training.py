@@ -323,7 +323,7 @@ def test_games_without_a_players_hash_are_said(tmp_path: Path) -> None:
     view = Seen()
     settings = config(tmp_path / "in", epochs=1)
     train_ntuple_critic(settings, corpus_games(settings), tmp_path / "out", view)
-    assert "games of a player without a name (30 games): their sessions lack the" in view.events[0]
+    assert "games of unknown player (30 games): their sessions lack the" in view.events[0]
     (player,) = NTupleCritic.load(tmp_path / "out/best.critic").info.players
     assert (player.name, player.sha256, player.games) == ("", "", 30)
 
