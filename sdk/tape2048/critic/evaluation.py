@@ -552,8 +552,8 @@ class _Asking(NamedTuple):
         """Play from more rows until the intervals of R2 are as precise, or to the end of the order (None).
 
         The width of an interval falls with the root of the number of positions. A threshold whose R2 is not
-        measurable yet needs at least twice as many; one for which there are too few games gains nothing by
-        more.
+        measurable yet needs at least twice as many positions. Where games are too few, more positions of
+        the same games do not help.
         """
         if precision is None:
             return self.ask(order)

@@ -1,10 +1,10 @@
 """The oracle: true probabilities of positions, estimated by rollouts that are kept on disk.
 
-It plays N games on from each position with the player that played it. They are kept while they are played, by
-player, first positions, N and seed: an interrupted oracle continues, a finished one is read, and one that is
-asked about further positions plays these. The files are in ``tape2048/oracle`` below ``$XDG_CACHE_HOME`` or
-``~/.cache``, beside the compiled kernels: safetensors with ``boards`` (``u64[n]``), ``counts``
-(``u16[n, 16]``) and, in the table of text, the number of positions done.
+It plays N games on from each position with the player that played it. Rollouts are stored while they are
+played, by player, first positions, N and seed. An interrupted oracle continues, a finished oracle is read,
+and only positions without rollouts are played. The files are in ``tape2048/oracle`` below
+``$XDG_CACHE_HOME`` or ``~/.cache``, beside the compiled kernels: safetensors with ``boards`` (``u64[n]``),
+``counts`` (``u16[n, 16]``) and, in the table of text, the number of positions done.
 
 Predictions measured against rollouts.
 
