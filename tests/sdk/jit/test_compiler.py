@@ -187,17 +187,19 @@ def test_the_closure_has_every_import_of_a_kernel() -> None:
     assert expected <= compiler._kernel_sources().keys()
 
 
-def test_old_states_go_and_the_newest_four_stay(checkout: Path, cache_base: Path) -> None:
+def test_old_states_go_and_the_newest_stay(checkout: Path, cache_base: Path) -> None:
+    loaded = load(checkout)
     ours = cache_base / "tape2048"
-    old = [ours / f"kernels-{i}" for i in range(6)]
+    old = [ours / f"kernels-{i}" for i in range(loaded.CACHE_STATES_KEPT_MAX + 3)]
     for age, path in enumerate(old):
         path.mkdir(parents=True)
         (path / "index.nbi").write_text("")
         os.utime(path, (10_000 - age, 10_000 - age))
     (ours / "kernels-gone").symlink_to(ours / "nowhere")  # another worker was faster with this one
     (cache_base / "numba-of-others").mkdir()
-    new = load(checkout).cache_dir()
-    assert {path for path in ours.iterdir() if not path.is_symlink()} == {new, *old[:3]}
+    new = loaded.cache_dir()
+    kept = {path for path in ours.iterdir() if not path.is_symlink()}
+    assert kept == {new, *old[: loaded.CACHE_STATES_KEPT_MAX - 1]}
     assert (cache_base / "numba-of-others").exists()
 
 
