@@ -1,69 +1,55 @@
-"""How many games an n-tuple critic needs: the outcomes that it explains, by the games it learned from.
+"""How many games a critic needs: R2 and log loss against rollouts, by the games that it learned from.
 
 ::
 
-    python -m tests.bench.learning_curve DIRECTORY [--games 100 1000 ...] [--sets 2]
+    python -m tests.bench.learning_curve DIRECTORY [--kinds ntuple transformer] [--games 100 1000 ...]
 
-The directory keeps the games, which are recorded if it is empty. A critic learns with the settings of
-``tape2048 critic train --kind ntuple``. Critics of a size learn from different games, at most ``--sets``
-times. All critics are measured on 2,000 games that no critic learned from: the share of the variance of the
-outcomes that a critic explains, 1 - Brier score / (prevalence (1 - prevalence)), and AUROC. The figures are
-means over the sets. The interval adds two errors in quadrature: that of the evaluated games, by bootstrap,
-and that of the sets, by Student's t. With one set, there is only the first error.
+The directory keeps games and critics: what exists is not made again. Critics train as with ``tape2048 critic
+train``, on the games of one player, and validate on a tenth of them. Critics of a size learn from different
+games, at most ``--sets`` times. All are measured on the same positions of 2,000 games that no critic learned
+from, and from which the player plays on 48 times. The figures are means over the sets. The interval adds two
+errors in quadrature: that of the evaluated games, by bootstrap, and that of the sets, by Student's t. With
+one set, there is only the first error.
 """
 
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tape2048 import Corpus
-from tape2048.base.resources import available_cores
-from tape2048.critic import Estimate, evaluate
-from tape2048.critic.config import NTupleCriticConfig
-from tape2048.critic.ntuple.critic import (
-    GameBoards,
-    learn,
-    new_scratch,
-    predict_all,
-    read_games,
-    tables_of,
-    width_of,
-)
-from tape2048_tools.critic_report import estimate_text
+from tape2048.critic import CriticConfig, Estimate, evaluate
+from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
+from tape2048.torch.training import train_critic
+from tape2048_tools.critic_report import estimate_text, rollouts_of
+from tape2048_tools.options.critic import open_critic
 
 PLAYER = "ntuple:weights=small,look_below=0"
 TILES = (8192, 16384)
 TEST_GAMES = 2000
+POSITIONS, ROLLOUTS = 3000, 48
 CELLS = [(tile, stage) for tile in TILES for stage in ("all", "undecided")]
-CONFIG = NTupleCriticConfig(thresholds=" ".join(map(str, TILES)))
-ROUND_GAMES = 256
+STRIDE = NTupleCriticConfig().stride
 
 
-def learned(games: GameBoards) -> Callable[[NDArray[np.uint64]], NDArray[np.float32]]:
-    """Learn from games on all cores, as a training does, and return the critic."""
-    records = np.zeros((CONFIG.layout.entries, 2 * width_of(list(TILES))), np.float32)
-    tables, threads = tables_of(CONFIG.layout, list(TILES), records), available_cores()
-    scratches = [new_scratch(tables) for _ in range(threads)]
-    with ThreadPoolExecutor(threads) as pool:
-        for epoch in range(CONFIG.epochs):
-            order = np.random.default_rng([1, epoch]).permutation(len(games))
-            for first in range(0, len(games), ROUND_GAMES * threads):
-                done = epoch + first / len(games)
-                rate = CONFIG.learning_rate * (1 - done / CONFIG.epochs)
-                shares = np.array_split(order[first : first + ROUND_GAMES * threads], threads)
-                jobs = [
-                    pool.submit(learn, tables, *games, share, CONFIG.decay, rate, scratch)
-                    for share, scratch in zip(shares, scratches, strict=True)
-                ]
-                for job in jobs:
-                    job.result()
-    return lambda boards: predict_all(tables, 1.0, np.ascontiguousarray(boards), len(TILES))
+def trained(kind: str, root: Path, where: str, out: Path, steps: int) -> Path:
+    """Train a critic of a kind on the games that a filter selects, if ``out`` has none; return its path."""
+    common = {"data": str(root), "where": where, "out": str(out), "test_share": 0.0}
+    tiles = " ".join(map(str, TILES))
+    if kind == "ntuple":
+        config = NTupleCriticConfig(stride=1, thresholds=tiles, **common)  # type: ignore[arg-type]
+        best = train_ntuple_critic(config, corpus_games(config), out).best
+    else:
+        best = train_critic(
+            CriticConfig(
+                tower_dim=64, tower_ffn=128, learning_rate=0.003, per_run=128, steps_max=steps, epochs=10**6,
+                thresholds=tiles, **common,  # type: ignore[arg-type]
+            )
+        ).best  # fmt: skip
+    assert best is not None
+    return best
 
 
 def mean_of(found: list[Estimate]) -> Estimate:
@@ -82,35 +68,37 @@ def main() -> None:
     how = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--games", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000])
+    parser.add_argument("--kinds", nargs="+", default=["ntuple", "transformer"])
+    parser.add_argument("--games", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--sets", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=1500, help="of a transformer (default: 1500)")
     args = parser.parse_args()
     root = args.directory / "games"
     if not root.exists():
-        count = TEST_GAMES + args.sets * max(args.games)
-        flags = f"--max-games {count} --seed 7 --sample-rate {CONFIG.stride} --max-steps off --out {root}"
+        flags = f"--max-games {TEST_GAMES + max(args.games)} --seed 7 --sample-rate {STRIDE} --max-steps off"
         record = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", PLAYER, *flags.split()]
-        subprocess.run(record, check=True)
-    recorded = int(Corpus.open(root).runs["id"].max()) + 1 - TEST_GAMES
+        subprocess.run([*record, "--out", str(root)], check=True)
+    recorded = int(Corpus.open(root).runs["id"].max()) + 1
     test = Corpus.open(root, f"id < {TEST_GAMES}")
-    print("| games | sets |", " | ".join(f"{tile} {stage}: explained | AUROC" for tile, stage in CELLS), "|")
-    for size in sorted(args.games):
-        found: list[list[Estimate]] = []
-        for first in range(TEST_GAMES, TEST_GAMES + recorded - size + 1, size)[: args.sets]:
-            games = read_games(Corpus.open(root, f"id >= {first} AND id < {first + size}"), 1)
-            result = evaluate(learned(games), test, thresholds=TILES, per_run=64, replicates=300)
-            found.append([])
-            for tile, stage in CELLS:
-                cell = result.cell(stage, tile)
-                scores = cell.scores["critic"]
-                assert cell.prevalence is not None
-                assert scores.brier is not None
-                assert scores.auroc is not None
-                variance = cell.prevalence * (1 - cell.prevalence)
-                high, low = (1 - end / variance for end in (scores.brier.low, scores.brier.high))
-                found[-1] += [Estimate(1 - scores.brier.value / variance, low, high), scores.auroc]
-        cells = [estimate_text(mean_of(list(values))) for values in zip(*found, strict=True)]
-        print(f"| {size:,} | {len(found)} |", " | ".join(cells), "|", flush=True)
+    oracle = rollouts_of(test, ROLLOUTS, 0)
+    print(
+        "| kind | games | sets |", " | ".join(f"{tile} {stage}: R2 | log loss" for tile, stage in CELLS), "|"
+    )
+    for kind in args.kinds:
+        for size in sorted(args.games):
+            found: list[list[Estimate]] = []
+            for first in range(TEST_GAMES, recorded - size + 1, size)[: args.sets]:
+                where = f"id >= {first} AND id < {first + size}"
+                out = args.directory / f"{kind}-{size}-{first}"
+                critic = open_critic(trained(kind, root, where, out, args.steps))
+                result = evaluate(
+                    critic, test, per_run=64, replicates=300, oracle=oracle, positions=POSITIONS
+                )
+                scores = [result.cell(stage, tile).scores["critic"].oracle for tile, stage in CELLS]
+                assert all(one is not None and one.r2 is not None for one in scores)
+                found.append([each for one in scores for each in (one.r2, one.log_loss)])  # type: ignore[union-attr, misc]
+            cells = [estimate_text(mean_of(list(values))) for values in zip(*found, strict=True)]
+            print(f"| {kind} | {size:,} | {len(found)} |", " | ".join(cells), "|", flush=True)
 
 
 if __name__ == "__main__":
