@@ -131,18 +131,22 @@ def first_failure(root: Path, tests: list[str], kernels: str) -> str | None:
 def find(defect: Defect, root: Path) -> str | None:
     """Plant a defect in a copy and run its tests; return the test that fails, and passes without it, or None.
 
-    Only the compiled functions of the changed file are compiled again. Functions of other files stay as they
-    are, even if they inline the change. Otherwise, each defect in a kernel would take minutes.
+    Only the compiled functions of the changed file are compiled again, which saves minutes. Functions of
+    other files stay as they are, even if they inline the change. So if no test fails, all are compiled again.
     """
     path, text = defect.place(root)
-    before, compiled = path.stat(), re.search("register_jitable|@kernel|@chooses", text)
+    before, compiled = path.stat(), re.search("register_jitable|@intrinsic|@kernel|@chooses", text)
     sound, planted = (Path(f"{root}.kernels/tape2048/kernels-{name}") for name in ("sound", "planted"))
-    if compiled and sound.exists():
-        shutil.copytree(sound, planted)
     path.write_text(text.replace(defect.old, defect.new))
+    kernels, failed = "planted" if compiled else "sound", None
     try:
-        kernels = "planted" if compiled else "sound"
-        failed = next(filter(None, (first_failure(root, [test], kernels) for test in defect.tests)), None)
+        for anew in (False, True) if compiled else (False,):
+            shutil.rmtree(planted, ignore_errors=True)
+            if compiled and sound.exists() and not anew:
+                shutil.copytree(sound, planted)
+            failed = next(filter(None, (first_failure(root, [test], kernels) for test in defect.tests)), None)
+            if failed:
+                break
     finally:
         path.write_text(text)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # which machine code is compared with

@@ -111,11 +111,12 @@ CAPS = st.tuples(
     every=st.integers(1, 3), cap=st.none() | CAPS, order=st.sampled_from(sorted(ORDERS)),
     turns=st.booleans(), batch_size=st.integers(1, 400), world=st.sampled_from([1, 1, 2, 3, 7]),
     drop_last=st.booleans(), seed=st.integers(0, 2**64 - 1), fields=st.sets(st.integers(0, 5), min_size=1),
+    label_dtype=st.sampled_from(["bool", "float32"]),
 )  # fmt: skip
 def test_any_epoch_is_that_of_a_slow_reference(
     slow: dict[bool, Slow], *, action: bool, load: str, runs: bool, steps: Any, empties: Any, every: int,
     cap: Any, order: str, turns: bool, batch_size: int, world: int, drop_last: bool, seed: int,
-    fields: set[int],
+    fields: set[int], label_dtype: str,
 ) -> None:  # fmt: skip
     """Each row comes once and whole, of any storage, view and order, in equal batches on all ranks."""
     plain = slow[action]
@@ -126,6 +127,7 @@ def test_any_epoch_is_that_of_a_slow_reference(
     how: dict[str, Any] = {
         "fields": ("row", "run", "symmetry", "weight", *(names[i] for i in fields if i < len(names))),
         "seed": seed, "drop_last": drop_last, "augment": "d4" if turns else None, **ORDERS[order],
+        "label_dtype": label_dtype,
     }  # fmt: skip
     if len(source) < 4 * world * (batch_size if drop_last else 16):
         return  # a rank would have no batch
