@@ -376,7 +376,8 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
                     e, a, weight = rates[place, 0], rates[place, 1], weights[place]
                 cuda.syncwarp()  # images that look the same have one entry: it moves once
                 if t < tuples:
-                    weight += rate * delta * (abs(e) / a if a != float32(0) else float32(1))
+                    # At most 1: e and a can be of different updates, see `learning`.
+                    weight += rate * delta * (abs(e) / a if abs(e) < a else float32(1))
                     weights[place] = weight
                     if coherent:
                         rates[place, 0], rates[place, 1] = e + delta, a + abs(delta)

@@ -41,6 +41,11 @@ values learn from them.
 
 An entry is a record of 16 bytes, so that learning reads and writes one cache line: its weight, E, A and
 padding. A register of 512 bits holds four entries. Narrower registers share them.
+
+Threads learn into the same entries without locks, and an update of another thread can be lost. Processors
+other than x86 with AVX can also mix the halves of two records: then E is of one update and A of another, and
+:math:`|E| / A` is as large as one error is compared with another. The rate is therefore at most 1, as it is
+in every whole record.
 """
 
 from __future__ import annotations
@@ -372,7 +377,7 @@ def learn_entries(
         _, addresses_, target_, rate_, coherent_ = args
         data = context.make_array(signature.args[1])(context, builder, addresses_).data
         nothing = ir.Constant(_F32, 0.0)
-        zero, one = (ir.Constant(_ENTRIES, [number] * _ENTRIES.count) for number in (0.0, 1.0))
+        one = ir.Constant(_ENTRIES, [1.0] * _ENTRIES.count)
         pointers: list[list[Any]] = []
         before: list[Any] = []
         for first in range(0, SYMMETRIES * singles.count, _TOGETHER):
@@ -401,7 +406,7 @@ def learn_entries(
         for four, entries in zip(pointers, before, strict=True):
             total = _column(builder, entries, A)
             ratio = builder.fdiv(_size(builder, _column(builder, entries, E)), total)
-            ratio = builder.select(builder.fcmp_ordered("==", total, zero), one, ratio)
+            ratio = builder.select(builder.fcmp_ordered("<", ratio, one), ratio, one)
             ratio = builder.select(_mask(WEIGHT), ratio, one)
             after.append(moved := builder.fadd(entries, builder.fmul(ratio, moves)))
             for i, pointer in enumerate(four):

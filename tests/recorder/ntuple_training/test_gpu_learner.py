@@ -219,7 +219,7 @@ def test_updates(monkeypatch: pytest.MonkeyPatch) -> None:
             for places in slow.entries_of(LAYOUT, reference.unpack(int(after))):
                 for place in set(places):  # images that look the same have one entry
                     e, a = rates[place]
-                    weights[place] += delta / 16 * (abs(e) / a if a else 1.0)
+                    weights[place] += delta / 16 * (min(abs(e) / a, 1.0) if a else 1.0)
                     rates[place] = e + delta, a + abs(delta)
             following = float(expected.values(np.array([after]))[0])
         assert np.allclose(segment.weights, weights, rtol=1e-3, atol=1e-2)

@@ -125,6 +125,18 @@ def test_the_last_afterstate_learns_that_nothing_comes() -> None:
     assert learn_backwards(tables, lane, 0, 0.0, 1.0, 0.0, True) == 0, "a game without a move teaches nothing"
 
 
+@pytest.mark.parametrize("a", [0.0, 1e-3])
+def test_a_record_of_two_updates_moves_at_the_full_rate(a: float) -> None:
+    """As a thread can see it, of a processor that stores E and A of another thread one after the other."""
+    layout = NetworkLayout.of(["0123"])
+    tables = tables_of(Network.empty(layout, initial_value=800))
+    tables.entries[:, [E, A]] = 1e6, a
+    lane = new_lane(np.uint64(1), layout)
+    fill(lane, reference.play_random(3).moves[-1:])
+    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0, True) == 800
+    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0, True) == pytest.approx(0, abs=1e-3)
+
+
 def test_an_entry_of_two_images_learns_once() -> None:
     layout = NetworkLayout.of(["0123"])
     tables = tables_of(Network.empty(layout, initial_value=800))
