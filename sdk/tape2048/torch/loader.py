@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import sys
 import time
+import zlib
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -70,8 +71,10 @@ _COUNTED = frozenset(
 
 _MOVED = "the loader was moved, or iterated over again, while this iteration continued"
 
-#: Bits of the last word of :attr:`CriticLoader._shared` that identify a pass; its number is above them.
-_PASS_BITS = 48
+#: Bits of words of :attr:`CriticLoader._shared`. First word: the number of the state, and above it a checksum
+#: of the state. Last word: a pass, its number, and above them the last bits of the number of its state.
+_STATE_BITS = 32
+_PASS_BITS, _NUMBER_BITS = 32, 16
 
 
 class _Served(Tensors):
@@ -161,12 +164,15 @@ class CriticLoader(IterableDataset[Tensors]):
         self._prefetcher: Prefetcher[Batch] | None = None
         self._waits = [0.0, 0.0]  # as a prefetcher's, of all iterations
         self._ended = 0  # iterations, of this or of a DataLoader: an older one finds that it is over
-        # u64 in shared memory, for a DataLoader's workers: the version of the next ones, the seed, where the
-        # next pass starts, and the newest uncounted pass of new workers since then.
+        # u64 in shared memory, for a DataLoader's workers: which state the next ones are, the seed, where the
+        # next pass starts, and the newest uncounted pass of new workers since then. A worker can read them
+        # while they are written, and some processors show the words of another one in any order. Therefore
+        # the first word has a checksum, and all that is said of a pass is in one word.
         self._shared: torch.Tensor = torch.zeros(
             3 + len(self.batches.here), dtype=torch.int64
         ).share_memory_()  # type: ignore[no-untyped-call]
-        self._version: int | None = None  # of the shared state that a worker has read
+        self._state = 0  # the first word of the state that this copy of the loader has
+        self._has_passed = False  # whether it is the copy of a worker that has made batches
 
     @property
     def epoch(self) -> int:
@@ -276,30 +282,38 @@ class CriticLoader(IterableDataset[Tensors]):
         batches = self.batches
         here = batches.start_of(batches.epoch + 1) if batches.is_over else batches.here
         shared = self._shared.numpy().view(np.uint64)
-        # The lowest bit of the version: a counted pass starts there, even if the worker has read more.
-        shared[:] = [(int(shared[0]) | 1) + 1 + counted, batches.seed, here[0] % (1 << 64), *here[1:], 0]
+        words = [batches.seed, here[0] % (1 << 64), *here[1:]]
+        # The lowest bit: a counted pass starts there, even if the worker has read more.
+        number = ((int(shared[0]) | 1) + 1 + counted) % (1 << _STATE_BITS)
+        self._state = _checksum(words) << _STATE_BITS | number
+        shared[:] = [self._state, *words, 0]
 
     def _go_to_pass(self, reader: int) -> None:
         """Go to where this pass starts. A worker's copy of the loader is as old as the worker."""
         shared, batches = self._shared.numpy().view(np.uint64), self.batches
-        version, seed, *here, newest = shared.tolist()
-        if version & 1 or self._version not in {None, version}:
-            batches.seed = seed
-            batches.go_to(*here)
-        elif self._version is None:  # in a new worker, whose copy lacks uncounted passes alone
+        state, *words, newest = shared.tolist()
+        is_first, self._has_passed = not self._has_passed, True
+        if state & 1 or state != self._state:
+            # Moved since this pass began: its batches are not taken, and the next pass goes there.
+            if (is_first and state != self._state) or state >> _STATE_BITS != _checksum(words):
+                return
+            batches.seed = words[0]
+            batches.go_to(*words[1:])
+        elif is_first:  # in a new worker, whose copy lacks uncounted passes alone
             batches.begin()
-            # Number and name of a pass are one word. All its workers write the same word, and no worker reads
-            # half of it.
+            # All workers of a pass write the same word. One that is late may have read an earlier state.
+            of, number, before = state % (1 << _NUMBER_BITS), 0, 0
+            if newest >> (_PASS_BITS + _NUMBER_BITS) == of:
+                number, before = divmod(newest % (1 << (_PASS_BITS + _NUMBER_BITS)), 1 << _PASS_BITS)
             name = reader % (1 << _PASS_BITS) or 1
-            number, before = divmod(newest, 1 << _PASS_BITS)
             if before != name:
                 number += before != 0
-                shared[-1] = number << _PASS_BITS | name
+                shared[-1] = (of << _NUMBER_BITS | number % (1 << _NUMBER_BITS)) << _PASS_BITS | name
             if number:
                 batches.go_to(*batches.start_of(batches.epoch + number))
         else:
             batches.next_epoch()
-        self._version = version
+        self._state = state
 
     def counting(self, data_loader: Iterable[Tensors]) -> Iterator[Tensors]:
         """Iterate over a ``DataLoader`` of this loader, and count its batches in this loader's state.
@@ -367,6 +381,10 @@ class CriticLoader(IterableDataset[Tensors]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._shared.share_memory_()  # type: ignore[no-untyped-call]
+
+
+def _checksum(words: Sequence[int]) -> int:
+    return zlib.crc32(np.array(words, np.uint64))
 
 
 class RowBatch(Sequence[Tensors]):

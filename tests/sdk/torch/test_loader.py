@@ -328,6 +328,41 @@ def test_each_uncounted_pass_is_the_next_epoch(
 
 
 @forks
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_move_while_workers_start_counts(
+    corpus: Corpus, epochs: list[list[list[int]]], *, persistent: bool
+) -> None:
+    loader = loader_of(corpus, fields=("row",))
+    through = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=persistent)
+    abandoned = iter(through)  # its workers read the position when they make a batch
+    loader.set_epoch(0)
+    assert rows_of(through) == epochs[0]
+    del abandoned
+
+
+@forks
+@pytest.mark.parametrize("word", [0, 1, 2, -1])
+def test_a_position_that_is_being_written_does_not_count(
+    corpus: Corpus, epochs: list[list[list[int]]], word: int
+) -> None:
+    """A worker sees one word of the new position, and the rest as it was; in the last word, a late pass."""
+    loader = loader_of(corpus, fields=("row",))
+    persistent = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
+    assert rows_of(persistent) == epochs[0]
+    before = loader._shared.clone()
+    loader.load_state_dict({**loader.state_dict(), "epoch": 1})
+    whole = loader._shared.clone()
+    assert before[-1] != 0 == whole[-1]
+    loader._shared[:] = before
+    loader._shared[word] = whole[word]
+    rows_of(persistent)
+    loader._shared[:] = whole
+    assert rows_of(persistent) == epochs[1]
+    loader._shared[-1] = before[-1]
+    assert rows_of(DataLoader(loader, batch_size=None, num_workers=1)) == epochs[1]
+
+
+@forks
 def test_workers_take_any_seed_and_epoch(corpus: Corpus) -> None:
     loader = loader_of(corpus, fields=("row",))
     through = DataLoader(loader, batch_size=None, num_workers=1, persistent_workers=True)
