@@ -43,6 +43,7 @@ from tape2048_recorder.ipc.protocol import (
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from random import Random
 
     from .life import Life
 
@@ -146,6 +147,49 @@ class Socket:
         return bool(self.received) or self.peer is None or not self.peer.open
 
 
+class Words:
+    """A worker's slot, on a processor that shows the words of another one late and in any order.
+
+    A message, a start and an end show all earlier words, as they do everywhere.
+    """
+
+    def __init__(self, slot: np.void, life: Life, random: Random) -> None:
+        self._slot = slot
+        self._life = life
+        self._random = random
+        self._unseen: dict[str, Any] = {}  # its words that the daemon does not see yet
+        self._read: dict[str, Any] = {}  # the daemon's words as it saw them last
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._unseen:
+            return self._unseen[name]
+        if name not in self._read or self._random.random() < 0.3:
+            self._read[name] = self._slot[name]
+        return self._read[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._read.pop(name, None)
+        self._unseen[name] = np.uint64(value)
+
+    def show_some(self) -> None:
+        """Show some of the words now, and the others a little later."""
+        for name in [name for name in self._unseen if self._random.random() < 0.5]:
+            self._slot[name] = self._unseen.pop(name)
+        if self._unseen:
+            self._life.later(self._random.choice((0.0, 0.01, 0.05)), self.show)
+
+    def show(self) -> None:
+        """Show all words."""
+        for name, value in self._unseen.items():
+            self._slot[name] = value
+        self._unseen.clear()
+
+    def synchronise(self) -> None:
+        """Show all words, and see all words of the daemon."""
+        self.show()
+        self._read.clear()
+
+
 class Process:
     """A worker, as ``subprocess.Popen`` starts it."""
 
@@ -163,7 +207,8 @@ class Process:
         self._waits = False  # for an answer
         self._random = life.random_of("worker", spec.index, life.starts)
         shared = mmap.mmap(spec.shared_fd, 0)
-        self.slot = np.frombuffer(shared, dtype=_SLOT)[spec.index]
+        slot = np.frombuffer(shared, dtype=_SLOT)[spec.index]
+        self.slot = Words(slot, life, life.random_of("words", spec.index, life.starts))
         self.writing: Block | None = None  # the block to be confirmed
         self.hung_at = math.inf
         self.hangs_writing = False
@@ -204,6 +249,7 @@ class Process:
     def on_data(self) -> None:
         """Take what the daemon has sent: from here on it has been said."""
         received = self.socket.received
+        self.slot.synchronise()
         while len(received) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(received)
             message = _decode(bytes(received[_LENGTH.size : _LENGTH.size + length]))
@@ -225,6 +271,7 @@ class Process:
     def _end(self, code: int) -> None:
         if self.code is None:
             self.code = code
+            self.slot.synchronise()
             self._steps.close()
             self._close_file()
             self.socket.owner = None
@@ -250,6 +297,7 @@ class Process:
                 self.life.later(wait_s, self._step)
         finally:
             system.as_worker = False
+            self.slot.show_some()
 
     def _point(self, *, writing: bool = True) -> Generator[float | None, None, None]:
         """A point at which it may misbehave, ``writing`` with a range of rows in its hands."""
@@ -283,6 +331,7 @@ class Process:
         self._points_left = self._random.randrange(6)
 
     def _send(self, *messages: FromWorker) -> None:
+        self.slot.synchronise()
         payloads = map(_encode, messages)
         self.socket.send(b"".join(_LENGTH.pack(len(each)) + each for each in payloads))
 
