@@ -23,10 +23,10 @@ PYTEST_ARGS =
 
 .DEFAULT_GOAL := help
 .PHONY: help record test lint types unit bench peers faults simulate fuzz soak systemd-test docs site words generate \
-  screenshots package clean
+  screenshots package aarch64 pythons clean
 
 help: ## Show this list.
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 record: $(VENV)/.installed ## Record SECONDS=30 of play, at most 1 GB, on two cores; before that, compile once (ARGS=).
 	@# A full 2-ply search: 4 MB/s per core instead of 16.
@@ -78,6 +78,12 @@ soak: $(VENV)/.installed-dev ## Record for MINUTES=30 and watch memory; and as l
 systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in a container (root, debootstrap).
 	$(BIN)/python -m tests.systemd
 
+aarch64: $(VENV)/.installed-dev ## Run a sample of the tests on an emulated aarch64 (root, debootstrap, qemu-user-static).
+	$(BIN)/python -m tests.platforms aarch64
+
+pythons: $(VENV)/.installed-dev ## Run the same sample on newer Pythons: those found here, else Debian's (root; ARGS="3.13").
+	$(BIN)/python -m tests.platforms pythons $(ARGS)
+
 docs: generate site ## Write what is made from the sources anew, and build the site: docs/_build/html.
 
 generate: $(VENV)/.installed-dev ## Write anew: tables and commands in docs/, sample files, systemd/, the picture of the packages.
@@ -106,7 +112,7 @@ package: $(BIN)/python ## Build sdist and wheel, install the wheel in an empty e
 	$(BIN)/python -m tests.package $(ARGS)
 
 clean: ## Remove the virtual environment and all caches; recordings stay.
-	rm -rf $(VENV) .peers build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .peers .platforms build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find recorder sdk tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The tests start a thousand processes: not each is to compile all sources.

@@ -9,12 +9,13 @@ import json
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .machine import Machine, build, missing
+from tests.systems import hold, lacking
+
+from .machine import NEEDED, Machine, build
 
 MAIN = "tape2048-recorder@main.service"
 ROOT = "/var/lib/tape2048/main/selfplay"
@@ -303,24 +304,11 @@ CHECKS: tuple[Callable[[Machine], str], ...] = (
 
 def check_all(rootfs: Path, only: str) -> int:
     checks = [check for check in CHECKS if only in check.__name__]
-    failed = 0
     with Machine(rootfs) as machine:
         print(f"booted: {machine.say('systemctl --version').splitlines()[0]}")
-        for check in checks:
-            begin = time.monotonic()
-            try:
-                said = check(machine)
-                word = "ok  "
-            except Exception:  # noqa: BLE001 - the other checks may hold
-                said, word = traceback.format_exc(), "FAIL"
-                failed += 1
-            print(
-                f"{word} {time.monotonic() - begin:5.1f} s  {check.__name__.replace('_', ' ')}: {said}",
-                flush=True,
-            )
+        failed = hold(checks, machine)
         if failed:
             print(machine.run("journalctl --no-pager -u 'tape2048-*' -n 60").stdout)
-    print(f"{len(checks) - failed} of {len(checks)} checks held")
     return 1 if failed else 0
 
 
@@ -329,8 +317,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="checks with this in their name, in a --rootfs of before")
     parser.add_argument("--rootfs", type=Path, help="where the system is kept; else made anew and removed")
     arguments = parser.parse_args()
-    if lacking := missing():
-        print(f"this needs {', '.join(lacking)}: apt-get install them, and run it as root")
+    if missing := lacking(NEEDED):
+        print(f"this needs {', '.join(missing)}: apt-get install them, and run it as root")
         return 2
     if arguments.rootfs is not None:
         build(arguments.rootfs)

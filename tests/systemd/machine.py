@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Callable
@@ -13,12 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+from tests.systems import CHECKOUT, TREES, debootstrap, install_wheels
+
 NEEDED = {"debootstrap": "debootstrap", "systemd-nspawn": "systemd-container", "nsenter": "util-linux"}
 
 RELEASE, PYTHON = "bookworm", "3.11"
-PACKAGES = "systemd,systemd-sysv,dbus,procps,python3"
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
+PACKAGES = ("systemd", "systemd-sysv", "dbus", "procps", "python3")
 
 SITE = "/opt/tape2048/site"
 SOURCE = "/opt/tape2048/src"
@@ -32,36 +30,18 @@ main()
 PATIENCE_S = 180.0
 
 
-def missing() -> list[str]:
-    """What this machine lacks: programs by their packages, or root."""
-    lacking = [package for program, package in NEEDED.items() if shutil.which(program) is None]
-    return lacking + ([] if os.geteuid() == 0 else ["root"])
-
-
 def build(rootfs: Path) -> None:
     """Make the system, unless it is there: Debian, our dependencies as wheels, the command."""
     if not (rootfs / "etc/debian_version").exists():
-        subprocess.run(
-            ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(rootfs)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        debootstrap(rootfs, RELEASE, PACKAGES)
     rootfs.chmod(0o755)  # a temporary directory is for root alone, and so its system would be
     site = rootfs / SITE.lstrip("/")
     if not site.exists():
         project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
         wanted = project["dependencies"] + project["optional-dependencies"]["metrics"]
-        platforms = [argument for name in PLATFORMS for argument in ("--platform", name)]
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-                *("--target", str(site), "--python-version", PYTHON, "--only-binary=:all:", *platforms),
-                *("--constraint", str(CHECKOUT / "constraints.txt"), *wanted),
-            ],
-            check=True,
-        )
+        install_wheels(site, wanted, PYTHON)
     (rootfs / SOURCE.lstrip("/")).mkdir(exist_ok=True)
-    paths = [SITE, *(f"{SOURCE}/{tree}" for tree in ("sdk", "recorder", "tools"))]
+    paths = [SITE, *(f"{SOURCE}/{tree}" for tree in TREES)]
     (rootfs / "usr/lib/python3/dist-packages/tape2048.pth").write_text("\n".join(paths) + "\n")
     program = rootfs / "opt/tape2048/bin/tape2048"
     program.parent.mkdir(exist_ok=True)

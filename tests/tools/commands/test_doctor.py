@@ -38,6 +38,7 @@ class Told(Machine):
         well = {
             "filesystem": ("ext4", {"rw"}), "statvfs": Space(), "memory_mb": 64_000.0, "tasks_max": None,
             "cores": 8, "cpu_features": {"avx2", "bmi2", "popcnt"}, "clock_is_synchronised": True,
+            "platform": ("Linux", "x86_64", (3, 11)),
         }  # fmt: skip
         for name, answer in {**well, **answers}.items():
             raises = isinstance(answer, Exception)
@@ -86,6 +87,10 @@ ANSWERS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "odd stop": ({"env": {"TAPE2048_STOP_TIMEOUT_S": "soon"}}, "stop timeout", "warn", "'soon'"),
     "no clock": ({"clock_is_synchronised": False}, "clock", "warn", "not synchronised"),
     "few cores": ({"cores": 1}, "cores", "warn", "1 for 2 workers"),
+    "aarch64": ({"platform": ("Linux", "aarch64", (3, 11))}, "platform", "warn", "emulated"),
+    "riscv64": ({"platform": ("Linux", "riscv64", (3, 11))}, "platform", "warn", "riscv64 (tried: nothing)"),
+    "macOS": ({"platform": ("Darwin", "arm64", (3, 13))}, "platform", "fail", "Darwin arm64"),
+    "new Python": ({"platform": ("Linux", "x86_64", (3, 99))}, "platform", "warn", "3.99 (tried: nothing)"),
     "old processor": ({"cpu_features": {"popcnt"}}, "processor", "warn", "without avx2, bmi2"),
     "no numba": ({"versions": {"numba": None}}, "numba and NumPy", "fail", "numba missing"),
     "old numba": ({"versions": {"numba": "0.57.1"}}, "numba and NumPy", "fail", "0.57.1"),

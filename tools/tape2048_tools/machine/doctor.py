@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import resource
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -79,6 +80,11 @@ _AFTER_DRAIN_S = 15.0
 #: Largest difference of the file system's clock to the machine's.
 CLOCK_SKEW_MAX_S = 5.0
 
+#: The tests that were run, by system and processor, and by version of Python. The samples are those of
+#: `make aarch64` and `make pythons`.
+_TRIED_ON = {("Linux", "x86_64"): "all tests", ("Linux", "aarch64"): "a sample of the tests, emulated"}
+_TRIED_WITH = {(3, 11): "all tests", **dict.fromkeys([(3, 12), (3, 13), (3, 14)], "a sample of the tests")}
+
 _VERSIONS_MIN = {"numba": (0, 59), "numpy": (1, 24), "llvmlite": (0,)}
 _TEMPORARY = ".tape2048-doctor-"
 _TIME_UNADJUSTED = 5  # TIME_ERROR of adjtimex: nothing synchronises the clock
@@ -90,6 +96,10 @@ class Machine:
     def __init__(self, env: Mapping[str, str] | None = None, proc: Path = Path("/proc")) -> None:
         self.env = os.environ if env is None else env
         self.proc = proc
+
+    def platform(self) -> tuple[str, str, tuple[int, int]]:
+        """Return the names of the system and of the processor, and the version of Python."""
+        return platform.system(), platform.machine(), sys.version_info[:2]
 
     def filesystem(self, path: Path) -> tuple[str, set[str]]:
         """Return the kind of file system at an existing path, and its mount options."""
@@ -376,12 +386,26 @@ def _compiler(_: RecorderConfig, machine: Machine) -> Result:
         return "fail", f"{text}: {error}", "pip install --upgrade tape2048"
     if getattr(numba.config, "DISABLE_JIT", 0):
         return "fail", f"{text}, with $NUMBA_DISABLE_JIT", "unset NUMBA_DISABLE_JIT"
-    return "ok", f"{text}, Python {platform.python_version()}"
+    return "ok", text
+
+
+def _platform(_: RecorderConfig, machine: Machine) -> Result:
+    system, processor, version = machine.platform()
+    on, python = _TRIED_ON.get((system, processor)), _TRIED_WITH.get(version)
+    found = (
+        f"{system} {processor} (tried: {on or 'nothing'}), "
+        f"Python {version[0]}.{version[1]} (tried: {python or 'nothing'})"
+    )
+    if system != "Linux":
+        return "fail", found, "record on Linux; loaders and critics use nothing that only Linux has"
+    if on != "all tests" or python is None:
+        return "warn", found, "record some games, and play them again first: tape2048 validate PATH --replay"
+    return "ok", found
 
 
 def _processor(_: RecorderConfig, machine: Machine) -> Result:
-    if (kind := platform.machine()) != "x86_64":
-        return "ok", kind
+    if machine.platform()[1] != "x86_64":
+        return None
     features = machine.cpu_features()
     if missing := [name for name in ("avx2", "bmi2", "popcnt") if name not in features]:
         hint = "players run slower than the documented figures; pass the host's CPU through"
@@ -416,6 +440,7 @@ def _torch(_: RecorderConfig, machine: Machine) -> Result:
 
 #: A mapping of names to checks, in the order of the report.
 CHECKS: dict[str, CheckFunction] = {
+    "platform": _platform,
     "out_dir": _out_dir,
     "file system": _file_system,
     "free space": _free_space,
