@@ -17,7 +17,7 @@ from tests.systems import hold, lacking
 
 from tape2048.base.text import counted
 
-from .environment import DEBIAN, PLATFORMS, RELEASES, Environment, emulator_of, interpreter_of, run
+from .environment import COMMAND_S, DEBIAN, PLATFORMS, RELEASES, Environment, emulator_of, interpreter_of, run
 
 #: The versions that are supported, besides the oldest, which the suite runs on.
 PYTHONS = ("3.12", "3.13", "3.14")
@@ -72,7 +72,7 @@ def record_here() -> None:
 
 
 def runs_the_sample(environment: Environment) -> str:
-    options = ["-q", "-p", "no:cacheprovider", "-m", "not slow", "-o", "timeout=1800"]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "not slow", "-o", f"timeout={COMMAND_S:.0f}"]
     return environment.run("-m", "pytest", *options, *SAMPLE).splitlines()[-1]
 
 

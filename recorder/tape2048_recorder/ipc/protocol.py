@@ -25,9 +25,9 @@ by descriptor. Each word has one writer, and no process waits on a word. A proce
 leaves nothing locked. The kernel frees the memory with the last process that maps it, so nothing stays in
 ``/dev/shm``.
 
-Processors other than x86 show the words of another process in any order. Therefore no word says that something
-else is ready: a block, a message or the weights are sent, or were confirmed, through the socket. A word has 8
-aligned bytes, of which no processor shows a half.
+Some processors show the words of another process in any order. Therefore no word says that other data is
+ready: data comes through the socket, or was confirmed there. A word has 8 aligned bytes, which no processor
+shows by halves.
 """
 
 from __future__ import annotations
