@@ -15,7 +15,7 @@ from tests.systems import CHECKOUT, TREES, debootstrap, install_wheels
 PLATFORMS = CHECKOUT / ".platforms"
 
 #: What the sample needs besides the project's dependencies.
-TEST_PACKAGES = ("pytest", "pytest-timeout", "hypothesis", "sybil", "psutil", "tomlkit")
+TEST_PACKAGES = ("pytest", "pytest-timeout", "hypothesis", "sybil", "scipy")
 
 #: Longest command: a busy machine takes ten times as long as a quiet one.
 COMMAND_S = 3 * 3600.0

@@ -55,9 +55,9 @@ def test_console_examples_parse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_make_targets_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {line.split()[1] for line in CONSOLE_LINES if line.startswith("make ")}
-    named |= set(re.findall(r"`make ([a-z-]+)", TEXT))
+    named |= set(re.findall(r"`make ([a-z0-9-]+)", TEXT))
     assert named <= targets
     assert {"record", "test"} <= named
 
