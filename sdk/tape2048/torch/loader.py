@@ -384,7 +384,7 @@ class CriticLoader(IterableDataset[Tensors]):
 
 
 def _checksum(words: Sequence[int]) -> int:
-    return zlib.crc32(np.array(words, np.uint64))
+    return zlib.crc32(np.array(words, np.uint64).tobytes())
 
 
 class RowBatch(Sequence[Tensors]):
