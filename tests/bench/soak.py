@@ -2,19 +2,23 @@
 
 ::
 
-    python -m tests.bench.soak --minutes 60 [--every-s 10 20] [--workers 2] [--seed 1] [--storage tape]
+    python -m tests.bench.soak --minutes 60 [--every-s 3 8] [--workers 2] [--seed 1] [--storage rows]
 
-Each 10 to 20 s one process is killed: a worker by SIGKILL; a worker by the kernel, for lack of memory in the
+Each 3 to 8 s one process is killed: a worker by SIGKILL; a worker by the kernel, for lack of memory in the
 recorder's control group (root, and a memory controller that may be written); the daemon; or the daemon
-twice, the second time while the next start recovers what the first death left. After each death of the
-daemon: what its journals and sessions held is published once, by the next start; every session passes
-``validate`` (and is removed then, by the functions of ``tape2048 prune``); no game comes twice.
+twice, the second time while the next start recovers what the first death left. In the second half of the
+time, workers alone are killed, so that one daemon lives through it.
+
+After each death of the daemon: what its journals and sessions held is published once, by the next start;
+every session passes ``validate`` (and is removed then, by the functions of ``tape2048 prune``), which checks
+each move of a tape; no game comes twice. The ids of a life have no gap but for the games that died with a
+process; after the orderly end, the recorder's own file names the missing ones.
 
 The steps that were played are read from the memory that daemon and workers share, after their death, so they
 are exact but for the slice of 50 ms that a worker was killed in. Those that are not published may be no more
-than what each worker that died could hold: a full buffer and its game in play. Resident memory, descriptors
-and shared memory may not grow from the middle third of the run to the last. The exit code is 1 where any of
-that does not hold.
+than what each worker that died could hold: a full buffer and its game in play. Resident memory and
+descriptors of the last daemon and its workers may not grow from the middle third of its life to the last, and
+nothing may be left in shared memory. The exit code is 1 where any of that does not hold.
 """
 
 import argparse
@@ -29,10 +33,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.locks import RemovalLock
 from tape2048.session.session import Session, sessions
+from tape2048_recorder.daemon.instance import IDS_AHEAD, Instance
 from tape2048_recorder.ipc.protocol import Shared
 
 from ..recorder.checks import confirmed_now, partials, snapshot
@@ -59,8 +66,12 @@ GAME_STEPS_MAX = 60_000
 #: Steps that die with a worker, at most: a full buffer of finished games, and the game in play.
 HELD_MAX = SETTINGS["block_rows"] * SETTINGS["sample_rate"] + GAME_STEPS_MAX
 
+#: Games that a process holds when it dies, at most: 1.25 blocks of games of 1,000 steps, and a full buffer.
+HELD_GAMES_MAX = 92
+
 #: What is killed, a worker as often as the three others together.
 VICTIMS = ("worker", "worker", "worker", "memory", "daemon", "recovery")
+OF_WORKERS = ("worker", "memory")
 
 GROWTH_MAX_MB = 12.0
 DESCRIPTORS_MORE_MAX = 6
@@ -85,6 +96,7 @@ class Tally:
         self.kills: Counter[str] = Counter()
         self.workers_lost = 0
         self.sessions = 0
+        self.lives = 0
         self.samples: list[Sample] = []
         self.problems: list[str] = []
 
@@ -127,10 +139,12 @@ class Life:
         self._shared: Shared | None = None
 
     def wait_until_it_plays(self) -> None:
-        """Wait for a worker that plays, and for all that are to come."""
+        """Wait for all workers, and for a move of one (a recorder whose workers never record gives up)."""
+        before = self.played
         self.recorder.wait_for_status(lambda status: status["workers_ready"] > 0)
         wait_until(lambda: len(self.recorder.workers) == self._workers)
         self._hold_shared()
+        wait_until(lambda: self.played > before)
 
     def _hold_shared(self) -> None:
         for path in Path(f"/proc/{self.recorder.pid}/fd").iterdir():
@@ -153,9 +167,12 @@ class Life:
         tally.workers_lost += self._workers if self.played else 0
         self.end(tally)
 
-    def run_out_of_memory(self, group: MemoryGroup) -> int:
-        """Have the kernel kill for lack of memory; returns how many workers it took, 0 for the daemon."""
+    def lose_workers(self, victim: str, group: MemoryGroup | None, draw: random.Random) -> int:
+        """Kill a worker, or let memory run out; returns how many workers died, 0 where the daemon did."""
         before = set(self.recorder.workers)
+        if victim == "worker":
+            kill(draw.choice(sorted(before)))
+            return 1
         group.exhaust()
         wait_until(lambda: before - set(self.recorder.workers))
         time.sleep(0.1)  # a daemon takes its workers with it
@@ -200,8 +217,10 @@ def soak(
     draw = random.Random(seed)
     first = list(victims)
     kinds = [victim for victim in VICTIMS if victim != "memory" or group is not None]
+    late = [victim for victim in kinds if victim in OF_WORKERS]
     tally = Tally(root)
-    end = time.monotonic() + seconds
+    half = time.monotonic() + seconds / 2
+    end = half + seconds / 2
     settings = {**SETTINGS, **(ON_TAPE if storage == "tape" else {}), "workers": workers, "seed": seed}
     with Recorders(root) as recorders:
         life = Life(recorders, group, settings)
@@ -210,23 +229,20 @@ def soak(
             time.sleep(draw.uniform(*every_s))
             if (sample := look(life.recorder)) is not None:
                 tally.samples.append(sample)
-            victim = first.pop(0) if first else draw.choice(kinds)
+            victim = first.pop(0) if first else draw.choice(kinds if time.monotonic() < half else late)
             show(f"{victim}: {life.played:,} steps in this life, {tally.steps:,} collected")
             tally.kills[victim] += 1
-            if victim == "worker":
-                kill(draw.choice(life.recorder.workers))
-                tally.workers_lost += 1
+            if victim in OF_WORKERS and (lost := life.lose_workers(victim, group, draw)):
+                tally.workers_lost += lost
+                tally.collect()
                 continue
-            if victim == "memory":
-                if gone := life.run_out_of_memory(group):
-                    tally.workers_lost += gone
-                    continue
-                tally.kills["... that took the daemon"] += 1
+            tally.kills["... that took the daemon"] += victim in OF_WORKERS
             life.kill(tally)
             if victim == "recovery":
                 kill_while_it_recovers(root, Life(recorders, group, settings), draw, tally)
             expected = confirmed_now(root)
             life = Life(recorders, group, settings)
+            tally.samples.clear()
             life.wait_until_it_plays()
             tally.collect()
             lost = set(expected) - tally.ids
@@ -241,6 +257,7 @@ def soak(
     missing = tally.played - tally.steps
     tally.check(missing >= 0, f"{-missing:,} steps are published that nobody played")
     tally.check(missing <= tally.at_risk, f"{missing:,} steps are missing; the bound is {tally.at_risk:,}")
+    check_ids(tally, root, seed, workers)
     check_growth(tally)
     return tally
 
@@ -256,8 +273,23 @@ def kill_while_it_recovers(root: Path, life: Life, draw: random.Random, tally: T
     tally.kills["... before it was through"] += any(path.exists() for path in left)
 
 
+def check_ids(tally: Tally, root: Path, seed: int, workers: int) -> None:
+    """Look for gaps in the ids of each life; a life starts far behind the ids of a life that was killed."""
+    ids = np.sort(np.fromiter(tally.ids, np.int64, len(tally.ids)))
+    lives = np.split(ids, np.flatnonzero(np.diff(ids) > IDS_AHEAD // 2) + 1)
+    tally.lives = len(lives)
+    for life in lives[:-1]:
+        missing = life[-1] - life[0] + 1 - len(life)
+        tally.check(missing <= workers * HELD_GAMES_MAX, f"{missing} games are missing from {life[0]} on")
+    with contextlib.closing(Instance(root, "default")) as instance:
+        state = instance.load_state(seed)
+    free = {number for first, end in state.free for number in range(first, end)}
+    due = set(range(int(lives[-1][0]), state.next_id)) - free
+    tally.check(due == set(lives[-1].tolist()), f"of the last life's games, {due ^ set(lives[-1].tolist())}")
+
+
 def check_growth(tally: Tally) -> None:
-    """Compare the last third of the samples with the one before it."""
+    """Compare the last third of the last daemon's samples with the one before it."""
     third = len(tally.samples) // 3
     if third < 2:
         return
@@ -275,10 +307,10 @@ def main() -> int:
     """Soak, print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--every-s", type=float, nargs=2, default=(10.0, 20.0))
+    parser.add_argument("--every-s", type=float, nargs=2, default=(3.0, 8.0))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--storage", choices=("rows", "tape"), default="rows")
+    parser.add_argument("--storage", choices=("rows", "tape"), default="tape")
     args = parser.parse_args()
 
     def show(line: str) -> None:
@@ -300,9 +332,9 @@ def main() -> int:
     tally.check(not more, f"left in /dev/shm: {sorted(more)}")
     missing = tally.played - tally.steps
     show(
-        f"kills: {dict(tally.kills)}; {tally.sessions} sessions, {len(tally.ids):,} games, "
-        f"{tally.steps:,} steps published of {tally.played:,} played, {missing:,} missing "
-        f"(bound {tally.at_risk:,}); {len(tally.problems)} problems"
+        f"kills: {dict(tally.kills)}; {tally.lives} lives, {tally.sessions} sessions, "
+        f"{len(tally.ids):,} games, {tally.steps:,} steps published of {tally.played:,} played, "
+        f"{missing:,} missing (bound {tally.at_risk:,}); {len(tally.problems)} problems"
     )
     return 1 if tally.problems else 0
 
