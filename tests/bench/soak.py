@@ -29,7 +29,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.locks import RemovalLock
 from tape2048.session.session import Session, sessions
-from tape2048_recorder.daemon.instance import IDS_AHEAD, Instance
+from tape2048_recorder.daemon.instance import IDS_AHEAD, GameState, Instance
 from tape2048_recorder.ipc.protocol import Shared
 
 from ..recorder.checks import confirmed_now, partials, snapshot
@@ -96,7 +96,6 @@ class Tally:
         self.kills: Counter[str] = Counter()
         self.workers_lost = 0
         self.sessions = 0
-        self.lives = 0
         self.samples: list[Sample] = []
         self.problems: list[str] = []
 
@@ -257,7 +256,8 @@ def soak(
     missing = tally.played - tally.steps
     tally.check(missing >= 0, f"{-missing:,} steps are published that nobody played")
     tally.check(missing <= tally.at_risk, f"{missing:,} steps are missing; the bound is {tally.at_risk:,}")
-    check_ids(tally, root, seed, workers)
+    with contextlib.closing(Instance(root, "default")) as instance:
+        tally.problems += unexplained(tally.ids, instance.load_state(seed), workers * HELD_GAMES_MAX)
     check_growth(tally)
     return tally
 
@@ -273,19 +273,25 @@ def kill_while_it_recovers(root: Path, life: Life, draw: random.Random, tally: T
     tally.kills["... before it was through"] += any(path.exists() for path in left)
 
 
-def check_ids(tally: Tally, root: Path, seed: int, workers: int) -> None:
-    """Look for gaps in the ids of each life; a life starts far behind the ids of a life that was killed."""
-    ids = np.sort(np.fromiter(tally.ids, np.int64, len(tally.ids)))
-    lives = np.split(ids, np.flatnonzero(np.diff(ids) > IDS_AHEAD // 2) + 1)
-    tally.lives = len(lives)
-    for life in lives[:-1]:
-        missing = life[-1] - life[0] + 1 - len(life)
-        tally.check(missing <= workers * HELD_GAMES_MAX, f"{missing} games are missing from {life[0]} on")
-    with contextlib.closing(Instance(root, "default")) as instance:
-        state = instance.load_state(seed)
-    free = {number for first, end in state.free for number in range(first, end)}
-    due = set(range(int(lives[-1][0]), state.next_id)) - free
-    tally.check(due == set(lives[-1].tolist()), f"of the last life's games, {due ^ set(lives[-1].tolist())}")
+def unexplained(ids: Collection[int], state: GameState, held_max: int) -> Iterator[str]:
+    """Yield what is wrong with the ids of a seed's games, of which the last recorder ended in order.
+
+    A killed recorder's games have gaps where games died with it, at most ``held_max``; the ids of the next
+    recorder start far behind. ``state`` is the progress that the last one saved.
+    """
+    if not ids:
+        return
+    found = np.sort(np.fromiter(ids, np.int64, len(ids)))
+    lives = np.split(found, np.flatnonzero(np.diff(found) > IDS_AHEAD // 2) + 1)
+    has_last = state.next_id - found[-1] <= IDS_AHEAD // 2  # else it has published nothing
+    for life in lives[:-1] if has_last else lives:
+        if (missing := life[-1] - life[0] + 1 - len(life)) > held_max:
+            yield f"{missing} games are missing from {life[0]} on"
+    if has_last:
+        free = {number for first, end in state.free for number in range(first, end)}
+        due = set(range(int(lives[-1][0]), state.next_id)) - free
+        if differ := due ^ set(lives[-1].tolist()):
+            yield f"of the last recorder's games, {sorted(differ)[:9]} are missing or too many"
 
 
 def check_growth(tally: Tally) -> None:
@@ -332,9 +338,9 @@ def main() -> int:
     tally.check(not more, f"left in /dev/shm: {sorted(more)}")
     missing = tally.played - tally.steps
     show(
-        f"kills: {dict(tally.kills)}; {tally.lives} lives, {tally.sessions} sessions, "
-        f"{len(tally.ids):,} games, {tally.steps:,} steps published of {tally.played:,} played, "
-        f"{missing:,} missing (bound {tally.at_risk:,}); {len(tally.problems)} problems"
+        f"kills: {dict(tally.kills)}; {tally.sessions} sessions, {len(tally.ids):,} games, "
+        f"{tally.steps:,} steps published of {tally.played:,} played, {missing:,} missing "
+        f"(bound {tally.at_risk:,}); {len(tally.problems)} problems"
     )
     return 1 if tally.problems else 0
 

@@ -188,7 +188,12 @@ def assert_holds(
 
 def confirmed_now(root: Path) -> dict[int, tuple[int, ...]]:
     """What stands in the journals and sessions of a recorder that was just killed."""
-    found = {run.outcome[0]: run.outcome for run in published_runs(root)}
+    return {run.outcome[0]: run.outcome for run in published_runs(root)} | confirmed_in_journals(root)
+
+
+def confirmed_in_journals(root: Path) -> dict[int, tuple[int, ...]]:
+    """What stands in the journals of a recorder that was just killed."""
+    found = {}
     for partial in partials(root):
         stage = stage_of(partial)
         if not (stage / "session").is_dir() or not (stage / JOURNAL).exists():

@@ -3,23 +3,26 @@
 Moto honours conditions of writes; rclone ignores them, and keeps files in a directory.
 """
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 from urllib.request import Request, urlopen
 
 import pytest
 
 from tape2048.io.durable import Draft, write_file
 from tape2048.io.objects import Store
-from tape2048.session.remote import download, read_manifest
+from tape2048.session.remote import SessionCache, download, read_manifest
 
 KINDS = ("directory", "moto", "rclone")
 CREDENTIALS = {
@@ -109,3 +112,41 @@ def fetch_session(store: Store, name: str, root: Path) -> Path:
             write_file(draft.path / "manifest.json", text)
             draft.publish()
     return target
+
+
+def size_of(directory: Path) -> int:
+    """The bytes of all files below, as files are renamed and removed meanwhile; each counts once."""
+    found = {}
+    for parent, _, files in os.walk(directory):
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):
+                status = Path(parent, name).lstat()
+                found[status.st_ino] = status.st_size
+    return sum(found.values())
+
+
+class Watch:
+    """Looks at the size of a cache all the time, or each so many seconds.
+
+    No process makes room during a look: the looks are true sums, however long one takes.
+    """
+
+    def __init__(self, cache: Path, interval_s: float = 0.002) -> None:
+        self.most = 0
+        self._cache = SessionCache(cache, None)
+        self._interval_s = interval_s
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._ends.wait(self._interval_s):
+            with self._cache._changing():
+                self.most = max(self.most, size_of(self._cache.directory))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()

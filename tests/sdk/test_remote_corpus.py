@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import json
 import multiprocessing
-import os
 import pickle
 import shutil
 import signal
@@ -15,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +50,7 @@ from tape2048.session.remote_session import RemoteSession
 
 from ..bench.remote_sessions import fill_store
 from .row_source_contract import Sample, boards_of, check_contract
-from .stores import KINDS, store_url
+from .stores import KINDS, Watch, size_of, store_url
 from .tapes import games_on_tape
 from .test_tape_corpus import write
 
@@ -98,18 +97,6 @@ def place(local: Path, tmp_path: Path) -> str:
 def kilobytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds of caches count in kB, for the small sessions of tests."""
     monkeypatch.setattr(caches, "MEGABYTE", 1000)
-
-
-def size_of(directory: Path) -> int:
-    """The bytes of all files below, as files are removed meanwhile."""
-    total = 0
-    for parent, _, files in os.walk(directory):
-        for name in files:
-            try:
-                total += Path(parent, name).lstat().st_size
-            except FileNotFoundError:
-                continue
-    return total
 
 
 def sizes(local: Path) -> list[int]:
@@ -178,6 +165,21 @@ def test_batches_are_those_of_a_local_corpus(
         assert len(a) == len(b)
         for _ in range(2):  # epochs
             assert digest(a) == digest(b)
+
+
+def test_sessions_have_the_order_of_a_directory(local: Path, tmp_path: Path) -> None:
+    """Also those that a recorder published within a second, whose names have a number."""
+    names = [f"{NAMES[0]}{more}" for more in ("-10", "", "-2")]
+    for name, source in zip(names, NAMES, strict=False):
+        shutil.copytree(local / source, tmp_path / "local" / name)
+    (tmp_path / "store").mkdir()
+    store = open_store(str(tmp_path / "store"))
+    put_all(store, tmp_path / "local")
+    mine = Corpus.open(tmp_path / "local")
+    there = Corpus.open(store.url, cache=tmp_path / "cache")
+    assert there.identity == mine.identity
+    assert digest(there.batches(64, seed=1)) == digest(mine.batches(64, seed=1))
+    assert [name.split(".")[0] for name in list_sessions(store)] == [session.name for session in mine.sessions]
 
 
 def test_only_sessions_with_selected_runs_are_fetched(url: str, tmp_path: Path) -> None:
@@ -306,26 +308,23 @@ def test_a_windowed_epoch_fetches_sessions_once(
     assert len(fetched) <= len(NAMES) + 4, "a window's edge may lie within a session"
 
 
-class Watch:
-    """Looks at the size of a directory all the time."""
+def test_run_tables_stay_within_the_bound(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kilobytes: None
+) -> None:
+    """Also while they are fetched: each takes its part of the room that was made for all."""
+    Corpus.open(place, cache=tmp_path / "whole")
+    bound = size_of(tmp_path / "whole") // 1000 + 1
+    cache, original, seen = tmp_path / "cache", DirectoryStore.chunks, list[int]()
 
-    def __init__(self, directory: Path) -> None:
-        self.most = 0
-        self._directory = directory
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+    def looking(self: DirectoryStore, key: str) -> Iterator[bytes]:
+        yield from original(self, key)
+        if key.endswith("metadata.db"):
+            seen.append(size_of(cache))
 
-    def _run(self) -> None:
-        while not self._ends.wait(0.002):
-            self.most = max(self.most, size_of(self._directory))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
+    monkeypatch.setattr(DirectoryStore, "chunks", looking)
+    Corpus.open(place, cache=cache, cache_max_mb=bound)
+    assert len(seen) == len(NAMES)
+    assert max(seen) <= bound * 1000
 
 
 def test_the_cache_drops_the_least_recently_used(

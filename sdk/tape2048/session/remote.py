@@ -142,19 +142,22 @@ def put_session(store: Store, session: Path, label: str) -> str:
 
 
 def list_sessions(store: Store) -> list[str]:
-    """List the whole sessions of a store, sorted, without removed sessions. Errors: StoreError."""
-    return sorted(list_files(store))
+    """List the whole sessions of a store, without removed sessions. Errors: StoreError.
+
+    They are sorted as in a directory, by the session's name, then by label and digest.
+    """
+    return list(list_files(store))
 
 
 def list_files(store: Store) -> dict[str, dict[str, int]]:
     """List the sessions as :func:`list_sessions`, each with the names and sizes of its files."""
     removed = store.names(_REMOVED)
-    found: dict[str, dict[str, int]] = {}
+    found: dict[RemoteName, dict[str, int]] = {}
     for path, size in store.names(SESSIONS).items():
         name, _, file = path.partition("/")
-        if RemoteName.parse(name) and f"{name}.json" not in removed:
-            found.setdefault(name, {})[file] = size
-    return {name: files for name, files in found.items() if MANIFEST in files}
+        if (parsed := RemoteName.parse(name)) and f"{name}.json" not in removed:
+            found.setdefault(parsed, {})[file] = size
+    return {str(name): found[name] for name in sorted(found) if MANIFEST in found[name]}
 
 
 def download(
@@ -374,13 +377,15 @@ class SessionCache:
             size = manifest.files[METADATA_DB].bytes + len(text)
             with contextlib.ExitStack() as stack:
                 tell = took or stack.enter_context(self.room(size, f"the run table of {name}"))
+                with self._changing(), open_fd(draft.path / METADATA_DB, os.O_WRONLY | os.O_CREAT) as fd:
+                    os.ftruncate(fd, size - len(text))
+                    (draft.path / MANIFEST).write_bytes(text)
+                    tell(size)  # the draft has the room now
                 download(store, name, manifest, draft.path, [METADATA_DB])
                 metadata = read_metadata(draft.path / METADATA_DB)
-                (draft.path / MANIFEST).write_bytes(text)
                 if target.exists():
                     _discard(target)
                 draft.publish(durable=False)  # each reader compares it with its checksum
-                tell(size)
             return manifest, metadata
 
         return self._found(target, find, fetch)

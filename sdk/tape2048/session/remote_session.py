@@ -84,7 +84,7 @@ class RemoteSessions:
             raise EmptyCorpusError(
                 "no session here", path=self._url, hint="a store has its sessions below sessions/"
             )
-        names = sorted(listed)
+        names = list(listed)
         missing = [listed[name] for name in names if not self.cache.has_table(name)]
         size = sum(files.get(file, 0) for files in missing for file in (MANIFEST, METADATA_DB))
         with self.cache.room(size, f"the run tables of {counted(len(missing), 'session')}") as took:

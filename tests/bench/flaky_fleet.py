@@ -1,0 +1,345 @@
+"""A fleet whose nodes reach their S3 server through a network that drops, delays and cuts.
+
+::
+
+    python -m tests.bench.flaky_fleet [--minutes 60] [--nodes 2] [--seed 1] [--kind moto]
+
+A proxy stands before the server. It refuses connections, leaves them unanswered, delays them, and cuts them
+in the middle of a request or of an answer; every minute or so, nobody gets through for some seconds. Every 20
+to 40 s, an agent or a recorder is killed (SIGKILL); an agent that ended is started again, as a process
+manager does. At the end the faults stop, the fleet drains, and each session is fetched from the server.
+
+The exit code is 1 unless every game is there once and legal, with its id in the lease of its node; every game
+that a killed recorder's journal had is among them; and no id is missing but those of games that died with a
+recorder. The kinds of servers are those of ``tests.sdk.stores``.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from tape2048.errors import TapeError
+from tape2048.io.objects import Store, open_store
+from tape2048.maintenance.validation import validate_session
+from tape2048.session.remote import RemoteName, list_sessions
+from tape2048.session.session import Session
+from tape2048_recorder.daemon.instance import Instance
+from tape2048_recorder.fleet.plan import create_fleet
+from tape2048_recorder.fleet.spool import read_member
+from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
+from tape2048_recorder.status.report import read_snapshot
+
+from ..recorder.checks import confirmed_in_journals
+from ..recorder.processes import PATIENCE_S, environment, kill, wait_until
+from ..sdk.stores import fetch_session, s3_environment, s3_server
+from .soak import HELD_GAMES_MAX, unexplained
+
+SEED = 7
+PINNED: dict[str, Any] = {
+    "player": "expectimax", "seed": SEED, "storage": "tape", "rotate_steps": 100_000,
+}  # fmt: skip
+NODE = ["--workers", "1", "--min-free-mb", "0", "--flush-s", "1", "--block-rows", "40960"]
+
+#: What becomes of a connection, by its share.
+FATES = {"passed": 0.80, "refused": 0.08, "late": 0.08, "unanswered": 0.04}
+#: Bytes of a connection until it is cut, on average; a session has a hundred thousand.
+BYTES_MEAN = 400_000
+LATE_S, UNANSWERED_S = (0.1, 3.0), 15.0
+#: Times between two outages, and how long one takes.
+OUTAGE_EVERY_S, OUTAGE_S = (30.0, 90.0), (2.0, 15.0)
+KILL_EVERY_S = (20.0, 40.0)
+
+
+class FlakyProxy:
+    """Forwards connections to a server, or not; in a thread of its own. A context manager.
+
+    Attributes:
+        port: where it listens.
+        calm: whether it forwards everything.
+        seen: connections by what became of them, and outages.
+    """
+
+    def __init__(self, target: str, seed: int) -> None:
+        self._target = urlsplit(target)
+        self._draw = random.Random(seed)
+        self._down = False
+        self.calm = False
+        self.port = 0
+        self.seen: Counter[str] = Counter()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run)
+        self._ready = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._end = asyncio.Event()
+        server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        outages = asyncio.create_task(self._outages())
+        await self._end.wait()
+        server.close()
+        outages.cancel()
+        mine = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not mine]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _outages(self) -> None:
+        while True:
+            await asyncio.sleep(self._draw.uniform(*OUTAGE_EVERY_S))
+            self.seen["outage"] += not self.calm
+            self._down = True
+            await asyncio.sleep(self._draw.uniform(*OUTAGE_S))
+            self._down = False
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fate = self._draw.choices([*FATES], [*FATES.values()])[0]
+        fate = "passed" if self.calm else "refused" if self._down else fate
+        left = [self._draw.expovariate(1 / BYTES_MEAN)]
+        ends = [writer]
+        try:
+            if fate == "late":
+                await asyncio.sleep(self._draw.uniform(*LATE_S))
+            elif fate == "unanswered":
+                await asyncio.sleep(UNANSWERED_S)
+            if fate in {"passed", "late"}:
+                upstream, server = await asyncio.open_connection(self._target.hostname, self._target.port)
+                ends.append(server)
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self._pipe(reader, server, left))
+                    both.create_task(self._pipe(upstream, writer, left))
+        except* OSError:
+            fate = "cut" if left[0] <= 0 else fate
+        finally:
+            self.seen[fate] += 1
+            for end in ends:
+                end.transport.abort()
+
+    async def _pipe(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: list[float]
+    ) -> None:
+        while data := await reader.read(16_384):
+            left[0] -= len(data)
+            if not self.calm and (left[0] <= 0 or self._down):
+                writer.write(data[: len(data) // 2])
+                raise ConnectionResetError
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+
+
+class Node:
+    """An agent on a spool, started again whenever it ends with an error."""
+
+    def __init__(self, url: str, spool: Path) -> None:
+        self.spool = spool
+        self._command = [sys.executable, "-m", "tape2048_tools.cli", "fleet", "join", url]
+        self._command += ["--spool", str(spool), *NODE]
+        self.failed_starts = 0
+        self._start()
+
+    def _start(self) -> None:
+        log = self.spool.with_suffix(".log")
+        self._log_before = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
+            self.agent = subprocess.Popen(
+                self._command, stdout=output, stderr=output, env=environment(**os.environ)
+            )
+
+    @property
+    def said(self) -> str:
+        """What the present agent has written."""
+        return self.spool.with_suffix(".log").read_bytes()[self._log_before :].decode(errors="replace")
+
+    @property
+    def has_recorder(self) -> bool:
+        """Whether the present agent has got as far as a recorder."""
+        return "recorder (pid" in self.said
+
+    def tend(self) -> str | None:
+        """Start an agent again that has ended; return what it said if it had a recorder."""
+        if (code := self.agent.poll()) is None or code == 0:
+            return None
+        said, had_recorder = self.said, self.has_recorder
+        self.failed_starts += not had_recorder
+        self._start()
+        return said if had_recorder and code != -signal.SIGKILL else None
+
+    def kill_recorder(self) -> set[int]:
+        """Kill the recorder; return the ids of the games that its journals have."""
+        with contextlib.suppress(TapeError):  # it has none yet
+            process = read_snapshot(self.spool, "default").process
+            self.agent.send_signal(signal.SIGSTOP)  # no other recorder starts before the journals are read
+            try:
+                if not process.is_there:
+                    return set()
+                kill(process.pid)
+                wait_until(lambda: not process.is_there)
+                return set(confirmed_in_journals(self.spool))
+            finally:
+                self.agent.send_signal(signal.SIGCONT)
+        return set()
+
+    def end(self) -> None:
+        """Kill what is left."""
+        self.agent.kill()
+        self.agent.wait()
+        self.kill_recorder()
+
+
+class Held(NamedTuple):
+    """What was found in the store; the games in journals of the killed; kills, connections, and problems."""
+
+    sessions: int
+    games: int
+    confirmed: int
+    kills: Counter[str]
+    network: Counter[str]
+    problems: list[str]
+
+
+def disturb(
+    nodes: list[Node], draw: random.Random, end: float, kills: Counter[str]
+) -> tuple[set[int], list[str]]:
+    """Kill agents and recorders until a time; return the confirmed games of the dead, and problems."""
+    confirmed, problems = set[int](), list[str]()
+    next_kill = time.monotonic() + draw.uniform(*KILL_EVERY_S)
+    while time.monotonic() < end:
+        time.sleep(1)
+        for node in nodes:
+            if (said := node.tend()) is not None:
+                problems.append(f"an agent ended: {said[-500:]}")
+        if time.monotonic() >= next_kill:
+            node, victim = draw.choice(nodes), draw.choice(("agent", "recorder"))
+            if not node.has_recorder:
+                continue
+            next_kill = time.monotonic() + draw.uniform(*KILL_EVERY_S)
+            if victim == "agent":
+                node.agent.kill()
+            else:
+                confirmed |= node.kill_recorder()
+            kills[victim] += 1
+    return confirmed, problems
+
+
+def drain(nodes: list[Node], url: str, seconds: float) -> list[str]:
+    """Drain the fleet in calm; return problems."""
+    command = [sys.executable, "-m", "tape2048_tools.cli", "fleet", "drain", url, "--timeout-s", str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(**os.environ)) as draining:
+        deadline = time.monotonic() + seconds
+        while any(node.agent.poll() != 0 for node in nodes):
+            if time.monotonic() >= deadline:
+                return [
+                    f"an agent did not end: {node.said[-500:]}" for node in nodes if node.agent.poll() != 0
+                ]
+            time.sleep(1)
+            for node in nodes:
+                node.tend()
+        draining.kill()
+    return []
+
+
+def examine(
+    store: Store, nodes: list[Node], confirmed: set[int], into: Path
+) -> tuple[int, set[int], list[str]]:
+    """Fetch and check all sessions; return their number, the ids of their games, and problems."""
+    ids, problems, names = set[int](), list[str](), list_sessions(store)
+    for name in names:
+        path = fetch_session(store, name, into)
+        report = validate_session(path)
+        problems += [f"{name}: {finding.message}" for finding in report.findings]
+        found = set(Session.open(path).runs["id"].tolist())
+        parsed = RemoteName.parse(name)
+        assert parsed is not None
+        if {run >> NUMBER_BITS for run in found} != {int(parsed.label, 16)}:
+            problems.append(f"{name}: games of another lease")
+        problems += [f"{name}: {len(again)} games come twice"] if (again := found & ids) else []
+        ids |= found
+        shutil.rmtree(path)
+    if lost := confirmed - ids:
+        problems.append(f"{len(lost)} confirmed games are lost")
+    for node in nodes:
+        member = read_member(node.spool)
+        assert member is not None
+        mine = {run for run in ids if run >> NUMBER_BITS == member.lease}
+        with contextlib.closing(Instance(node.spool, "default")) as instance:
+            state = instance.load_state(SEED, member.lease)
+        problems += unexplained(mine, state, HELD_GAMES_MAX)
+        if member.games != len(mine):
+            problems.append(f"a node counts {member.games} games, and the store has {len(mine)}")
+    return len(names), ids, problems
+
+
+def hold(directory: Path, *, seconds: float, nodes: int = 2, seed: int = 1, kind: str = "moto") -> Held:
+    """Run a fleet in faults for so many seconds; returns what was found."""
+    draw, kills = random.Random(seed), Counter[str]()
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(s3_server(kind, directory / "served"))
+        proxy = stack.enter_context(FlakyProxy(address, seed))
+        with s3_environment(address):
+            create_fleet(open_store("s3://bucket/place"), RecorderConfig(**PINNED))
+        with s3_environment(f"http://127.0.0.1:{proxy.port}"):
+            members = [Node("s3://bucket/place", directory / f"spool-{i}") for i in range(nodes)]
+            for node in members:
+                stack.callback(node.end)
+            confirmed, problems = disturb(members, draw, time.monotonic() + seconds, kills)
+            proxy.calm = True
+            problems += drain(members, "s3://bucket/place", 5 * PATIENCE_S)
+        with s3_environment(address):
+            store = open_store("s3://bucket/place")
+            sessions, ids, more = examine(store, members, confirmed, directory / "got")
+        kills["starts of agents that failed"] = sum(node.failed_starts for node in members)
+        return Held(sessions, len(ids), len(confirmed), kills, proxy.seen, problems + more)
+
+
+def main() -> int:
+    """Run, print what was found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", choices=("moto", "rclone"), default="moto")
+    args = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="flaky_fleet"))
+    try:
+        held = hold(directory, seconds=60 * args.minutes, nodes=args.nodes, seed=args.seed, kind=args.kind)
+    finally:
+        shutil.rmtree(directory)
+    print(f"{args.minutes:g} minutes; connections: {dict(held.network)}; kills: {dict(held.kills)}")
+    print(
+        f"{held.sessions:,} sessions, {held.games:,} games; {held.confirmed:,} were in journals of the killed"
+    )
+    print("\n".join(held.problems) or "no problem")
+    return 1 if held.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
