@@ -43,7 +43,7 @@ from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.status.report import read_snapshot
 
 from ..recorder.checks import confirmed_in_journals
-from ..recorder.processes import PATIENCE_S, environment, kill, wait_until
+from ..recorder.processes import PATIENCE_S, Recorders, environment, kill, wait_until
 from ..sdk.stores import fetch_session, s3_environment, s3_server
 from .soak import HELD_GAMES_MAX, unexplained
 
@@ -79,6 +79,7 @@ class FlakyProxy:
         self.calm = False
         self.port = 0
         self.seen: Counter[str] = Counter()
+        self._tasks: set[Any] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
         self._ready = threading.Event()
@@ -107,10 +108,10 @@ class FlakyProxy:
         server.close()
         outages.cancel()
         mine = asyncio.current_task()
-        others = [task for task in asyncio.all_tasks() if task is not mine]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        while others := [task for task in asyncio.all_tasks() if task is not mine]:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
 
     async def _outages(self) -> None:
         while True:
@@ -123,6 +124,8 @@ class FlakyProxy:
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fate = self._draw.choices([*FATES], [*FATES.values()])[0]
         fate = "passed" if self.calm else "refused" if self._down else fate
+        task = asyncio.current_task()
+        self._tasks.add(task)  # the loop forgets a task whose transports are paused
         left = [self._draw.expovariate(1 / BYTES_MEAN)]
         ends = [writer]
         try:
@@ -139,6 +142,7 @@ class FlakyProxy:
         except* OSError:
             fate = "cut" if left[0] <= 0 else fate
         finally:
+            self._tasks.discard(task)
             self.seen[fate] += 1
             for end in ends:
                 end.transport.abort()
@@ -193,26 +197,29 @@ class Node:
         self._start()
         return said if had_recorder and code != -signal.SIGKILL else None
 
-    def kill_recorder(self) -> set[int]:
-        """Kill the recorder; return the ids of the games that its journals have."""
+    def kill_recorder(self) -> set[int] | None:
+        """Kill the recorder if it has recorded; return the ids of the games that its journals have."""
         with contextlib.suppress(TapeError):  # it has none yet
-            process = read_snapshot(self.spool, "default").process
+            found = read_snapshot(self.spool, "default")
+            if not found.process.is_there or not found.status.recorded_rows:
+                return None
             self.agent.send_signal(signal.SIGSTOP)  # no other recorder starts before the journals are read
             try:
-                if not process.is_there:
-                    return set()
-                kill(process.pid)
-                wait_until(lambda: not process.is_there)
+                kill(found.process.pid)
+                wait_until(lambda: not found.process.is_there)
                 return set(confirmed_in_journals(self.spool))
             finally:
                 self.agent.send_signal(signal.SIGCONT)
-        return set()
+        return None
 
     def end(self) -> None:
         """Kill what is left."""
         self.agent.kill()
         self.agent.wait()
-        self.kill_recorder()
+        with contextlib.suppress(TapeError):
+            recorder = read_snapshot(self.spool, "default").process
+            if recorder.is_there:
+                kill(recorder.pid)
 
 
 class Held(NamedTuple):
@@ -239,14 +246,14 @@ def disturb(
                 problems.append(f"an agent ended: {said[-500:]}")
         if time.monotonic() >= next_kill:
             node, victim = draw.choice(nodes), draw.choice(("agent", "recorder"))
-            if not node.has_recorder:
-                continue
-            next_kill = time.monotonic() + draw.uniform(*KILL_EVERY_S)
-            if victim == "agent":
+            if victim == "agent" and node.has_recorder:
                 node.agent.kill()
+            elif victim == "recorder" and (games := node.kill_recorder()) is not None:
+                confirmed |= games
             else:
-                confirmed |= node.kill_recorder()
+                continue  # it is starting
             kills[victim] += 1
+            next_kill = time.monotonic() + draw.uniform(*KILL_EVERY_S)
     return confirmed, problems
 
 
@@ -284,6 +291,8 @@ def examine(
         problems += [f"{name}: {len(again)} games come twice"] if (again := found & ids) else []
         ids |= found
         shutil.rmtree(path)
+    if not ids:
+        problems.append("no game was recorded")
     if lost := confirmed - ids:
         problems.append(f"{len(lost)} confirmed games are lost")
     for node in nodes:
@@ -301,6 +310,9 @@ def examine(
 def hold(directory: Path, *, seconds: float, nodes: int = 2, seed: int = 1, kind: str = "moto") -> Held:
     """Run a fleet in faults for so many seconds; returns what was found."""
     draw, kills = random.Random(seed), Counter[str]()
+    (directory / "first").mkdir()
+    with Recorders(directory / "first") as recorders:
+        recorders.run(**PINNED, max_games=1)  # compiles what all recorders load
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(s3_server(kind, directory / "served"))
         proxy = stack.enter_context(FlakyProxy(address, seed))

@@ -179,7 +179,9 @@ def test_sessions_have_the_order_of_a_directory(local: Path, tmp_path: Path) -> 
     there = Corpus.open(store.url, cache=tmp_path / "cache")
     assert there.identity == mine.identity
     assert digest(there.batches(64, seed=1)) == digest(mine.batches(64, seed=1))
-    assert [name.split(".")[0] for name in list_sessions(store)] == [session.name for session in mine.sessions]
+    assert [name.split(".")[0] for name in list_sessions(store)] == [
+        session.name for session in mine.sessions
+    ]
 
 
 def test_only_sessions_with_selected_runs_are_fetched(url: str, tmp_path: Path) -> None:

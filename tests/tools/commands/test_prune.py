@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from tests.sdk.builders import raising
 
-from tape2048 import Session, errors
+from tape2048 import Corpus, Session, errors, sessions
 from tape2048_recorder.retention import Retention, RetentionLimits
 from tape2048_tools.sessions.retention import Candidate, candidates, free_bytes, make_plan
 
@@ -429,3 +429,42 @@ def test_session_as_root_is_refused(cli: Cli, many: Path) -> None:
         done = cli(*words, expect=errors.StorageError)
         assert "found a session, expected a directory of sessions" in done.err
         assert sorted(path.name for path in session.iterdir()) == before
+
+
+COLUMNS = ("values", "best", "loss", "luck")
+
+
+def served(corpus: Corpus) -> dict[tuple[int, int], list[bytes]]:
+    """The board and the columns of each row that a shuffled epoch serves, by its game and its step."""
+    found = {}
+    for batch in corpus.batches(32, seed=5, fields=("seed", "step", "tokens", *COLUMNS)):
+        for i in range(len(batch["step"])):
+            key = int(batch["seed"][i]), int(batch["step"][i])
+            found[key] = [batch[name][i].tobytes() for name in ("tokens", *COLUMNS)]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("storage", "overlay"), [("rows", False), ("tape", True)])
+def test_columns_stay_with_their_rows(cli: Cli, tmp_path: Path, storage: str, overlay: bool) -> None:
+    """Of annotated sessions some are pruned, and others come; each row keeps the values of its own board."""
+    root, columns = tmp_path / "selfplay", tmp_path / "columns" if overlay else None
+    record = ["record --player greedy --workers 1 --record-action --rotate-steps 700"]
+    record += ["--storage", storage, "--out", str(root), "--max-games"]
+    annotate = ["annotate --judge ntuple:weights=fast", root, *(["--out", columns] if overlay else [])]
+    cli(*record, 12, "--seed", 3, process=True)
+    cli(*annotate)
+    before = served(Corpus.open(root, columns=columns))
+    count = len(sessions(root))
+    cli("prune", root, "--max-sessions", count - 2)
+    kept = Corpus.open(root, columns=columns)
+    left = served(kept)
+    assert 0 < len(left) == len(kept) < len(before)
+    assert left == {key: before[key] for key in left}
+    cli(*record, 6, "--seed", 4, process=True)
+    cli(*annotate)
+    more = served(Corpus.open(root, columns=columns))
+    assert len(more) > len(left)
+    assert {key: more[key] for key in left} == left
+    cli("annotate --judge ntuple:weights=fast", root, "--out", tmp_path / "again")
+    assert served(Corpus.open(root, columns=tmp_path / "again")) == more
