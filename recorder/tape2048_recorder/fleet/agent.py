@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from tape2048.base.text import counted, pretty_json
+from tape2048.base.threads import map_ordered
 from tape2048.errors import FleetError, MissingPathError, NotRunningError, StorageError, TapeError
 from tape2048.session.locks import LOCKS_DIRECTORY
 from tape2048.session.remote import RemoteName, list_sessions
@@ -349,6 +350,9 @@ class Agent:
 
 # The fleet, as its store shows it.
 
+#: Requests for heartbeats at a time: a thousand nodes answer within LOST_S, though each request takes 0.1 s.
+_BEAT_REQUESTS = 16
+
 _BEAT_NAME = re.compile(r"[0-9a-f]{6}\.json")
 
 
@@ -432,13 +436,16 @@ class Onlooker:
             unknown=self._unknown,
         )
 
+    def _read(self, name: str) -> Beat | None:
+        if _BEAT_NAME.fullmatch(name):
+            with contextlib.suppress(StorageError):
+                return read_beat(self._store, int(name[:6], 16))
+        return None
+
     def _beats(self) -> list[Beat]:
         beats, self._unknown = [], list[str]()
-        for name in sorted(self._store.names(AGENTS)):
-            beat = None
-            if _BEAT_NAME.fullmatch(name):
-                with contextlib.suppress(StorageError):
-                    beat = read_beat(self._store, int(name[:6], 16))
+        names = sorted(self._store.names(AGENTS))
+        for name, beat in zip(names, map_ordered(self._read, names, _BEAT_REQUESTS), strict=True):
             if beat is None:
                 self._unknown.append(f"{AGENTS}/{name}")
                 continue

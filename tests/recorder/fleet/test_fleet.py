@@ -379,6 +379,23 @@ def test_silence_is_told_from_clock_skew(
     assert onlooker.look().lost == [f"node{lease} ({lease:06x})" for lease in (2, 3, 4, 5)]
 
 
+def test_heartbeats_are_read_several_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time, a thousand nodes of a distant store would look silent meanwhile."""
+    for lease in range(1, 17):
+        beat = agents.Beat(
+            lease=lease, agent="x", number=1, host="node", pid=1, written_at=time.time(), state="ended"
+        )
+        store.put(f"agents/{lease:06x}.json", msgspec.json.encode(beat))
+    together, read = threading.Barrier(8), agents.read_beat
+
+    def waiting(*args: Any) -> Any:
+        together.wait(60)
+        return read(*args)
+
+    monkeypatch.setattr(agents, "read_beat", waiting)
+    assert [node.beat.lease for node in Onlooker(store).look().nodes] == list(range(1, 17))
+
+
 def test_keys_that_are_no_heartbeats_are_named(store: Store) -> None:
     beat = agents.Beat(
         lease=1, agent="x", number=1, host="node1", pid=1, written_at=time.time(), state="ended"
