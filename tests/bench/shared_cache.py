@@ -34,8 +34,11 @@ from tape2048.io.objects import open_store
 from tape2048.session import remote
 from tape2048.session.remote import SessionCache, put_session
 from tape2048.session.session import sessions
+from tape2048_recorder.record_options import RecorderConfig
+from tape2048_recorder.recorder import run
 
-from ..recorder.processes import PATIENCE_S, Recorders, environment
+from ..recorder.checks import Listener
+from ..recorder.processes import PATIENCE_S, environment
 from ..sdk.stores import Watch, s3_environment, s3_server, size_of
 
 #: About a megabyte on tape each, of games with some thousand moves.
@@ -132,14 +135,14 @@ def run_readers(job: Job) -> None:
     said: list[dict[str, Any]] = [{"rows": 0, "epochs": 0, "evictions": 0} for _ in job.seeds]
     failed = threading.Event()
 
-    def run(seed: int, mine: dict[str, Any]) -> None:
+    def go_on(seed: int, mine: dict[str, Any]) -> None:
         try:
             read(job, seed, mine, evictions)
         finally:
             failed.set()
 
     for seed, mine in zip(job.seeds, said, strict=True):
-        threading.Thread(target=run, args=(seed, mine), daemon=True).start()
+        threading.Thread(target=go_on, args=(seed, mine), daemon=True).start()
     while not failed.wait(_SAY_S):
         print(json.dumps(said), flush=True)
     sys.exit("a reader has ended")  # its traceback is above
@@ -205,11 +208,11 @@ class Held(NamedTuple):
     problems: list[str]
 
 
-def record_sessions(root: Path, count: int, rotate_steps: int) -> None:
+def record_sessions(root: Path, count: int) -> None:
     """Record sessions into a directory, as a recorder publishes them."""
-    limits = {"max_steps": count * rotate_steps, "rotate_steps": rotate_steps, "block_rows": 16_384}
-    with Recorders(root) as recorders:
-        recorders.run(**PLAYER, **limits, seed=1, min_free_mb=0)
+    limits = {"max_steps": count * ROTATE_STEPS, "rotate_steps": ROTATE_STEPS, "block_rows": 16_384}
+    config = {**PLAYER, **limits, "out_dir": str(root), "workers": 1, "seed": 1, "min_free_mb": 0}
+    run(RecorderConfig(**config), Listener())
 
 
 @contextlib.contextmanager
@@ -231,28 +234,24 @@ def store_of(kind: str, directory: Path, local: Path) -> Iterator[str]:
 
 
 def hold(
-    directory: Path, *, seconds: float, count: int, kind: str, share: float = 0.1, kill_s: float = 30.0,
-    rotate_steps: int = ROTATE_STEPS, megabyte: int = 10**6,
+    directory: Path, local: Path, *, seconds: float, kind: str, cache_mb: int, kill_s: float = 30.0,
+    megabyte: int = 10**6,
 ) -> Held:  # fmt: skip
     """Read for so many seconds, and until each reader has removed a session; returns what was found.
 
     Args:
         directory: an empty one.
+        local: the sessions, in a directory.
         seconds: how long, at least.
-        count: of sessions.
         kind: of store.
-        share: of the store's bytes that the cache may have.
+        cache_mb: what the cache may have.
         kill_s: time between two kills.
-        rotate_steps: of the sessions.
         megabyte: bytes of a "megabyte", so that small sessions need small caches.
     """
-    local, cache = directory / "local", directory / "cache"
-    local.mkdir()
+    cache = directory / "cache"
     cache.mkdir()
-    record_sessions(local, count, rotate_steps)
     problems, kills = list[str](), 0
     next(iter(batches_of(Corpus.open(local), 0, loader=False)))  # compiles what the readers load
-    cache_mb = int(share * size_of(local) / megabyte)
     with store_of(kind, directory, local) as url, Watch(cache, 0.05) as watch:
         job = Job(url, str(local), str(cache), cache_mb, megabyte, [1, 2], loader=False)
         readers = [
@@ -295,7 +294,10 @@ def main() -> int:
         run_readers(Job(*json.loads(args.reader)))
     directory = Path(tempfile.mkdtemp(prefix="shared_cache"))
     try:
-        held = hold(directory, seconds=60 * args.minutes, count=args.sessions, kind=args.kind)
+        local = directory / "local"
+        record_sessions(local, args.sessions)
+        cache_mb = size_of(local) // 10**7
+        held = hold(directory, local, seconds=60 * args.minutes, kind=args.kind, cache_mb=cache_mb)
     finally:
         shutil.rmtree(directory)
     print("| reader | rows read | epochs | sessions removed |\n|---|---|---|---|")

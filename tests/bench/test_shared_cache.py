@@ -4,15 +4,22 @@ from pathlib import Path
 
 import pytest
 
+from ..sdk.stores import size_of
+from ..sdk.tapes import games_on_tape, write_tape
+from ..tools.small_sessions import session_name
 from .shared_cache import hold
 
 
 @pytest.mark.slow
 def test_readers_share_a_small_cache(tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    for number in range(24):
+        write_tape(local / session_name(number), games_on_tape(*range(5 * number, 5 * number + 5)))
+    tables = sum(path.stat().st_size for path in local.glob("*/m*"))
+    bound = tables + 14 * max(map(size_of, local.iterdir()))
     held = hold(
-        tmp_path, seconds=0, count=60, kind="directory", share=0.6, kill_s=0.0, rotate_steps=8000,
-        megabyte=1000,
-    )  # fmt: skip
+        tmp_path, local, seconds=0, kind="directory", cache_mb=bound // 1000 + 1, kill_s=3.0, megabyte=1000
+    )
     assert held.problems == []
     assert all(said["rows"] for said in held.readers)
     assert 0 < held.most <= held.bound
