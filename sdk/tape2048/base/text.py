@@ -85,6 +85,14 @@ def unix_s(text: Any) -> float:
         return math.nan
 
 
+def utc_text(unix_s: float) -> str | None:
+    """Return a time in seconds since 1970 as ``2026-11-21T06:00:00Z``; None outside the years 1 to 9999."""
+    try:
+        return dt.datetime.fromtimestamp(unix_s, dt.UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def iso_seconds(text: str) -> float:
     """Return a time in ISO 8601 in seconds since 1970, in UTC without an offset, or raise ValueError."""
     is_short = re.fullmatch(r"\d{4}(-\d\d)?", text, re.ASCII)  # a year or a month, which Python does not read

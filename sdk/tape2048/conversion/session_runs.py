@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from tape2048._version import __version__
-from tape2048.base.text import unix_s
+from tape2048.base.text import unix_s, utc_text
 from tape2048.errors import FieldError, FormatError, MaintenanceError, ReplayError
 from tape2048.formats.metadata import finish_session
 from tape2048.formats.npy_writer import NpyWriter
@@ -269,10 +269,11 @@ def write_session(
 ) -> int:
     """Write a session with moves from runs. It appears atomically.
 
-    A session does not hold branch values, start and elapsed time of a run; of rows, nor the board after its
-    last move. Its player is the engine of the runs, or the names of several, or ``"converted"`` without any.
-    A run whose engine's text carries a game's seed keeps the seed. That of any other run is a hash of its
-    boards and moves, so that the same game has the same identity everywhere.
+    A session does not hold branch values and the elapsed time of a run; of rows, nor the board after its
+    last move. Its start is that of the runs, if all have the same. Its player is the engine of the runs, or
+    the names of several, or ``"converted"`` without any. A run whose engine's text carries a game's seed
+    keeps the seed. That of any other run is a hash of its boards and moves, so that the same game has the
+    same identity everywhere.
 
     Args:
         directory: the session, which must not exist.
@@ -308,6 +309,7 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
 
     table: list[tuple[int, ...]] = []
     players: dict[tuple[str, str | None], None] = {}
+    starts: set[int] = set()
 
     with NpyWriter(draft / STEPS_NPY, ACTION_STEP_DTYPE, STEPS_HEADER_BYTES) as file:
         for run_id, run in enumerate(runs):
@@ -315,30 +317,33 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
             steps["run_id"], steps["step_idx"] = run_id, np.arange(len(run))
             steps["exps"], steps["action"] = boards_to_exps(run.boards), run.moves
             table.append(_run_record(run, run_id, file.rows, players))
+            starts.add(run.meta.start_unix_s)
             file.append(steps)
         files = {STEPS_NPY: file.finish()}
-    facts = {**_facts(players), "rows": file.rows, "runs": len(table), **facts}
+    facts = {**_facts(players, starts), "rows": file.rows, "runs": len(table), **facts}
     finish_session(draft, files, np.array(table, RUN_DTYPE), file.blocks, facts)
     return len(table)
 
 
 def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
-    count, players = 0, dict[tuple[str, str | None], None]()
+    count, players, starts = 0, dict[tuple[str, str | None], None](), set[int]()
     with TapeWriter(draft) as writer:
         for run in runs:
             record = np.array([_run_record(run, count, 0, players)], RUN_DTYPE)
+            starts.add(run.meta.start_unix_s)
             try:
                 writer.add_boards(run.boards, run.moves, run.states[-1:], record)
             except FormatError as error:  # which names the hidden draft
                 hint = "a tape holds games from their first board; --to session takes others"
                 raise type(error)(error.message, hint=hint) from error
             count += 1
-        writer.finish({**_facts(players), **facts})
+        writer.finish({**_facts(players, starts), **facts})
     return count
 
 
-def _facts(players: Iterable[tuple[str, str | None]]) -> dict[str, Any]:
+def _facts(players: Iterable[tuple[str, str | None]], starts: set[int]) -> dict[str, Any]:
     names, hashes = ({*each} for each in zip(*players, strict=True)) if players else (set(), set())
+    started_at = utc_text(max(starts)) if len(starts - {0}) == len(starts) == 1 else None
     return {
         "format_version": FORMAT_VERSION,
         "engine": f"tape2048 {__version__}",
@@ -348,6 +353,7 @@ def _facts(players: Iterable[tuple[str, str | None]]) -> dict[str, Any]:
         "sample_rate": 1,
         "record_action": True,
         "recovered": False,
+        **({"started_at": started_at} if started_at else {}),
     }
 
 

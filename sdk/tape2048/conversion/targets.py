@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from tape2048.base.text import utc_text
 from tape2048.conversion.sources import SESSIONS, RunSource, SourceRun, open_source
 from tape2048.datasets.dataset import refuse_empty
 from tape2048.datasets.packdat import DataPack
@@ -46,7 +47,7 @@ from tape2048.formats.registry import (
 )
 from tape2048.formats.session import ROWS, TAPE
 from tape2048.io.durable import Draft, new_file, storage_errors, sweep_drafts, write_all, write_file
-from tape2048.players import facts_of_engine, identity_of
+from tape2048.players import facts_of_engine
 from tape2048.runs import parquet
 from tape2048.runs.a2run import run_bytes
 from tape2048.runs.a2run2 import RunV2, legal_bits
@@ -168,6 +169,8 @@ def convert(
         load_function(FORMATS[kind].writer)(flow)
     except FormatError as error:
         raise flow.named(error, flow.current) from error
+    if flow.starts_differ:
+        flow.lost[FACTS] += flow.started
     return Converted(str(where), kind, flow.count, dict(flow.lost), tuple(flow.skipped))
 
 
@@ -189,6 +192,9 @@ class Conversion:
     count: int = 0  # of written runs
     current: str | None = None  # the run that is being written
     first_player: dict[str, Any] | None = None  # of a session's runs
+    first_start: int | None = None  # of a session's runs, in seconds since 1970; 0 if it is unknown
+    starts_differ: bool = False
+    started: int = 0  # runs with a start, whose other facts the target holds
 
     @property
     def is_one_file(self) -> bool:
@@ -214,7 +220,7 @@ class Conversion:
         for checked in self.source.map(lambda runs: list(map(check, runs)), self.workers):
             good = []
             for found, losses, result in checked:
-                for loss in (*losses, *self._other_player(found)):
+                for loss in (*losses, *self._other_player(found), *self._other_start(found, losses)):
                     self._lose(loss, found.name)
                 if isinstance(result, SkippedRun):
                     self.skipped.append(result)
@@ -270,6 +276,21 @@ class Conversion:
         self.first_player = self.first_player or player
         return [] if player == self.first_player else [ENGINES]
 
+    def _other_start(self, found: SourceRun, losses: list[str]) -> list[str]:
+        """Return the loss of a run in a session if the first run has another start, or if it has no year.
+
+        Once two starts differ, all are lost: :func:`convert` counts them at the end.
+        """
+        if found.run is None or FACTS not in FORMATS[self.kind].lacks:
+            return []
+        start = found.run.meta.start_unix_s
+        self.first_start = start if self.first_start is None else self.first_start
+        self.started += bool(start) and FACTS not in losses
+        if start == self.first_start and (not start or utc_text(start)):
+            return []
+        self.starts_differ = True
+        return [] if self.lossy else [FACTS]
+
     def _lose(self, loss: str, name: str) -> None:
         if not self.lossy:
             hint = "--lossy leaves it out"
@@ -286,11 +307,6 @@ class Conversion:
 
 def _has_values(_found: SourceRun, run: Run, _kind: str) -> bool:
     return run.has_branches is not None and bool(run.has_branches.any())
-
-
-def _has_facts(_found: SourceRun, run: Run, kind: str) -> bool:
-    unnamed = identity_of(run.meta.engine) is None and run.meta.start_unix_s  # else its session's start
-    return kind not in SESSIONS and bool(run.meta.elapsed_s or unnamed)
 
 
 def _beyond_16_bits(found: SourceRun, run: Run, kind: str) -> bool:
@@ -333,7 +349,7 @@ _HAS: dict[str, Callable[[SourceRun, Run, str], bool]] = {
     LOST_VALUES: lambda found, run, kind: found.values_lost > 0 and _has_values(found, run, kind),
     FINAL_BOARD: lambda found, _, kind: found.ending_known and kind not in {"packdat", *SESSIONS},
     UNCERTAIN: lambda found, _run, _kind: not found.ending_known,
-    FACTS: _has_facts,
+    FACTS: lambda _found, run, _kind: bool(run.meta.elapsed_s),  # and see Conversion
 }
 
 

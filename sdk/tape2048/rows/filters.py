@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 
-from tape2048.base.text import counted, iso_seconds, unix_s
+from tape2048.base.text import counted, iso_seconds, unix_s, utc_text
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.formats.session import SESSION_NAME
 from tape2048.io.sqlite import insert_rows, limited_work
@@ -60,6 +60,22 @@ _QUOTED = re.compile(r"""
     " (?P<name> (?: [^"] | "" )* ) "
     | ' (?: [^'] | '' )* ' | ` (?: [^`] | `` )* ` | \[ [^]]* \] | -- [^\n]* | /\* .*? (?: \*/ | \Z )
 """, re.VERBOSE | re.DOTALL)  # fmt: skip
+
+#: A token of a condition: text, a name or a comment in quotes as above; a word; an operator or a bracket.
+_TOKEN = re.compile(
+    rf"(?:{_QUOTED.pattern.replace('?P<name>', '?:')}) | \w+ | <=|>=|<>|!=|==|<<|>>|\|\| | [^\s\w]",
+    re.VERBOSE | re.DOTALL,
+)
+_COMPARING = frozenset({"=", "==", "<>", "!=", "<", "<=", ">", ">="})
+#: The tokens that compare a time with a value after it, or before it.
+_TIME_FIRST = _COMPARING | {"IS", "ISNULL", "NOTNULL", "IN", "BETWEEN", "NOT"}
+_TIME_LAST = _COMPARING | {"IS", "FROM", "BY", "CASE"}  # IS DISTINCT FROM, ORDER BY, CASE started WHEN
+#: The tokens that would take the text of a time, or compare it as text.
+_OF_TEXT = frozenset({*"+-*/%&|~", "<<", ">>", "||", "COLLATE", "LIKE", "GLOB", "REGEXP", "MATCH"})
+#: The functions that read the text of a time.
+_OF_TIMES = ("julianday", "unixepoch", "strftime", "date", "time", "datetime")
+#: Words before a bracket that is not a call.
+_NO_CALL = re.compile("AND|OR|NOT|IN|IS|BETWEEN|CASE|WHEN|THEN|ELSE|WHERE|SELECT|EXISTS")
 
 _REFUSED_FUNCTIONS = frozenset({"load_extension", "writefile", "readfile", "printf", "format"})
 _ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION})
@@ -221,7 +237,47 @@ def as_instant(text: str) -> float:
         raise ValueError(f"{found}; expected 2026-11-21T06:00:00Z, or seconds since 1970") from error
 
 
+def _check_times(condition: str) -> None:
+    """Raise ConfigError for a condition that takes a time for a number or for plain text.
+
+    SQLite has no type of times: the column is text whose collation compares instants. Operators and functions
+    would see the text, and ``started + 0`` would be the year.
+    """
+    tokens = [one[0] for one in _TOKEN.finditer(condition) if not one[0].startswith(("--", "/*"))]
+    words = [token if token[0] == "'" else token.strip('"`[]').upper() for token in tokens]
+    words = ["", *words, "", ""]
+    calls: list[str] = []  # of each open bracket, the function before it
+    for at, word in enumerate(words):
+        if word == "(":
+            before = words[at - 1]
+            calls.append(before.lower() if before.isidentifier() and not _NO_CALL.fullmatch(before) else "")
+        elif word == ")" and calls:
+            calls.pop()
+        elif word.lower() in TIMES and not _is_time(words, at, calls):
+            found = f"found {' '.join(tokens[max(0, at - 3) : at + 2])!r:.80}"
+            raise ConfigError(
+                f"the condition {condition[:200]!r} is refused: {word.lower()} is an instant, {found}",
+                hint="Compare it with a time, as started >= '2026-11-21 06:00', or with seconds since 1970. "
+                f"These functions take it, too: {', '.join(_OF_TIMES)}.",
+            )
+
+
+def _is_time(words: list[str], at: int, calls: list[str]) -> bool:
+    """Return whether a word is compared as a time, or read by a function of times."""
+    first, last, depth = at - 1, at + 1, len(calls)
+    while words[first] == ".":  # runs.started
+        first -= 2
+    while words[first] == "(" and words[last] == ")" and not calls[depth - 1]:
+        first, last, depth = first - 1, last + 1, depth - 1
+    ends = words[first], words[last]
+    if ends[0] in {"(", ","} and ends[1] in {")", ","} and depth:
+        return calls[depth - 1] in _OF_TIMES
+    is_compared = ends[0] in _TIME_LAST or ends[1] in _TIME_FIRST
+    return is_compared and _OF_TEXT.isdisjoint({*ends, words[last + 1]})
+
+
 def _by_sql(condition: str, columns: Columns, count: int, stop: Callable[[], bool]) -> NDArray[np.bool_]:
+    _check_times(condition)
     read: set[str] = set()
     no_times: list[ValueError] = []
     instant = functools.cache(as_instant)
@@ -272,12 +328,7 @@ def _sql_values(column: NDArray[Any]) -> list[Any]:
         found: list[Any] = (column if column.dtype == object else column.astype(np.int64)).tolist()
         return found
     moments, which = np.unique(column, return_inverse=True)
-    texts = [
-        None
-        if math.isnan(each)
-        else dt.datetime.fromtimestamp(each, dt.UTC).isoformat().replace("+00:00", "Z")
-        for each in moments.tolist()
-    ]
+    texts = [utc_text(each) for each in moments.tolist()]  # None for NaN, too
     return [texts[each] for each in which.tolist()]
 
 

@@ -789,3 +789,43 @@ def test_a_session_has_the_engine_of_its_runs(tmp_path: Path) -> None:
     assert found == ["bot a + bot b", "mine"]
     with pytest.raises(MaintenanceError, match="found the player 'mine' for a pack"):
         convert(tmp_path / "all", tmp_path / "x.a2pack", player="mine")
+
+
+class TestStarts:
+    """A session has one start: that of its runs, if all have the same; other starts are a loss."""
+
+    def write(self, path: Path, *starts: int, elapsed_s: float = 0.0) -> Path:
+        path.mkdir()
+        for number, start in enumerate(starts):
+            one = game(number, with_branches=False, start_unix_s=start, elapsed_s=elapsed_s)
+            (path / f"{number}.a2run2").write_bytes(a2run2_bytes(one))
+        return path
+
+    @pytest.mark.parametrize("kind", ["session", "tape"])
+    def test_the_start_of_all_runs_is_kept(self, tmp_path: Path, kind: str) -> None:
+        runs = self.write(tmp_path / "runs", 1_767_323_045, 1_767_323_045)
+        assert convert(runs, tmp_path / "s", kind, lossy=True).lost.keys() <= {"the final board"}
+        assert Session.open(tmp_path / "s").meta["started_at"] == "2026-01-02T03:04:05Z"
+        assert len(Corpus.open(tmp_path / "s").where(since="2026-01-02", until="2026-01-03").runs) == 2
+
+    def test_a_recorded_session_keeps_its_start_through_a_pack(self, tmp_path: Path) -> None:
+        recorded = record(tmp_path / "s", "greedy", 2)
+        convert(recorded, tmp_path / "s.a2pack", replayer=replayer)
+        convert(tmp_path / "s.a2pack", tmp_path / "back", "tape")
+        metas = [Session.open(path).meta["started_at"] for path in (recorded, tmp_path / "back")]
+        assert metas[0] == metas[1]
+
+    @pytest.mark.parametrize("starts", [(1_767_323_045, 1_767_323_046), (0, 1_767_323_045), (2**60, 2**60)])
+    def test_starts_that_a_session_cannot_hold_are_named(
+        self, tmp_path: Path, starts: tuple[int, int]
+    ) -> None:
+        runs = self.write(tmp_path / "runs", *starts)
+        with pytest.raises(MaintenanceError, match="tape cannot hold start and elapsed time"):
+            convert(runs, tmp_path / "s", "tape")
+        done = convert(runs, tmp_path / "s", "tape", lossy=True)
+        assert done.lost == {"start and elapsed time": sum(map(bool, starts))}
+        assert "started_at" not in Session.open(tmp_path / "s").meta
+
+    def test_each_run_counts_once(self, tmp_path: Path) -> None:
+        runs = self.write(tmp_path / "runs", 1, 2, elapsed_s=3.0)
+        assert convert(runs, tmp_path / "s", "tape", lossy=True).lost == {"start and elapsed time": 2}

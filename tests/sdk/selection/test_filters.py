@@ -244,6 +244,48 @@ class TestNamed:
             ):
                 select(condition)
 
+    @pytest.mark.parametrize(
+        ("condition", "sessions"),
+        [
+            ("julianday(started) > julianday('2025-01-02 12:00')", {1, 2}),
+            ("date(started) = '2025-01-03'", {1, 2}),
+            ("strftime('%Y-%m-%d', runs.started) < '2025-01-03'", {0}),
+            ("date(started, '+1 day') = '2025-01-03'", {0}),
+            ("started < datetime('2025-01-03 00:00', '-1 hour')", {0}),
+            ("(started) IS NOT NULL AND NOT (\"started\") > '2025-01-02'", set()),
+            ("steps + 1 > 0 AND '2025-01-03' < started -- + 0", {1, 2}),
+            ("CASE WHEN started > '2025-01-03' THEN 1 END", {1, 2}),
+            ("model = 'started + 0' OR started BETWEEN '2025-01-01' AND '2025-01-03'", {0}),
+        ],
+    )
+    def test_functions_of_times_read_times(self, corpus: Corpus, condition: str, sessions: set[int]) -> None:
+        if not sessions:
+            with pytest.raises(errors.EmptyCorpusError):
+                corpus.where(condition)
+            return
+        assert {owner for owner, _ in ids(corpus.where(condition))} == sessions
+
+    @pytest.mark.parametrize(
+        "condition",
+        [
+            "started + 0 > 5", "5 < started - 1", "-started < 5", "'a' < started || 'b'", "(started) * 2 > 3",
+            "abs(started) > 5", "max(seed, started) > 5", "julianday(started + 1) > 5",
+            "length(`started`) > 3",
+            "CAST(started AS INTEGER) > 3", "coalesce(started, 0) > 3", "(SELECT min(started) FROM runs) > 3",
+            "CASE WHEN steps > 1 THEN started END > 3", "started LIKE '2025%'", "started NOT LIKE '2025%'",
+            "5 < started COLLATE nocase", "started", "NOT started",
+        ],
+    )  # fmt: skip
+    def test_a_time_is_no_number_and_no_text(self, corpus: Corpus, condition: str) -> None:
+        with pytest.raises(errors.ConfigError, match="started is an instant, found ") as caught:
+            corpus.where(condition)
+        assert "julianday" in (caught.value.hint or "")
+
+    def test_conditions_on_rows_count_seconds(self, corpus: Corpus) -> None:
+        for condition in (f"started - {UNIX_S} = 0", "started + 86400 = '2025-01-04T03:04:05Z'"):
+            rows = corpus.rows_where(condition)
+            assert {*rows.runs["session"][rows.row_counts > 0].tolist()} == {1}
+
     def test_condition_and_names_together(self, built: Built, corpus: Corpus) -> None:
         view = corpus.where("id > 3", min_steps=17)
         assert ids(view) == expected(built, lambda game: game.id > 3 and game.steps >= 17)
