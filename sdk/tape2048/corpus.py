@@ -23,7 +23,7 @@ from tape2048.formats.rows import RowView, row_numbers, run_ordinal, unchecked_n
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.players import name_players, player_label, players_of
 from tape2048.rows.buffers import CorpusLoad, find_sessions, gather_runs, load_rows, open_sessions
-from tape2048.rows.duplicates import describe_doubled, find_doubled
+from tape2048.rows.duplicates import Copies, warn_of_doubled
 from tape2048.rows.filters import (
     Filters,
     check_filters,
@@ -147,8 +147,8 @@ class Corpus(RowView):
 
         A ``load`` other than ``"mmap"`` reads their rows, and the bytes of a pack.dat are always checked.
 
-        Logs a warning that names the players if the selected games are of several, and another that names the
-        sessions if several hold the same games.
+        Logs a warning that names the players if the selected games are of several. Another one names the
+        sessions if several hold the same games, with the reason why one of them serves these.
 
         Of a store, the run tables are fetched first. Sessions with selected runs follow as a whole when
         their rows are wanted, are verified, and stay while they are read.
@@ -174,9 +174,10 @@ class Corpus(RowView):
                 together. Sessions are opened as a whole, so there may be more rows.
             damaged: raise the error of a session that cannot be opened (or, on tape and ``"packed"``,
                 decoded), or skip the session and list it in :attr:`skipped`.
-            duplicates: ``"drop"`` serves each game once, if several sessions hold it: from the session on
-                tape, or else from the one with more rows, or the first. Games are the same if player, seed
-                and outcome are. ``"keep"`` serves all.
+            duplicates: ``"drop"`` serves each game once, if several sessions hold it: from the session with
+                the most rows of it; among equals from the session with the most columns, then from a session
+                on tape, then from the first. Games are the same if player, seed and outcome are. ``"keep"``
+                serves all.
             progress: called with the bytes read and all bytes; True for a bar, None for a bar on a terminal.
             **filters: as for :meth:`where`.
 
@@ -442,7 +443,8 @@ class Corpus(RowView):
         Args:
             where: SQL over columns of the run table, such as ``"max_score >= 50000 AND highest_tile >=
                 8192"``; or a mask ``bool[R]``. ``started`` is compared as an instant, with ISO 8601 (UTC
-                without an offset) or seconds since 1970.
+                without an offset) or seconds since 1970. The functions ``julianday``, ``unixepoch``,
+                ``strftime``, ``date``, ``time`` and ``datetime`` read it; arithmetic and others reject it.
             **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
                 (inclusive bounds), ``model`` (a tag, or several), ``player`` (the name that
                 ``tape2048 list`` shows, its first words, or ``ntuple@0123456789ab``; or several), ``since``
@@ -568,7 +570,7 @@ class Corpus(RowView):
                 fields of batches (``step``, ``tokens[0]``) and columns of the run table (``max_score``,
                 ``player``), with comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, ``+ - * / %`` and ABS. NaN
                 is NULL. A number is rounded to the type of the column that it is compared with. ``started``
-                is an instant, as for :meth:`where`.
+                is an instant, as for :meth:`where`; arithmetic counts its seconds.
 
         Raises:
             EmptyCorpusError: no row is left.
@@ -851,14 +853,11 @@ def _choose(
         found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
         raise EmptyCorpusError(f"{found}, and not one row")
     used = [*range(len(opened))]
-    some = np.arange(len(runs)) if chosen is None else np.flatnonzero(chosen)
-    is_doubled, doubled = find_doubled(runs[some], opened if duplicates == "drop" else ())
+    is_doubled, doubled = Copies(runs, opened if duplicates == "drop" else ()).left_out(chosen)
     if doubled:
-        text = 'left out: %s; duplicates="keep" keeps them'
-        logging.getLogger("tape2048").warning(text, describe_doubled(doubled, opened))
-        chosen = np.zeros(len(runs), np.bool_)
-        chosen[some[~is_doubled]] = True
-        needless = {one.session for one in doubled} - {*runs["session"][chosen].tolist()}
+        warn_of_doubled(doubled)
+        chosen = ~is_doubled if chosen is None else chosen & ~is_doubled
+        needless = {*runs["session"][is_doubled].tolist()} - {*runs["session"][chosen].tolist()}
         used = [i for i in used if i not in needless]
     if newest_rows is not None:
         rows = np.where(True if chosen is None else chosen, runs["rows"], 0)

@@ -17,6 +17,7 @@ from tape2048.base.intervals import wilson
 from tape2048.base.text import json_bytes, pretty_json, printable
 from tape2048.errors import EmptyCorpusError
 from tape2048.io.reading import crc32c
+from tape2048.rows.duplicates import warn_of_doubled
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048_tools.sessions.summary import column_facts, sum_up
 from tape2048_tools.terminal.display import number, share_between
@@ -59,6 +60,7 @@ def make_cards(several: Sequence[Session], title: str, license_id: str, url: str
     facts, title = sum_up(several), printable(title)
     if not facts["games"]:
         raise EmptyCorpusError("the sessions have no games", path=several[0].path.parent)
+    warn_of_doubled(facts["twice"])
     facts["players"] = [one for one in facts["players"] if one["games"]]
     reach: list[dict[str, Any]] = []
     for one in reversed(facts["tiles"]):
@@ -96,6 +98,7 @@ def _texts(several: Sequence[Session], facts: dict[str, Any], reach: Sequence[An
         key: number(one) if isinstance(one, int) else str(one or "unknown") for key, one in facts.items()
     } | {
         "size_category": _SIZES[min(max(len(str(facts["rows"])) - 3, 0), len(_SIZES) - 1)],
+        "twice": " A game that several sessions hold counts once." if facts["twice"] else "",
         "engines": printable(", ".join(sorted(engines))),
         "rates": printable(", ".join(sorted(rates))),
         "rules": " ".join(sorted({_RULES.get(one, _UNKNOWN) for one in rules})),

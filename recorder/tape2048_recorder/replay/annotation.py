@@ -49,7 +49,7 @@ class Annotator:
     def __init__(self, judge: Judge, session: Session) -> None:
         self._judge, self._session = judge, session
         self._play: Play | None = None
-        notes = [judge.weakness(session.meta, session.runs["max_score"])]
+        notes = [judge.weakness(session.meta, session.runs) if len(session.runs) else None]
         if session.tape is None:
             try:
                 self._play = replayer(session.path, session.meta)

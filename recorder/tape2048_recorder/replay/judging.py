@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
@@ -52,8 +53,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tape2048.base.intervals import wilson
 from tape2048.base.resources import available_cores
-from tape2048.base.text import json_bytes
+from tape2048.base.text import counted, json_bytes
 from tape2048.errors import ConfigError, TapeError
 from tape2048.game.moves import UNKNOWN, spawn_between
 from tape2048.game.rules import (
@@ -86,6 +88,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from tape2048.players import PlayedBy
+
     Leaf = Callable[[NDArray[np.uint64]], NDArray[np.floating[Any]]]
 
 U64 = np.uint64
@@ -96,6 +100,8 @@ _PIECE_BOARDS = 1024  # boards valued at a time, and by one thread: each leads t
 _CHILDREN_MAX = 30  # boards that one move can lead to, at most: a 2 or a 4 in 15 cells
 _ALWAYS = 16  # a look_below that no board exceeds
 _STARTS = 64  # first boards whose mean value a judge expects
+#: Standard deviation of a player's scores over their mean: 0.4 to 0.6.
+_SPREAD = 0.6
 #: Score of a network that looks a spawn ahead, over the score that it expects: 1.46 for two shipped networks.
 _DEEPER_SCORES = 1.5
 
@@ -226,8 +232,10 @@ class Judge:
         text: str = "",
         weights: str = "",
         ahead: int = 1,
+        players: Sequence[PlayedBy] = (),
     ) -> None:
         self.name, self.identity, self.tile = name, identity, tile
+        self._learned_from = {one.sha256 for one in players if one.sha256}
         self.text, self.weights, self.ahead = text, weights, ahead
         self.unit = "points" if tile is None else "probability"
         self._leaf, self._threads = leaf, threads
@@ -282,39 +290,53 @@ class Judge:
 
     @functools.cached_property
     def expected(self) -> float:
-        """The mean value of first boards: the score that the judge expects."""
+        """The mean value of first boards: the score, or the probability of the tile, that it expects."""
         starts = start_boards(game_seeds(0, np.arange(_STARTS, dtype=np.uint64)))
         return float(_best(self._values(self._seen(starts))).mean(dtype=np.float64))
 
-    def weakness(self, facts: Mapping[str, Any], scores: ArrayLike) -> str | None:
-        """Return a warning if the judge is weaker than a player, else None. No other place decides this.
+    def weakness(self, facts: Mapping[str, Any], runs: NDArray[np.void] | None = None) -> str | None:
+        """Return a warning if the judge is or may be weaker than a player. No other place decides this.
 
         With the player's own network, a judge is weaker if it looks fewer spawns ahead. With another network,
         it is weaker if the player's mean score is above 1.5 times the expected score: one ply deeper, a
-        network scores about as much. A critic's own remarks name the players that it judges.
+        network scores about as much. A critic is not weaker than the players that it learned from. It is
+        weaker than another player who reaches the tile in a larger share of games than the critic expects.
+        If the games are too few to tell, a warning says so.
 
         Args:
-            facts: a session's facts.
-            scores: of its games.
+            facts: a session's facts, or those of a run's engine.
+            runs: ``max_score`` and ``highest_tile`` of the player's games; None: no game is known.
         """
-        args = facts.get("player_args")
-        if self.tile is not None:
-            return None
-        if isinstance(args, dict) and args.get("weights") == self.weights:
+        args, known = facts.get("player_args"), 0 if runs is None else len(runs)
+        if self.tile is None and isinstance(args, dict) and args.get("weights") == self.weights:
             if (plies := plies_of("ntuple", args)) <= self.ahead + 1:
                 return None
             reason = (
                 f"the player searches up to {plies}-ply with the same network, and it {self.ahead + 1}-ply"
             )
-        elif not np.size(scores) or np.asarray(scores).mean() <= _DEEPER_SCORES * self.expected:
+            return self._warning(facts, "is", reason, "are not")
+        if self.tile is not None and facts.get("player_sha256") in self._learned_from:
             return None
+        if self.tile is None:
+            limit = _DEEPER_SCORES * self.expected
+            mean = 0.0 if runs is None or not known else float(runs["max_score"].mean())
+            spread = 2 * _SPREAD * mean / math.sqrt(max(known, 1))
+            low, high = mean - spread, mean + spread
+            more = f"{_DEEPER_SCORES:g} times the {self.expected:,.0f} points that it expects"
+            does = f"scores more than {more}"
         else:
-            more = f"more than {_DEEPER_SCORES:g} times"
-            reason = f"the player scores {more} the {self.expected:,.0f} points that it expects"
-        return (
-            f"The judge {self.name} is weaker than {player_name(facts)}: {reason}. "
-            "Its losses are not the player's mistakes."
-        )
+            limit = self.expected
+            reached = 0 if runs is None else int((runs["highest_tile"] >= self.tile).sum())
+            _, low, high = wilson(reached, known)
+            does = f"reaches {self.tile} in more than the {limit:.1%} of games that it expects"
+        if not known or low <= limit < high:
+            reason = f"{counted(known, 'known game')} cannot tell whether the player {does}"
+            return self._warning(facts, "may be", reason, "may not be")
+        return None if low <= limit else self._warning(facts, "is", f"the player {does}", "are not")
+
+    def _warning(self, facts: Mapping[str, Any], verb: str, reason: str, are: str) -> str:
+        weaker = f"The judge {self.name} {verb} weaker than {player_name(facts)}"
+        return f"{weaker}: {reason}. Its losses {are} the player's mistakes."
 
     @classmethod
     def of_critic(
@@ -325,8 +347,12 @@ class Judge:
         thresholds: Sequence[int],
         sha256: str,
         name: str = "critic",
+        players: Sequence[PlayedBy] = (),
     ) -> Self:
-        """Return the judge that values boards by a critic's probability to reach a tile."""
+        """Return the judge that values boards by a critic's probability to reach a tile.
+
+        ``players`` are those whose games it learned from.
+        """
         if tile not in thresholds:
             raise ConfigError(
                 f"found the tile {tile}, and the critic predicts {', '.join(map(str, thresholds))}",
@@ -340,7 +366,7 @@ class Judge:
             return np.where(decided, reached.astype(np.float32), critic(boards)[:, column])
 
         identity = hashlib.sha256(f"judge 2 {sha256} {tile}".encode())
-        return cls(f"{name}, P({tile})", leaf, identity.hexdigest(), tile=tile)
+        return cls(f"{name}, P({tile})", leaf, identity.hexdigest(), tile=tile, players=players)
 
     def moves(
         self, boards: NDArray[np.uint64], moves: NDArray[np.uint8], following: NDArray[np.uint64]

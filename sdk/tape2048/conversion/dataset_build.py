@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import pretty_json
-from tape2048.conversion.sources import RunSource, open_source
+from tape2048.conversion.sources import RunSource, open_sources
 from tape2048.datasets.dataset import refuse_empty
 from tape2048.errors import (
     ChecksumError,
@@ -58,6 +58,7 @@ from tape2048.players import split_seed
 from tape2048.runs.run import check_meta
 from tape2048.session.dataset import open_dataset
 from tape2048.session.dataset_runs import RunTable, write_runs_db
+from tape2048.session.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -115,10 +116,11 @@ def build_dataset(
 ) -> Built:
     """Build a data set of all runs of some sources.
 
-    A run that cannot be read, breaks the rules (:func:`tape2048.runs.check_rules`), or has more than 65,536
-    steps is left out. The result and the manifest list it and the reason. Branch values in [0, 1]
-    are kept, except that the chosen move's becomes 1. The values of a step with others are normalised, and
-    the result counts such runs.
+    A game that several of their sessions and data sets hold is added once, and a warning names them; run
+    files and packs are not compared. A run that cannot be read, breaks the rules
+    (:func:`tape2048.runs.check_rules`), or has more than 65,536 steps is left out. The result and the
+    manifest list it and the reason. Branch values in [0, 1] are kept, except that the chosen move's becomes
+    1. The values of a step with others are normalised, and the result counts such runs.
 
     Args:
         output: the directory to make. It must not exist.
@@ -163,6 +165,7 @@ def append_dataset(
 ) -> Built:
     """Add all runs of some sources to a data set; their ids continue after the highest one.
 
+    A warning names the games of sessions and data sets that it holds already, and that it then holds twice.
     A new directory is written beside the old one and exchanged with it in one step: readers see the old data
     set or the new one, also after a crash. Rows in one ``steps.npy`` are copied (and their checksum
     compared); shards are linked.
@@ -191,7 +194,6 @@ def append_dataset(
         2
     """
     target = Path(os.path.abspath(path))
-    opened = _opened(sources, replayer, lossy=lossy)
     with ExitStack() as stack:
         with storage_errors(target, "locking it"):
             try:
@@ -201,6 +203,7 @@ def append_dataset(
             except NotADirectoryError:
                 raise NotASessionError("not a directory", path=target) from None
         old = open_dataset(target, "mmap")
+        opened = _opened(sources, replayer, lossy=lossy, target=Session.of_dataset(target, old))
         in_shards = old.rows.paths[0].parent.name == SHARDS
         shard_rows = max(1, int(old.rows.counts[0])) if in_shards else None
         writer = stack.enter_context(new_dataset(target, shard_rows, old))
@@ -300,13 +303,14 @@ def new_dataset(
         draft.publish(exchange=old is not None)
 
 
-def _opened(sources: Sources, replayer: Replayer | None, *, lossy: bool) -> list[RunSource]:
+def _opened(
+    sources: Sources, replayer: Replayer | None, *, lossy: bool, target: Session | None = None
+) -> list[RunSource]:
     # A str is also an iterable of str: the first of "/data" would be the root directory.
-    each = [sources] if isinstance(sources, str | os.PathLike | RunSource) else sources
-    return [
-        source if isinstance(source, RunSource) else open_source(source, replayer, lossy=lossy)
-        for source in each
-    ]
+    each = [sources] if isinstance(sources, str | os.PathLike | RunSource) else [*sources]
+    paths = [source for source in each if not isinstance(source, RunSource)]
+    opened = iter(open_sources(paths, replayer, target=target, lossy=lossy))
+    return [source if isinstance(source, RunSource) else next(opened) for source in each]
 
 
 class LaidOut(NamedTuple):

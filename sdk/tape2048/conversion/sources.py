@@ -21,7 +21,6 @@ from tape2048.base.threads import map_ordered
 from tape2048.errors import (
     MagicError,
     MaintenanceError,
-    NotASessionError,
     ReplayError,
     TapeError,
 )
@@ -36,9 +35,13 @@ from tape2048.runs.run import Run, check_rules, until_win
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from tape2048.conversion.session_runs import Play, Replayer
+    from tape2048.datasets.dataset import TableCorpus
+    from tape2048.session.session import Session
 
     #: A run, then the other fields of :class:`SourceRun`.
     RunFacts = tuple[Run, *tuple[Any, ...]]
@@ -188,12 +191,63 @@ def open_source(
         >>> open_source("runs")
         <RunSource runs: runs, 2 runs>
     """
-    where = Path(path)
-    kind = kind_of(where)
-    read = load_function(FORMATS[_FORMATS.get(kind, kind)].reader)
-    how = {"replayer": replayer, "lossy": lossy, "final_boards": final_boards, "values": values}
-    source: RunSource = read(where, kind, **how)
+    (source,) = open_sources([path], replayer, lossy=lossy, final_boards=final_boards, values=values)
     return source
+
+
+class _Tables(NamedTuple):
+    """The run tables of a source: its sessions, or its data set with the session of each part."""
+
+    sessions: Sequence[Session] = ()
+    rows: TableCorpus | None = None
+
+
+def open_sources(
+    paths: Iterable[str | os.PathLike[str]],
+    replayer: Replayer | None = None,
+    *,
+    target: Session | None = None,
+    **how: bool,
+) -> list[RunSource]:
+    """Open several sources, with the options and errors of :func:`open_source`.
+
+    A game that several of their sessions and data sets hold comes once. A warning names those that the
+    ``target`` holds already. Run files and packs are not compared: they have no run tables.
+    """
+    from tape2048.rows.buffers import gather_runs
+    from tape2048.rows.duplicates import Copies, distinct_runs, warn_of_doubled
+
+    places = [*map(Path, paths)]
+    kinds = [*map(kind_of, places)]
+    early: list[Play | None] = []
+    if kinds == ["session"]:  # before it is opened
+        early = [_play_of(places[0], replayer, lossy=how.get("lossy", False))]
+    tables = [_open_tables(*pair) for pair in zip(places, kinds, strict=True)]
+    opened = [session for each in tables for session in each.sessions]
+    masks = iter(distinct_runs(opened) if opened else [])
+    if target is not None:
+        every = [target, *opened]
+        warn_of_doubled(Copies(gather_runs(every), every, held=1).left_out()[1], "added again")
+    sources: list[RunSource] = []
+    for path, kind, each in zip(places, kinds, tables, strict=True):
+        served = [np.flatnonzero(next(masks)) for _ in each.sessions]
+        read = load_function(FORMATS[_FORMATS.get(kind, kind)].reader)
+        sources.append(read(path, kind, tables=each, served=served, replayer=replayer, early=early, **how))
+    return sources
+
+
+def _open_tables(path: Path, kind: str) -> _Tables:
+    if kind in SESSIONS:
+        from tape2048.session.session import Session, sessions
+
+        return _Tables([Session.open(one) for one in ([path] if kind == "session" else sessions(path))])
+    if kind in {"dataset", "packdat"}:
+        from tape2048.datasets.dataset import Dataset
+        from tape2048.datasets.packdat import DataPack
+
+        rows = DataPack.load(path) if kind == "packdat" else Dataset.open(path, load="mmap")
+        return _Tables(rows.sessions, rows)
+    return _Tables()
 
 
 def kind_of(path: Path) -> str:
@@ -271,39 +325,40 @@ def read_pack(path: Path, kind: str, **_: object) -> RunSource:
     return _numbered(path, kind, len(pack), lambda i: f"{path}: entry {i}", lambda i: (pack[i],))
 
 
-def read_rows(path: Path, kind: str, **_: object) -> RunSource:
-    """Open a pack.dat or a data set."""
-    from tape2048.datasets.dataset import Dataset
-    from tape2048.datasets.packdat import DataPack
-
-    table = DataPack.load(path) if kind == "packdat" else Dataset.open(path, load="mmap")
-    ids = table.runs["id"]
-    source = _numbered(path, kind, len(ids), lambda i: f"{path}: run {ids[i]}", table.run_and_losses)
-    names = {name for one in table.sessions for name in one.columns} - {*_OF_RECORDS}
+def read_rows(
+    path: Path, kind: str, *, tables: _Tables, served: Sequence[NDArray[np.int64]], **_: object
+) -> RunSource:
+    """Open a pack.dat or a data set: the ``served`` runs of each of its parts."""
+    rows = tables.rows
+    assert rows is not None
+    ids, (chosen,) = rows.runs["id"], served
+    source = _numbered(
+        path, kind, len(chosen),
+        lambda i: f"{path}: run {ids[chosen[i]]}", lambda i: rows.run_and_losses(int(chosen[i])),
+    )  # fmt: skip
+    names = {name for one in rows.sessions for name in one.columns} - {*_OF_RECORDS}
     return dataclasses.replace(source, columns=tuple(sorted(names)))
 
 
 def read_sessions(
-    path: Path, kind: str, *, replayer: Replayer | None, lossy: bool, final_boards: bool, values: bool
+    path: Path,
+    kind: str,
+    *,
+    tables: _Tables,
+    served: Sequence[NDArray[np.int64]],
+    replayer: Replayer | None,
+    early: Sequence[Play | None],
+    lossy: bool = False,
+    final_boards: bool = True,
+    values: bool = True,
 ) -> RunSource:
-    """Open a session, or a directory of sessions, each game once; the options are :func:`open_source`'s."""
+    """Open a session, or a directory of sessions: the ``served`` runs of each; options of `open_source`."""
     from tape2048.conversion.session_runs import move_values, session_run, with_values
-    from tape2048.rows.duplicates import distinct_runs
-    from tape2048.session.session import Session, sessions
 
-    paths = [path] if kind == "session" else sessions(path)
-    if not paths:
-        raise NotASessionError("no sessions", path=path)
-
-    def plays_of(paths: list[Path]) -> list[Play | None]:
-        return [_play_of(one, replayer, lossy=lossy) for one in paths]
-
-    early = plays_of(paths) if kind == "session" else []  # before it is opened
-    opened = [Session.open(one) for one in paths]
-    served = [np.flatnonzero(its) for its in distinct_runs(opened)]
-    pairs = [pair for pair in zip(opened, served, strict=True) if len(pair[1]) or not len(pair[0].runs)]
+    every = zip(tables.sessions, served, strict=True)
+    pairs = [pair for pair in every if len(pair[1]) or not len(pair[0].runs)]
     opened, served = [one for one, _ in pairs], [ordinals for _, ordinals in pairs]
-    plays = early or plays_of([one.path for one in opened])
+    plays = early or [_play_of(one.path, replayer, lossy=lossy) for one in opened]
     columns = [move_values(one, annotated=values) for one in opened]
     ends = list(itertools.accumulate(map(len, served)))
 
@@ -325,7 +380,7 @@ def read_sessions(
             run = with_values(run, session, ordinal, column)
         return run, certain, 0, lost, int(session.runs["id"][ordinal])
 
-    source = _numbered(path, kind, ends[-1], name, read)
+    source = _numbered(path, kind, ends[-1] if ends else 0, name, read)
     kept = [set() if found is None else {*found.columns} for found in columns]
     names = {name for one, its in zip(opened, kept, strict=True) for name in {*one.columns} - its}
     # Without the player, a seed identifies no game.

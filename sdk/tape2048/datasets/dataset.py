@@ -26,6 +26,7 @@ from tape2048.formats.npy import Load, check_load
 from tape2048.formats.rows import run_ordinal
 from tape2048.players import join_seed
 from tape2048.rows.buffers import gather_runs, load_rows
+from tape2048.rows.duplicates import distinct_runs
 from tape2048.rows.phases import ALL
 from tape2048.rows.row_map import NO_TAPE
 from tape2048.runs.run import Run
@@ -70,7 +71,9 @@ class TableCorpus(Corpus):
         self, sessions: Sequence[Session], load: Load, progress: Callable[[int, int], object] | None = None
     ) -> None:
         opened = tuple(sessions)
-        super().__init__(load_rows(opened, gather_runs(opened), None, load, progress=progress))
+        chosen = np.concatenate(distinct_runs(opened))
+        some = None if chosen.all() else chosen
+        super().__init__(load_rows(opened, gather_runs(opened), some, load, progress=progress))
 
     @property
     def is_view(self) -> bool:
@@ -226,8 +229,8 @@ class Dataset(TableCorpus):
 
     Args:
         path: a data set's directory or a pack.dat, or several. Run ids of the second and later ones continue
-            after the highest one before, in :attr:`runs` and in every row. Of a pack.dat, each record is
-            converted when it is read.
+            after the highest one before, in :attr:`runs` and in every row. A game that several hold is served
+            once, as by :meth:`Corpus.open`. Of a pack.dat, each record is converted when it is read.
         load: ``"ram"`` reads all rows into memory, in parallel; ``"mmap"`` maps them, which is slow for
             random rows that are not in the page cache.
         progress: called with the bytes read and all bytes, while rows are read into memory.

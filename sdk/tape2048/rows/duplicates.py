@@ -2,23 +2,30 @@
 
 Such games have one player, one seed and one outcome. Seeds alone tell nothing without the player's SHA-256:
 games of such sessions are the same if the run tables are equal as a whole.
+
+One session serves a game, and the others are left out: the session with the most rows of it, since a sampled
+session has a part of them; among equals the session with the most columns, which belong to its rows; then a
+session on tape, whose rows take the least memory; then the first.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from tape2048.base.text import counted, printable
-from tape2048.players import facts_of_runs
+from tape2048.jit.mix import mix64
+from tape2048.players import Named, facts_of_runs
 from tape2048.rows.buffers import gather_runs
 from tape2048.rows.splits import run_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -28,68 +35,168 @@ _OUTCOME = ("steps", "max_score", "highest_tile")
 _NAMED = 5  # pairs that a message names
 
 
-class Doubled(NamedTuple):
-    """Games of a session that another one holds, too, by the ordinals of both; the other one serves them."""
+class Holder(Named, Protocol):
+    """A session that holds games."""
 
-    session: int
-    other: int
+    @property
+    def path(self) -> Path:
+        """Its directory or file."""
+
+    @property
+    def runs(self) -> NDArray[np.void]:
+        """Its run table."""
+
+    @property
+    def tape(self) -> object:
+        """None for a session of rows."""
+
+    @property
+    def columns(self) -> Collection[str]:
+        """The names of its columns."""
+
+
+class Doubled(msgspec.Struct, frozen=True):
+    """Games of a session that another session serves.
+
+    Attributes:
+        session: path or address of the session that is left out.
+        also_in: path or address of the session that serves them.
+        games: number of games.
+        why: the reason for the choice, in words that follow "which", with the columns that are left out.
+    """
+
+    session: str
+    also_in: str
     games: int
+    why: str
 
 
-def find_doubled(
-    runs: NDArray[np.void], sessions: Sequence[Session]
-) -> tuple[NDArray[np.bool_], list[Doubled]]:
-    """Find the runs that another session serves: one on tape, or else the one with more rows, or the first.
+class Copies:
+    """The games that several sessions hold, each with its runs in the order of preference.
 
     Args:
-        runs: rows of the run table of a corpus.
+        runs: rows of the run table of a corpus, or a mapping of their columns.
         sessions: those that ``runs["session"]`` indexes.
-
-    Returns:
-        A mask of these runs, ``bool[R]``, and their sessions.
+        held: number of sessions, the first ones, that are preferred to all others.
     """
-    doubled = np.zeros(len(runs), np.bool_)
-    if len(sessions) < 2:
-        return doubled, []
+
+    def __init__(self, runs: Any, sessions: Sequence[Holder], held: int = 0) -> None:
+        self._sessions, self._count, self._held = sessions, len(runs), held
+        self._runs = self._game = self._owner = np.empty(0, np.int64)
+        if len(sessions) < 2:
+            return
+        hashes = _game_hashes(runs, sessions)
+        ordered = np.sort(hashes)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if not len(twice):
+            return
+        some = np.flatnonzero(twice[np.searchsorted(twice[:-1], hashes)] == hashes)
+        owner, rows = runs["session"][some].astype(np.int64), runs["rows"][some].astype(np.int64)
+        self._columns = {one: {*sessions[one].columns} for one in np.unique(owner).tolist()}
+        liked = sorted(self._columns, key=lambda one: (*self._merits(one), one))
+        rank = np.empty(len(sessions), np.int64)
+        rank[liked] = np.arange(len(liked))
+        rows[owner < held] = np.iinfo(np.int64).max
+        order = np.lexsort((rank[owner], -rows, hashes[some]))
+        self._runs, self._owner, self._rows = some[order], owner[order], rows[order]
+        of_game = hashes[self._runs]
+        self._game = np.append(0, np.cumsum(of_game[1:] != of_game[:-1]))
+
+    def _merits(self, session: int) -> tuple[int, bool]:
+        """Return what decides between sessions with the same rows of a game: the least is preferred."""
+        return -len(self._columns[session]), self._sessions[session].tape is None
+
+    def left_out(self, chosen: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.bool_], list[Doubled]]:
+        """Find the runs of a selection that a run of another session in it serves.
+
+        Args:
+            chosen: the selection, ``bool[R]``; None: all runs.
+
+        Returns:
+            A mask of these runs, ``bool[R]``, and their sessions.
+        """
+        mask = np.zeros(self._count, np.bool_)
+        kept = np.arange(len(self._runs)) if chosen is None else np.flatnonzero(chosen[self._runs])
+        if not len(kept):
+            return mask, []
+        game, owner, rows = self._game[kept], self._owner[kept], self._rows[kept]
+        is_first = np.append(True, game[1:] != game[:-1])
+        first = np.maximum.accumulate(np.where(is_first, np.arange(len(kept)), 0))
+        is_out = owner != owner[first]
+        mask[self._runs[kept[is_out]]] = True
+        size = len(self._sessions)
+        pairs, which, games = np.unique(
+            owner[is_out] * size + owner[first[is_out]], return_inverse=True, return_counts=True
+        )
+        fewer = np.bincount(which, rows[first[is_out]] > rows[is_out], len(pairs)) > 0
+        found = zip(*np.stack(np.divmod(pairs, size)).tolist(), games.tolist(), fewer.tolist(), strict=True)
+        return mask, [
+            Doubled(self._place(one), self._place(other), count, self._why(one, other, has_fewer=has_fewer))
+            for one, other, count, has_fewer in found
+        ]
+
+    def same_game(self, run: int) -> NDArray[np.int64]:
+        """Return the runs of all sessions that are the game of a run, with the run itself."""
+        game = self._game[self._runs == run]
+        return self._runs[self._game == game[0]] if len(game) else np.array([run])
+
+    def _place(self, session: int) -> str:
+        one = self._sessions[session]
+        return str(getattr(one, "address", one.path))  # names may be equal
+
+    def _why(self, session: int, other: int, *, has_fewer: bool) -> str:
+        mine, its = self._merits(session), self._merits(other)
+        why = "comes first"
+        if other < self._held:
+            why = "has them already"
+        elif has_fewer:
+            why = "has more rows of them"
+        elif mine[0] != its[0]:
+            why = "has more columns"
+        elif mine[1] != its[1]:
+            why = "is on tape"
+        lacking = sorted(self._columns[session] - self._columns[other])
+        return f"{why}, but lacks {' and '.join(lacking)}" if lacking else why
+
+
+def _game_hashes(runs: Any, sessions: Sequence[Holder]) -> NDArray[np.uint64]:
+    """Return equal numbers for runs that are one game, ``u64[R]``."""
     hashes = run_hash(runs, sessions)
     facts, index = facts_of_runs(runs, sessions)
     is_known = np.array([isinstance(each.get("player_sha256"), str) for each in facts])[index]
-    for ordinal in np.unique(runs["session"][~is_known]).tolist():
-        table = sessions[ordinal].runs
-        digest = hashlib.sha256(b"".join(table[name].tobytes() for name in ("id", "seed", *_OUTCOME)))
-        mine = ~is_known & (runs["session"] == ordinal)
-        hashes[mine] += np.uint64(int.from_bytes(digest.digest()[:8], "little"))
-    order = np.argsort(hashes, kind="stable")
-    equal = np.zeros(len(runs), np.bool_)
-    equal[:-1] = hashes[order][1:] == hashes[order][:-1]
-    order = order[equal | np.roll(equal, 1)]
-    some, off_tape = runs[order], np.array([one.tape is None for one in sessions])
-    outcome = [hashes[order], *(some[name] for name in _OUTCOME)]
-    ranks = off_tape[some["session"]], -some["rows"].astype(np.int64), some["session"]
-    at = np.lexsort((*ranks[::-1], *outcome))
-    is_first = np.ones(len(at), np.bool_)
-    is_first[1:] = np.logical_or.reduce([each[at][1:] != each[at][:-1] for each in outcome])
-    session = some["session"][at].astype(np.int64)
-    other = session[np.maximum.accumulate(np.where(is_first, np.arange(len(at)), 0))]
-    doubled[order[at]] = session != other
-    pairs, games = np.unique(np.stack((session, other))[:, session != other], axis=1, return_counts=True)
-    return doubled, [Doubled(*each) for each in zip(*pairs.tolist(), games.tolist(), strict=True)]
+    if not is_known.all():
+        digests = np.zeros(len(sessions), np.uint64)
+        for ordinal in np.unique(runs["session"][~is_known]).tolist():
+            table = sessions[ordinal].runs
+            text = b"".join(table[name].tobytes() for name in ("id", "seed", *_OUTCOME))
+            digests[ordinal] = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+        hashes[~is_known] += digests[runs["session"][~is_known]]
+    for name, factor in zip(
+        _OUTCOME, (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9), strict=True
+    ):
+        hashes ^= mix64(runs[name].astype(np.uint64) * np.uint64(factor))
+    return hashes
 
 
-def describe_doubled(several: Sequence[Doubled], sessions: Sequence[Session]) -> str:
-    """Return the sessions that hold games twice, as text."""
-    places = [printable(getattr(one, "address", one.path)) for one in sessions]  # names may be equal
+def describe_doubled(several: Sequence[Doubled]) -> str:
+    """Return the games that are left out and why, as text."""
     texts = [
-        f"{counted(one.games, 'game')} of {places[one.session]}, also in {places[one.other]}"
+        f"{counted(one.games, 'game')} of {printable(one.session)}, also in {printable(one.also_in)}, "
+        f"which {one.why}"
         for one in several[:_NAMED]
     ]
     more = f"; and {len(several) - _NAMED} more pairs" if len(several) > _NAMED else ""
     return "; ".join(texts) + more
 
 
+def warn_of_doubled(several: Sequence[Doubled], what: str = "left out") -> None:
+    """Log one warning of what is left out, if anything is; or of ``what`` else is done with these games."""
+    if several:
+        logging.getLogger("tape2048").warning("%s: %s", what, describe_doubled(several))
+
+
 def distinct_runs(sessions: Sequence[Session]) -> list[NDArray[np.bool_]]:
     """Return a mask of the runs of each session that no other one serves; log a warning of the rest."""
-    doubled, several = find_doubled(gather_runs(sessions), sessions)
-    if several:
-        logging.getLogger("tape2048").warning("left out: %s", describe_doubled(several, sessions))
+    doubled, several = Copies(gather_runs(sessions), sessions).left_out()
+    warn_of_doubled(several)
     return np.split(~doubled, np.cumsum([len(one.runs) for one in sessions])[:-1])

@@ -12,7 +12,9 @@ from tests import reference
 from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError
+from tape2048.formats.session import RUN_DTYPE
 from tape2048.ntuple.network import save_network
+from tape2048.players import PlayedBy
 from tape2048_recorder.replay.judging import Judge, Judged
 
 NETWORK = slow.random_network("0145", "1256", "0123", "4567", stages=(64,))
@@ -221,24 +223,71 @@ def test_a_missing_network_is_named_and_replaced() -> None:
     assert "/nowhere/my.ntuple" in message
 
 
+def games(count: int, mean_score: float, reached: int = 0) -> npt.NDArray[np.void]:
+    """Games of this mean score, of which so many reach the tile."""
+    runs = np.zeros(count, RUN_DTYPE)
+    runs["max_score"] = mean_score
+    runs["highest_tile"] = np.where(np.arange(count) < reached, TILE, TILE // 2)
+    return runs
+
+
 @pytest.mark.parametrize(
-    ("facts", "mean_score", "weak"),
+    ("facts", "runs", "weak"),
     [
-        (OWN, 1e6, ""),
-        (with_args(look_below=0), 1e6, ""),
-        (with_args(look_below=16, look_twice_below=3, look_spawns=2), 1e6, "searches up to 3-ply"),
-        (with_args(weights="strong"), 150_000, ""),
-        (with_args(weights="strong"), 151_000, "more than 1.5 times the 100,000 points that it expects"),
-        ({"player": "greedy", "player_args": {}}, 3_000, ""),
-        ({}, None, ""),
+        (OWN, games(1000, 1e6), ""),
+        (with_args(look_below=0), games(1000, 1e6), ""),
+        (with_args(look_below=16, look_twice_below=3, look_spawns=2), None, "is weaker, up to 3-ply"),
+        (with_args(weights="strong"), games(1000, 140_000), ""),
+        (with_args(weights="strong"), games(1000, 160_000), "is weaker, 1.5 times the 100,000 points"),
+        (with_args(weights="strong"), games(1000, 150_000), "may be weaker, 1,000 known games cannot tell"),
+        (with_args(weights="strong"), games(1, 300_000), "may be weaker, 1 known game cannot tell"),
+        (with_args(weights="strong"), None, "may be weaker, 0 known games cannot tell"),
+        ({"player": "greedy", "player_args": {}}, games(1, 3_000), ""),
+        ({}, games(1, 140_000), "may be weaker, unknown player"),
+        ({}, games(1, 3_000), ""),
     ],
 )
 def test_a_judge_weaker_than_the_player_is_found(
-    facts: dict[str, object], mean_score: float | None, weak: str
+    facts: dict[str, object], runs: npt.NDArray[np.void] | None, weak: str
 ) -> None:
     judge = Judge.of_player("ntuple", {"weights": "fast"})
     judge.__dict__["expected"] = 100_000.0
-    scores = [] if mean_score is None else [mean_score - 1, mean_score + 1]
-    said = judge.weakness(facts, scores)
-    assert weak in said if weak else said is None
-    assert CRITIC_JUDGE.weakness(facts, scores) is None
+    check_warning(judge.weakness(facts, runs), weak)
+
+
+@pytest.mark.parametrize(
+    ("facts", "runs", "weak"),
+    [
+        ({"player_sha256": "a" * 64}, games(100, 0, 100), ""),
+        ({"player_sha256": "b" * 64}, games(100, 0, 50), "is weaker, reaches 64 in more than the 25.0%"),
+        ({"player_sha256": "b" * 64}, games(100, 0, 10), ""),
+        ({"player_sha256": "b" * 64}, games(100, 0, 27), "may be weaker, 100 known games cannot tell"),
+        ({"player_sha256": "b" * 64}, games(1, 0, 0), "may be weaker, 1 known game cannot tell"),
+        ({}, None, "may be weaker, unknown player"),
+    ],
+)
+def test_a_critic_that_is_weaker_than_the_player_is_found(
+    facts: dict[str, object], runs: npt.NDArray[np.void] | None, weak: str
+) -> None:
+    """It is not weaker than the player that it learned from."""
+    learned_from = [PlayedBy("toy", "a" * 64, 1), PlayedBy("nobody", "", 1)]
+    judge = Judge.of_critic(critic, TILE, thresholds=(TILE // 2, TILE), sha256="", players=learned_from)
+    judge.__dict__["expected"] = 0.25
+    check_warning(judge.weakness(facts, runs), weak)
+
+
+def check_warning(found: str | None, expected: str) -> None:
+    """Compare a warning with the parts of it that a test expects, or with its absence."""
+    if not expected:
+        assert found is None
+        return
+    assert found is not None
+    assert all(part in found for part in expected.split(", "))
+    are = "are not" if "is weaker" in expected else "may not be"
+    assert found.endswith(f"Its losses {are} the player's mistakes.")
+
+
+def test_a_judge_expects_what_its_first_boards_are_worth() -> None:
+    found = CRITIC_JUDGE.expected
+    assert 0 < found < 1
+    assert player_judge().expected > 1

@@ -95,9 +95,9 @@ def test_games_that_a_directory_holds_twice_are_served_once(
     rows = write_rows(tmp_path / NAME, GAMES, **facts)
     tape = repack_session(rows, tmp_path, "tape", lossy=True).path
     other = write_rows(tmp_path / "20250203T040506Z_model=toy", games_on_tape(4, 3), **facts)
-    text = f"7 games of {rows}, also in {tape}; 1 game of {other}, also in {tape}"
+    its = f"also in {tape}, which is on tape"
     corpus = Corpus.open(tmp_path)
-    assert caplog.messages == [f'left out: {text}; duplicates="keep" keeps them']
+    assert caplog.messages == [f"left out: 7 games of {rows}, {its}; 1 game of {other}, {its}"]
     assert sorted(corpus.runs["seed"].tolist()) == sorted([*GAMES.runs["seed"].tolist(), 4])
     assert [one.name for one in corpus.sessions] == [tape.name, "20250203T040506Z_model=toy"]
     assert len(corpus.where("seed = 3")) == GAMES.runs["rows"][0]

@@ -151,6 +151,7 @@ def test_many_sessions_are_listed_by_their_manifests(
     monkeypatch.setattr("tape2048_tools.commands.sessions.show.SCORES_SESSIONS_MAX", 1)
     document = cli("list", root, "--json").json
     assert (full["scores"], document["scores"]) == (True, False)
+    assert (full["twice"], document["twice"]) == ([], None)
     assert document["total"]["rows"] == full["total"]["rows"]
     assert document["total"]["bytes"] == full["total"]["bytes"]
     assert {entry["mean_score"] for entry in document["sessions"]} == {None}
@@ -159,6 +160,7 @@ def test_many_sessions_are_listed_by_their_manifests(
     assert lines[0].split() == ["session", "rows", "games", "size", "note"]
     assert lines[1].split()[:3] == [session.name, "200", "4"]
     assert lines[3].split()[:4] == ["2", "sessions", "300", "6"]
+    assert "a game that two sessions hold counts twice" in lines[4]
     assert "--scores reads them" in lines[4]
     assert "mean score" in cli("list", root, "--scores").out
     (session / "steps.npy").write_bytes(b"")

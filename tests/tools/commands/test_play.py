@@ -81,6 +81,7 @@ def test_a_recorded_game_is_stepped_through(tmp_path: Path, environment: dict[st
     with OnTerminal([*PLAY, "a.a2run2", "--step", "3"], tmp_path, env=environment) as terminal:
         terminal.wait_for("move   3 of 12")
         seen = terminal.wait_for("judged by ntuple:weights=strong, 2-ply")
+        assert "weaker than" not in terminal.shown, "whoever played it scored little"
         terminal.send("\x1b[C")
         seen = terminal.wait_for("move   4 of 12", seen)
         terminal.send("\x1b[F")
@@ -118,7 +119,10 @@ def test_unwritable_record_is_refused_first(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_the_critic_says_whom_it_judges(tmp_path: Path) -> None:
-    """The shipped critic judges the default player, and this file names none, another one, or that one."""
+    """The shipped critic judges the default player, and this file names none, another one, or that one.
+
+    Of another player, one game does not tell whether the critic is weaker.
+    """
     (player,) = open_critic(Path("default")).info.players
     for sha256, words in ((None, "does not name"), ("ab" * 32, "another player"), (player.sha256, "")):
         engine = "x" if sha256 is None else f"tape2048 0 ntuple player_sha256={sha256} seed=5"
@@ -127,6 +131,7 @@ def test_the_critic_says_whom_it_judges(tmp_path: Path) -> None:
         view = play._by_critic(Path("default"), choose_run(path, None, None))
         assert words in view.note
         assert bool(view.note) == bool(words)
+        assert ("1 known game cannot tell" in view.views[-1].weak) == bool(words)
         assert view.chances.shape == (4, 3)
         assert np.isfinite(view.views[0].judged.loss).all()
         path.unlink()

@@ -151,21 +151,24 @@ def test_a_directory_is_summed_up(cli: Cli, root: Path, session: Path) -> None:
     assert f"best game: run 3 of {session.name}, score 370,000, 50 moves" in out
 
 
-def test_games_that_two_sessions_hold_count_once(cli: Cli, root: Path, session: Path) -> None:
-    """In the sums of all commands, and the pairs are named."""
+def test_games_that_two_sessions_hold_count_once(
+    cli: Cli, root: Path, session: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the sums of all commands, and one line names the pairs and the reason."""
     out = cli("show", root, "--json").json
     twin = write_session(root / f"{session.name}-2", (*GAMES[:2], Game(99, 1, 100, 64)))
-    pair = {"session": str(twin), "also_in": str(session), "games": 2}
-    text = f"2 games of {twin} are also in {session}, and count once"
-    for command in ("list", "show", "validate"):
-        assert cli(command, root, "--json").json["twice"] == [pair]
-        assert text in re.sub(r"\s+", " ", cli(command, root).out)
+    pair = {"session": str(twin), "also_in": str(session), "games": 2, "why": "comes first"}
+    text = f"2 games of {twin}, also in {session}, which comes first"
+    for words in (("list",), ("list", "--no-scores"), ("show",), ("validate",)):
+        said = "note: other commands leave out" if words == ("validate",) else "left out:"
+        assert cli(*words, root, "--json").json["twice"] == [pair]
+        assert f"{said} {text}" in re.sub(r"\s+", " ", cli(*words, root).out)
     found = cli("show", root, "--json").json
-    total = cli("list", root, "--json").json["total"]
-    for shown in (found, found["players"][0], total):
+    totals = [cli("list", root, flag, "--json").json["total"] for flag in ("--scores", "--no-scores")]
+    for shown in (found, found["players"][0], *totals):
         assert (shown["games"], shown["rows"]) == (out["games"] + 1, out["rows"] + 1)
-    assert cli("list", root, "--no-scores", "--json").json["total"]["games"] == out["games"] + 3
     cli("card", root)
+    assert caplog.messages[-1] == f"left out: {text}"
     said = f"{out['games'] + 1} games of 2048 with {out['rows'] + 1} positions"
     assert said in (root / "README.md").read_text()
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Session
-from tape2048.conversion import write_session
+from tape2048.conversion import repack_session, write_session
 from tape2048.errors import ConfigError, MissingPathError, SchemaError
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.game.moves import recover
@@ -93,6 +93,34 @@ def test_the_overview_counts_what_the_sessions_hold(data: Data, recorded: Path) 
     total = sum(one["steps_per_s"] for one in found["throughput"])
     times = [one["at"] for one in found["throughput"]]
     assert total * (times[1] - times[0]) == pytest.approx(runs["steps"].sum(), rel=1e-5)
+
+
+def test_games_of_two_sessions_count_once(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A repacked session beside its original: in overview, games, players, samples and the report."""
+    original, other = sorted(copied.glob("2*"))
+    tape = repack_session(original, copied, "tape", lossy=True).path
+    made = Data(Collection([copied]), Judges(["ntuple:weights=fast"], Path("default")))
+    made.collection.whole()
+    text = f"20 games of {original}, also in {tape}, which is on tape"
+    assert caplog.messages == [f"left out: {text}"]
+    found = made.overview({})["selections"][0]
+    sessions = [Session.open(path) for path in (tape, other)]
+    assert (found["games"], found["rows"], found["sessions"]) == (40, sum(map(len, sessions)), 3)
+    assert found["left_out"] == text
+    total = sum(one["steps_per_s"] for one in found["throughput"])
+    times = [one["at"] for one in found["throughput"]]
+    assert total * (times[1] - times[0]) == pytest.approx(found["steps"], rel=1e-5)
+    (player,) = found["players"]
+    assert (player["games"], player["sessions"], made.games({})["total"]) == (40, 3, 40)
+    ids = {one.path: one.id for one in made.collection.games().sessions}
+    assert {one["session"] for one in made.games({})["rows"]} == {ids[tape], ids[other]}
+    assert made.games({"session": ids[original]})["total"] == 20
+    best = made.games({"session": ids[original]})["rows"][0]["run"]
+    assert made.twins({"session": ids[original], "run": best})["rows"] == []
+    assert made.sample({"where": "max_score > 0"})["games"] == 40
+    page = make_report(made, games=40).decode()
+    assert (page.count('"why":"'), page.count(f'"session":"{ids[original]}"')) == (40, 0)
+    assert "which is on tape" in page
 
 
 def test_two_selections_have_the_same_bins(data: Data) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.intervals import wilson
-from tape2048.base.text import counted, printable, unix_s
+from tape2048.base.text import unix_s
 from tape2048.errors import NotASessionError, StorageError, TapeError
 from tape2048.formats.session import (
     FORMAT_VERSION,
@@ -26,7 +26,7 @@ from tape2048.formats.session import (
 from tape2048.io.reading import reading
 from tape2048.players import player_label, player_name, player_text
 from tape2048.rows.buffers import gather_runs
-from tape2048.rows.duplicates import find_doubled
+from tape2048.rows.duplicates import Copies, Doubled, describe_doubled
 from tape2048.session.columns import Columns
 from tape2048.session.dataset import is_table
 from tape2048.session.directory import MANIFEST_BYTES_MAX, is_session, list_names, refuse_dataset
@@ -307,22 +307,16 @@ def label_prevalence(runs: NDArray[np.void]) -> list[dict[str, float | int | Non
     ]
 
 
-def find_twice(several: Sequence[Session]) -> tuple[NDArray[np.void], list[dict[str, Any]]]:
+def find_twice(several: Sequence[Session]) -> tuple[NDArray[np.void], list[Doubled]]:
     """Return the games of all sessions, each once, and the pairs of sessions that hold games twice."""
     runs = gather_runs(several)
-    doubled, pairs = find_doubled(runs, several)
-    places = [session_place(session) for session in several]
-    named = [{"session": places[a], "also_in": places[b], "games": games} for a, b, games in pairs]
-    return runs[~doubled], named
+    is_doubled, pairs = Copies(runs, several).left_out()
+    return runs[~is_doubled], pairs
 
 
-def twice_lines(pairs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the lines that name the pairs of :func:`find_twice`."""
-    return [
-        f"{counted(one['games'], 'game')} of {printable(one['session'])} are also in "
-        f"{printable(one['also_in'])}, and count once"
-        for one in pairs
-    ]
+def twice_lines(pairs: Sequence[Doubled]) -> list[str]:
+    """Return the line that names the pairs of :func:`find_twice`, if there are any."""
+    return [f"left out: {describe_doubled(pairs)}"] if pairs else []
 
 
 def sum_up(several: Sequence[Session]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -27,9 +27,12 @@ from tape2048.errors import MissingPathError, TapeError
 from tape2048.formats.metadata import read_metadata
 from tape2048.formats.session import METADATA_DB, RUN_DTYPE, SESSION_NAME
 from tape2048.players import player_label, player_name, player_text
+from tape2048.rows.duplicates import Copies, warn_of_doubled
 from tape2048.rows.filters import Filters, check_filters, choose_runs, session_columns
+from tape2048.session.columns import find_columns
 from tape2048.session.remote_session import session_places
 from tape2048.session.session import Session
+from tape2048.tape.layout import TAPE_NPY
 from tape2048.tape.reader import game_pieces
 from tape2048.training import METRICS
 from tape2048_recorder.players.options import with_defaults
@@ -38,9 +41,11 @@ from tape2048_recorder.replay.judging import SUMS, summands
 from tape2048_tools.sessions.summary import brief, described, directory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection as Names, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from tape2048.rows.duplicates import Doubled
 
 #: Seconds for which a listing of sessions, and of trainings, counts as current. A listing of 10,000 sessions
 #: takes 0.1 s.
@@ -95,6 +100,16 @@ class Entry:
     def name(self) -> str:
         """The directory's name."""
         return self.path.name
+
+    @functools.cached_property
+    def tape(self) -> Path | None:
+        """The file of the rows of a session on tape; None for a session of rows."""
+        return path if (path := self.path / TAPE_NPY).exists() else None
+
+    @property
+    def columns(self) -> Names[str]:
+        """The names of the session's columns, now."""
+        return find_columns(self.path)
 
     @functools.cached_property
     def label(self) -> str:
@@ -155,6 +170,20 @@ class Entry:
         return row
 
 
+class Once(NamedTuple):
+    """The games of a selection, each once.
+
+    Attributes:
+        games: ``bool[R]``; None: all.
+        left_out: the games that another session serves, ``bool[R]``.
+        doubled: their sessions.
+    """
+
+    games: NDArray[np.bool_] | None
+    left_out: NDArray[np.bool_]
+    doubled: list[Doubled]
+
+
 class GameTable:
     """The run tables of all sessions read so far, as columns; immutable.
 
@@ -213,6 +242,18 @@ class GameTable:
                     self._columns[name] = np.concatenate(parts)
             return self._columns[name]
 
+    @functools.cached_property
+    def copies(self) -> Copies:
+        """The games that several sessions hold."""
+        return Copies(self, self.sessions)
+
+    def once(self, chosen: NDArray[np.bool_] | None) -> Once:
+        """Take each game of a selection once, as ``Corpus.open`` does."""
+        left_out, several = self.copies.left_out(chosen)
+        if several:
+            chosen = ~left_out if chosen is None else chosen & ~left_out
+        return Once(chosen, left_out, several)
+
     def document(self, number: int) -> dict[str, Any]:
         """Return what lists show of a game."""
         entry, row = self.at(number)
@@ -258,6 +299,7 @@ class Collection:
         self._read: dict[str, Entry] = {}
         self._broken: dict[str, dict[str, str | None]] = {}
         self._briefs: dict[str, tuple[int, int]] = {}
+        self._doubled: list[Doubled] = []  # which a warning named
 
     def games(self) -> GameTable:
         """Return the games read so far; list the directories again after a second."""
@@ -352,6 +394,9 @@ class Collection:
             games = self.games()
             for name in (*COLUMNS, "session"):
                 _ = games[name]  # before a page needs it: a second, for ten million games
+            if (several := games.once(None).doubled) != self._doubled:  # two more seconds
+                self._doubled = several
+                warn_of_doubled(several)
         finally:
             self._reading = False
 

@@ -15,7 +15,9 @@ from tape2048._version import __version__
 from tape2048.base.text import unix_s
 from tape2048.errors import MissingPathError, TapeError
 from tape2048.session.run_table import REACH_TILES
+from tape2048_recorder.players.options import check_player
 from tape2048_recorder.status.report import instances, read_snapshot
+from tape2048_tools.options.recorder import parse_player
 from tape2048_tools.sessions.summary import reach, scores
 from tape2048_tools.viewer.collection import (
     PAGE_ROWS,
@@ -25,6 +27,7 @@ from tape2048_tools.viewer.collection import (
     GameTable,
     Selection,
     choose,
+    find_run,
     id_of,
     page_of_games,
 )
@@ -79,11 +82,14 @@ class Data:
         self._examining = threading.Lock()
         self._last: GameTable | None = None
         self._chosen = functools.lru_cache(_TABLES_MAX)(choose)
+        self._once = functools.lru_cache(_TABLES_MAX)(
+            lambda games, selection: games.once(self._chosen(games, selection)).games
+        )
         self._overview = functools.lru_cache(_TABLES_MAX)(
             lambda games, selections: overview(games, [self._chosen(games, one) for one in selections])
         )
         self._sample = functools.lru_cache(_TABLES_MAX)(
-            lambda games, selection: sample(games, self._chosen(games, selection), self.judges)
+            lambda games, selection: sample(games, self._once(games, selection), self.judges)
         )
         self._opinions = functools.lru_cache(_TABLES_MAX)(lambda wanted: opinions(wanted, self.judges))
         # By the judge, too: `annotate` can choose another judge at any time.
@@ -95,7 +101,7 @@ class Data:
         """Return the games; clear the caches after a change, as old run tables take much memory."""
         games = self.collection.games()
         if games is not self._last:
-            for cached in (self._chosen, self._overview, self._sample, self._opinions):
+            for cached in (self._chosen, self._once, self._overview, self._sample, self._opinions):
                 cached.cache_clear()
             self._last = games
         return games
@@ -153,7 +159,7 @@ class Data:
         sort = given.get("sort", "max_score")
         if sort not in SORTS:
             raise ValueError(f"sort: found {sort!r:.40}, expected one of {', '.join(SORTS)}")
-        chosen = self._chosen(games, selection)
+        chosen = self._once(games, selection)
         total = len(games) if chosen is None else int(np.count_nonzero(chosen))
         numbers = page_of_games(
             games, chosen, sort, _number(given, "page"), descending=given.get("desc", "1") == "1"
@@ -172,7 +178,7 @@ class Data:
             if (annotation := entry.sums[1]) is not None:
                 judge, message = self.judges.of_annotation(annotation)
                 judges[str(annotation["judge"]) if judge is None else judge.name] = None
-                weak = None if judge is None else judge.weakness(entry.meta, entry.runs["max_score"])
+                weak = None if judge is None else judge.weakness(entry.meta, entry.runs)
                 warnings |= dict.fromkeys(filter(None, [message, weak]))
         return [f"Judged by {', '.join(judges)}.", *warnings] if judges else []
 
@@ -180,8 +186,10 @@ class Data:
         """Return the players with the most games, and the number of all."""
         games = self._games()
         counts, names = collections.Counter[str](), {one.label: one.player_name for one in games.sessions}
-        for one in games.sessions:
-            counts[one.label] += len(one.runs)
+        left_out = games["session"][games.once(None).left_out]
+        its = np.diff(games.starts) - np.bincount(left_out, minlength=len(games.sessions))
+        for one, count in zip(games.sessions, its.tolist(), strict=True):
+            counts[one.label] += count
         first = [{"label": label, "name": names[label]} for label, _ in counts.most_common(PLAYERS_MAX)]
         return {"players": first, "total": len(counts)}
 
@@ -231,9 +239,11 @@ class Data:
         games = self.collection.games()
         entry = self.collection.session(given.get("session", ""))
         row = entry.game(_number(given, "run"))
-        found = _game_rows(games, np.flatnonzero(games["seed"] == row["seed"])[: PAGE_ROWS + 1])
-        own = (entry.id, str(row["id"]))
-        return {"rows": [one for one in found if (one["session"], one["run"]) != own]}
+        first = int(games.starts[games.number(entry.id)])
+        chosen = games["seed"] == row["seed"]
+        chosen[games.copies.same_game(first + find_run(entry.runs, int(row["id"])))] = False
+        numbers = np.flatnonzero(chosen & ~games.copies.left_out(chosen)[0])
+        return {"rows": _game_rows(games, numbers[:PAGE_ROWS])}
 
     def packed(self, entry: Entry, run: int, number: int, *, quick: bool = False) -> bytes:
         """Return a game of a session, packed; see :func:`tape2048_tools.viewer.games.pack`."""
@@ -260,7 +270,7 @@ class Data:
             "highest": int(row["highest_tile"]),
             "strange": self.judges.remark([entry.meta]),
             "warning": warning,
-            "weak": judged and judge.weakness(entry.meta, entry.runs["max_score"]),
+            "weak": judged and judge.weakness(entry.meta, entry.runs),
             "pending": quick and game.is_whole,
             **self.judges.facts(number, judge),
         }  # fmt: skip
@@ -295,6 +305,9 @@ class Data:
         game = play_on(parse_board(given.get("board", "")), player, _number(given, "seed"), moves)
         facts = self.judges.facts(number, judge) | {"name": "played on from a board", "strange": None}
         facts["player"] = text or facts["judge"]["name"]
+        if text:
+            name, args = parse_player(text)
+            facts["weak"] = judge.weakness({"player": name, "player_args": check_player(name, args)})
         return pack(facts, game, judge.game(game.states, game.moves), self.judges.opinion(game.states))
 
     def live(self, _: Mapping[str, str]) -> dict[str, Any]:

@@ -359,7 +359,7 @@ class Judges:
                     tile = self.critic.thresholds[number - len(self._players)]
                     self._made[number] = Judge.of_critic(
                         self.critic, tile, thresholds=self.critic.thresholds, sha256=self.critic.sha256,
-                        name=f"the critic {self._critic_path.name}",
+                        name=f"the critic {self._critic_path.name}", players=self.critic.info.players,
                     )  # fmt: skip
             return self._made[number]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,13 @@ import numpy as np
 from tape2048.base.intervals import wilson
 from tape2048.base.text import unix_s
 from tape2048.errors import TapeError
+from tape2048.rows.duplicates import describe_doubled
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_tools.sessions.summary import quantiles
 from tape2048_tools.viewer.games import Judges, read_game, require_opinion
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -44,10 +46,15 @@ _EXPONENTS = 32
 
 
 def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> dict[str, Any]:
-    """Return the overview of one or several selections, ``bool[R]`` or None for all, with the same bins."""
+    """Return the overview of one or several selections, ``bool[R]`` or None for all, with the same bins.
+
+    A game that several sessions of a selection hold counts once.
+    """
     names = ("max_score", "steps", "highest_tile", "rows", "session")
+    several = [games.once(chosen) for chosen in choices]
     parts = [
-        {name: games[name] if chosen is None else games[name][chosen] for name in names} for chosen in choices
+        {name: games[name] if one.games is None else games[name][one.games] for name in names}
+        for one in several
     ]
     score_max, steps_max = (
         max((int(part[name].max(initial=0)) for part in parts), default=0) for name in ("max_score", "steps")
@@ -60,8 +67,12 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
         "waiting_games": games.waiting_games,
         "broken": list(games.broken),
         "selections": [
-            {**_part(games, part, widths), "best": _best(games, chosen, part["max_score"])}
-            for part, chosen in zip(parts, choices, strict=True)
+            {
+                **_part(games, part, one.left_out, widths),
+                "best": _best(games, one.games, part["max_score"]),
+                "left_out": describe_doubled(one.doubled),
+            }
+            for part, one in zip(parts, several, strict=True)
         ],
     }
 
@@ -81,14 +92,20 @@ def _round_width(width: float) -> int:
     return int(next(step * base for step in (1, 2, 5, 10) if step * base >= width))
 
 
-def _part(games: GameTable, columns: dict[str, NDArray[Any]], widths: dict[str, int]) -> dict[str, Any]:
+def _part(
+    games: GameTable, columns: dict[str, NDArray[Any]], left_out: NDArray[np.bool_], widths: dict[str, int]
+) -> dict[str, Any]:
+    """Return the overview of the games with these columns, and of the sessions of games that are left out."""
     scores, steps, owners = (columns[name] for name in ("max_score", "steps", "session"))
     # Games by session and highest tile.
     places = owners.astype(np.int64) * _EXPONENTS + exponents_of(columns["highest_tile"])
     size = (len(games.sessions), _EXPONENTS)
     table = np.bincount(places, minlength=size[0] * size[1]).reshape(size)
-    counts = table.sum(axis=1)
-    entries = [one for one, count in zip(games.sessions, counts, strict=True) if count]
+    others, their_steps = games["session"][left_out], games["steps"][left_out]
+    not_counted = np.bincount(others, minlength=size[0])
+    has_games = table.sum(axis=1) + not_counted > 0
+    omitted = np.stack((np.bincount(others, their_steps, size[0]), not_counted), axis=1)[has_games]
+    entries = list(itertools.compress(games.sessions, has_games))
     times = [_span(one) for one in entries]
     begins = [begin for begin, _ in times if begin is not None]
     ends = [end for _, end in times if end is not None]
@@ -109,20 +126,23 @@ def _part(games: GameTable, columns: dict[str, NDArray[Any]], widths: dict[str, 
         "steps_bins": lengths.tolist(),
         "survival": survival.round(6).tolist() if len(steps) else [],
         "tiles": _reach(table.sum(axis=0)),
-        "players": _players(games, owners, scores, table),
+        "players": _players(games, owners, scores, table, has_games),
         "players_in_all": len({one.label for one in entries}),
-        "throughput": _throughput(entries),
+        "throughput": _throughput(entries, omitted.astype(np.int64).tolist()),
     }
 
 
 def _players(
-    games: GameTable, owners: NDArray[Any], scores: NDArray[Any], table: NDArray[np.int64]
+    games: GameTable,
+    owners: NDArray[Any],
+    scores: NDArray[Any],
+    table: NDArray[np.int64],
+    has_games: NDArray[np.bool_],
 ) -> list[dict[str, Any]]:
     sessions, counts = games.sessions, table.sum(axis=1)
     of_player: dict[str, list[int]] = {}
-    for number, count in enumerate(counts.tolist()):
-        if count:
-            of_player.setdefault(sessions[number].label, []).append(number)
+    for number in np.flatnonzero(has_games).tolist():
+        of_player.setdefault(sessions[number].label, []).append(number)
     total = np.bincount(owners, scores, len(sessions))
     reached = {tile: table[:, tile.bit_length() - 1 :].sum(axis=1) for tile in REACH_TILES}
     found = []
@@ -157,13 +177,15 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
     return None if math.isnan(begin) else begin, None if math.isnan(end) else end
 
 
-def _throughput(entries: Sequence[Entry]) -> list[dict[str, float]]:
+def _throughput(entries: Sequence[Entry], not_counted: Iterable[tuple[int, int]]) -> list[dict[str, float]]:
+    """Return the pace of sessions, without the steps and games of each that are not counted."""
     found = []
-    for entry in entries:
+    for entry, (its_steps, its_games) in zip(entries, not_counted, strict=True):
         begin, end = _span(entry)
         if begin is not None and end is not None and end >= begin:
             end = max(end, begin + 1)  # the times are whole seconds
-            found.append((begin, end, int(entry.runs["steps"].sum(dtype=np.uint64)), len(entry.runs)))
+            made = int(entry.runs["steps"].sum(dtype=np.uint64))
+            found.append((begin, end, made - its_steps, len(entry.runs) - its_games))
     if not found:
         return []
     first, last = min(one[0] for one in found), max(one[1] for one in found)

@@ -124,7 +124,7 @@ def make_report(
         "made": made or datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "overview": overview(table, [None]),
-        "samples": [sample(table, None, data.judges)] if len(table) else [],
+        "samples": [sample(table, table.once(None).games, data.judges)] if len(table) else [],
         "games": rows,
         "judged": list(judged),
         "packs": packs,
@@ -140,11 +140,12 @@ def _chosen(
     The columns of ``annotate`` show the games that lost most.
     """
     table = data.collection.games()
+    once = table.once(None).games
     kinds = [one for one in _KINDS if one[1] != "loss" or not np.isnan(table["loss"]).all()]
     wanted: dict[int, str] = {}
     for left, (why, column, descending) in zip(range(len(kinds), 0, -1), kinds, strict=True):
         share = -(-(most - len(wanted)) // left)
-        listed, values = page_of_games(table, None, column, 0, descending=descending).tolist(), table[column]
+        listed, values = page_of_games(table, once, column, 0, descending=descending).tolist(), table[column]
         new = [one for one in listed if one not in wanted and not np.isnan(values[one])]
         wanted |= dict.fromkeys(new[:share], why)
     for done, (number, why) in enumerate(wanted.items()):

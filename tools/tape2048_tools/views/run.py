@@ -11,20 +11,24 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import MagicError, ReplayError
-from tape2048.rows.buffers import find_sessions, open_sessions
+from tape2048.formats.session import RUN_DTYPE
+from tape2048.players import facts_of_engine
+from tape2048.rows.buffers import find_sessions, gather_runs, open_sessions
+from tape2048.rows.duplicates import distinct_runs
 from tape2048.runs.run import Run, RunMeta, exps_at
+from tape2048.session.session import Session
 from tape2048_tools.terminal.click_extras import options
 from tape2048_tools.terminal.display import board, number
 from tape2048_tools.terminal.output import cell, columns
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
     from tape2048.conversion.sources import RunSource, SourceRun
-    from tape2048.session.session import Session
 
 #: Options that choose the run.
 RUN_CHOICE = options(
@@ -47,6 +51,15 @@ class ChosenRun(NamedTuple):
     def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """Return copies of the boards, ``u64[n + 1]``, and moves, ``u8[n]``; unknown moves are above 3."""
         return np.array(self.run.states, np.uint64), np.array(self.run.moves, np.uint8)
+
+    def played_by(self) -> tuple[Mapping[str, Any], NDArray[np.void]]:
+        """Return the facts and the games that are known of the player: a session's, or the run's alone."""
+        if "seed" in self.facts:  # of the sources, sessions alone tell it
+            session = Session.open(self.facts["path"])
+            return session.meta, session.runs
+        runs, meta = np.zeros(1, RUN_DTYPE), self.run.meta
+        runs["max_score"], runs["highest_tile"] = meta.max_score, meta.highest_tile
+        return facts_of_engine(meta.engine), runs
 
     def position(self, step: int) -> int:
         """Return the position of the board before a move; of the last board for -1."""
@@ -150,14 +163,14 @@ def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
 
 def _of_sessions(path: Path, run_id: int | None, which: str, *, replay: bool) -> ChosenRun:
     opened, _ = open_sessions(find_sessions(path))
-    runs = np.concatenate([one.runs for one in opened])
-    owners = np.repeat(np.arange(len(opened)), [len(one.runs) for one in opened])
+    runs = gather_runs(opened)[np.concatenate(distinct_runs(opened))]
+    owners = runs["session"]
     if run_id is not None and len(names := {opened[i].name for i in owners[runs["id"] == run_id]}) > 1:
         message = f"{run_id}; {len(names)} sessions have it: name a session ({min(names)})"
         raise click.BadParameter(message, param_hint="--run")
     position = _choose(runs["id"], runs["max_score"], runs["steps"], run_id, which)
     owner = int(owners[position])
-    ordinal = position - int((owners < owner).sum())
+    ordinal = int(np.flatnonzero(opened[owner].runs["id"] == runs["id"][position])[0])
     whole = replay or opened[owner].tape is not None
     return (whole and _whole_run(opened[owner], ordinal)) or _of_session(opened[owner], ordinal)
 

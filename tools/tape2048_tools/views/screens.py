@@ -58,7 +58,7 @@ class GameView(NamedTuple):
         judge: the judge.
         judged: the game.
         largest: moves with a large loss, the largest first.
-        weak: a warning if the judge is weaker than the player, or empty.
+        weak: a warning if the judge is or may be weaker than the player, or empty.
     """
 
     judge: Judge

@@ -37,7 +37,8 @@ def command(*, judge: str, **how: Any) -> None:
     searched alike, and the mean of luck is 0. Moves and boards that a session does not hold are played
     again. If its player is not here, loss and luck are NaN for a move or a next board that is not recorded.
 
-    A judge that is weaker than the player gives a warning: its losses are not the player's mistakes.
+    A judge that is or may be weaker than the player gives a warning: its losses are not the player's
+    mistakes.
 
     The columns of a session appear when they are complete. After a kill, the same command resumes. Convert
     runs of another format to a session first. `tape2048 convert` writes the values of a session as branch

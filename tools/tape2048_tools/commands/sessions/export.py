@@ -162,12 +162,12 @@ def command(
 
 def _open_run_files(paths: Sequence[Path]) -> list[RunSource]:
     """Open run files; return none for sessions, and for paths with nothing, which ``Corpus.open`` refuses."""
-    from tape2048.conversion.sources import kind_of, open_source
+    from tape2048.conversion.sources import kind_of, open_sources
 
     are_files = {kind_of(path) not in {"session", "sessions"} for path in paths if path.exists()}
     if len(are_files) > 1:
         raise click.UsageError("some of SOURCES are sessions, and some are run files; export them separately")
     try:
-        return [open_source(path) for path in paths] if True in are_files else []
+        return open_sources(paths) if True in are_files else []
     except NotASessionError:
         return []

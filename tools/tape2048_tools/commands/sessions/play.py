@@ -163,7 +163,6 @@ def play(
         judge, message = judges.of_game(
             0, known.meta if known else {}, annotation_of(known) if known else None
         )
-        weak = judge.weakness(known.meta, known.runs["max_score"]) if known else None
         if found is None:
             PersonGame.compile(judge)
         if message:
@@ -176,7 +175,7 @@ def play(
     shown = ReplayScreen(
         number + str(found.facts.get("path", path)).rstrip("/").rpartition("/")[2],
         found,
-        in_background(lambda: view_of(judge, *found.arrays(), weak)),
+        in_background(lambda: view_of(judge, *found.arrays(), judge.weakness(*found.played_by()))),
         in_background(lambda: _by_critic(critic, found)),
         position=0 if step is None else found.position(step),
     )
@@ -199,7 +198,8 @@ def _by_critic(path: Path, found: ChosenRun) -> CriticView:
         judged = ", ".join(player.player_name for player in critic.info.players)
         whose = "another player" if identity else "a player that its file does not name"
         note = f"the critic judges games of {judged}. This one is of {whose}"
-    views = [view_of(judge, boards, moves) for judge in judges.all()]
+    played_by = found.played_by()
+    views = [view_of(judge, boards, moves, judge.weakness(*played_by)) for judge in judges.all()]
     return CriticView(critic.thresholds, critic(boards), views, note)
 
 

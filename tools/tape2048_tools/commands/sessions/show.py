@@ -64,9 +64,13 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from tape2048.rows.duplicates import Doubled
+
 #: With more sessions than this, scores are read only with --scores, as each session's SQLite file takes two
 #: milliseconds, and the table is plain text, as rich takes as long for a line.
 SCORES_SESSIONS_MAX = 500
+
+_UNREAD = "a game that two sessions hold counts twice, and scores are left out: --scores reads them"
 
 #: Characters of a line of a player's name in tables on a terminal.
 _PLAYER_WIDTH = 26
@@ -98,9 +102,10 @@ def list_sessions(
 ) -> None:
     """List the sessions in ROOT: player, rows, games, mean and best score, reach of the big tiles, size.
 
-    ROOT is by default the out_dir of `tape2048 record`. The time is proportional to the games, or without
-    scores to the sessions. No rows are read. With scores, a game that two sessions hold counts once in the
-    totals, and the pairs of such sessions are listed. An unreadable session is listed with its error, and the
+    ROOT is by default the out_dir of `tape2048 record`. The time is proportional to the games, and no rows
+    are read. A game that two sessions hold counts once in the totals, and a line names the sessions. Without
+    scores, of more than 500 sessions only the manifests are read: the time is then proportional to the
+    sessions, and the totals count such a game twice. An unreadable session is listed with its error, and the
     exit code is then 1. Sessions in ROOT/.quarantine are only counted. A narrow terminal leaves out the
     columns 2048, 4096, best, player and size, in this order.
 
@@ -109,13 +114,18 @@ def list_sessions(
     """
     from tape2048.maintenance.removal import list_quarantine
 
-    place, quarantined = root or default_root(), 0
+    place, quarantined, is_few = root or default_root(), 0, True
     opened: list[Session] = []
     found: Sequence[tuple[Path | str, Summary | TapeError]]
 
     def read(session: Session) -> Summary:
         opened.append(session)
         return summarize(session)
+
+    def read_path(path: Path) -> Summary:
+        known = None if scores else brief(str(path), path.name)
+        whole = read(Session.open(path)) if known is None or is_few else None
+        return known or cast("Summary", whole)
 
     if isinstance(place, str):
         scores = True
@@ -124,24 +134,21 @@ def list_sessions(
     else:
         refuse_session(place, f"show it with: tape2048 show {place}; or list its parent directory")
         try:
-            with_scores = len(session_places(place)) <= SCORES_SESSIONS_MAX if scores is None else scores
-            found = read_each(
-                place,
-                lambda path: (
-                    (None if with_scores else brief(str(path), path.name)) or read(Session.open(path))
-                ),
-            )
-            scores, quarantined = with_scores, len(list_quarantine(place))
+            is_few = len(session_places(place)) <= SCORES_SESSIONS_MAX
+            scores = is_few if scores is None else scores
+            found = read_each(place, read_path)
+            quarantined = len(list_quarantine(place))
         except StorageError as error:
             error.hint = error.hint or f"name another directory, or record: tape2048 record --out {place}"
             raise
     good = [one for _, one in found if not isinstance(one, TapeError)]
     broken = [(where, one) for where, one in found if isinstance(one, TapeError)]
-    twice: list[dict[str, Any]] = []
+    twice: list[Doubled] | None = [] if is_few or scores else None  # unknown
     counts: dict[str, Any] = {key: sum(getattr(one, key) for one in good) for key in ("rows", "games")}
-    if opened and scores:
+    if opened and twice is not None:
         runs, twice = find_twice(opened)
-        counts = total_of(runs)
+        every = total_of(runs)
+        counts = every if scores else {key: every[key] for key in counts}
     total = Summary(bytes=sum(one.bytes for one in good), **counts)
     if as_json:
         totals = msgspec.to_builtins(total, str_keys=True)
@@ -160,12 +167,12 @@ def list_sessions(
         findings = [error_finding(error) for _, error in broken]
         if len(good) > SCORES_SESSIONS_MAX:
             print_lines(*_lines(good, total, scores=scores, note=True))
-            print_human(*findings, *([] if scores else ["scores are left out: --scores reads them"]))
+            print_human(*findings, *([] if scores else [_UNREAD]))
         elif found:
             print_human(*([_table(good, total)] if good else []), *findings)
         else:
             print_human(cell(f"no sessions in {place}"), f"record some: tape2048 record --out {place}")
-        print_human(*map(cell, twice_lines(twice)))
+        print_human(*map(cell, twice_lines(twice or ())))
         if quarantined:
             print_human(cell(f"{quarantined} in {place}/.quarantine, each with a file that has the reason"))
     exit_on_findings(broken)

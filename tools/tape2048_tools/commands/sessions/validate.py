@@ -21,12 +21,13 @@ from tape2048.formats.session import SESSION_NAME
 from tape2048.io.durable import path_exists, write_file
 from tape2048.io.reading import reading
 from tape2048.maintenance.validation import validate_session
+from tape2048.rows.duplicates import Doubled, describe_doubled
 from tape2048.session.dataset import is_table
 from tape2048.session.session import Session
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.jobs import Engine, Job
 from tape2048_tools.sessions.retention import start_s
-from tape2048_tools.sessions.summary import default_root, expand_sources, find_twice, twice_lines
+from tape2048_tools.sessions.summary import default_root, expand_sources, find_twice
 from tape2048_tools.terminal.click_extras import (
     COLUMNS,
     EXISTING,
@@ -134,7 +135,7 @@ def command(
     path is missing or not a directory (3), nothing is read. --quarantine does not move sessions that the
     operating system failed to read: the session itself may be fine. It does not move sessions with damaged
     columns and intact rows either: columns can be made again. It moves no data sets. Games that two of the
-    sessions hold are a note: all commands count them once.
+    sessions hold are a note: other commands count them once.
 
     With --out it is a job: a session whose result is in DIR is not checked again.
     """
@@ -168,12 +169,13 @@ def command(
         if not as_json:
             _print(checked[-1], quiet=quiet)
     bad = sum(not result.ok for result in checked)
-    twice = _twice(checked)
+    twice = _twice(checked, overlay)
     if as_json:
-        print_json({"ok": bad == 0, "sessions": msgspec.to_builtins(checked), "twice": twice})
+        print_json({"ok": bad == 0, "sessions": checked, "twice": twice})
     elif not quiet and (is_part or len(checked) > 1):
         part = f" of {total}" if is_part else ""
-        print_human(*(cell(f"note: {line}") for line in twice_lines(twice)))
+        if twice:
+            print_human(cell(f"note: other commands leave out {describe_doubled(twice)}"))
         print_human(f"{len(checked)}{part} sessions, {bad or 'none'} with findings")
     exit_on_findings(bad)
 
@@ -189,13 +191,13 @@ def _sessions(paths: Sequence[Path], config_path: Path | None, *, may_be_empty: 
     return [session for path in given for session in expand_sources(path, **how)]
 
 
-def _twice(checked: Sequence[Validated]) -> list[dict[str, Any]]:
+def _twice(checked: Sequence[Validated], overlay: Path | None) -> list[Doubled]:
     """Return the pairs of sessions without findings that hold games twice."""
     opened: list[Session] = []
     for result in checked:
         with contextlib.suppress(TapeError, OSError):  # another process removed it just now
             if result.ok and not result.removed:
-                opened.append(Session.open(result.path))
+                opened.append(Session.open(result.path, columns=overlay))
     return find_twice(opened)[1] if opened else []
 
 

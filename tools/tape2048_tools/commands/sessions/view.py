@@ -186,7 +186,9 @@ def report(
         page = make_report(data, games=games, progress=progress)
     with publishing_file(out, replace=force) as file:
         file.write(page)
-    document = {"path": str(out), "bytes": len(page), "games": len(data.collection.games())}
+    table = data.collection.games()
+    counted = len(table) - int(table.once(None).left_out.sum())
+    document = {"path": str(out), "bytes": len(page), "games": counted}
     print_result(document, lambda: [cell(f"{out}: {size(len(page))}")], as_json=as_json)
 
 

@@ -121,6 +121,7 @@ export function overviewBody(document, given, loadSamples) {
         `${count(document.broken.length)} sessions cannot be read`),
       el('ul', null, document.broken.slice(0, 50).map(one => el('li', null, `${one.name}: ${one.message}`)))));
   }
+  found.push(...[...new Set(parts.map(part => part.left_out).filter(Boolean))].map(text => message(`Left out: ${text}.`)));
   if (!parts.some(part => part.games)) {
     if (!document.waiting) found.push(message('No game is selected.',
         'Record some with `tape2048 record`, or change the condition.'));

@@ -14,7 +14,7 @@ export function describeGame(packed) {
   return `${counts} · ${packed.player} · ${packed.name} · seed ${packed.seed}`;
 }
 
-/** The grade of a loss; '' for a small loss, and if the judge is weaker than the player. */
+/** The grade of a loss; '' for a small loss, and if the judge may be weaker than the player. */
 function gradeOf(game, loss) {
   const found = !game.weak && game.grades.find(one => loss >= one[1]);
   return found ? found[0] : '';
