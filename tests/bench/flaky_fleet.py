@@ -40,10 +40,11 @@ from tape2048_recorder.daemon.instance import Instance
 from tape2048_recorder.fleet.plan import create_fleet
 from tape2048_recorder.fleet.spool import read_member
 from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
+from tape2048_recorder.recorder import run
 from tape2048_recorder.status.report import read_snapshot
 
-from ..recorder.checks import confirmed_in_journals
-from ..recorder.processes import PATIENCE_S, Recorders, environment, kill, wait_until
+from ..recorder.checks import Listener, confirmed_in_journals
+from ..recorder.processes import PATIENCE_S, environment, kill, wait_until
 from ..sdk.stores import fetch_session, s3_environment, s3_server
 from .soak import HELD_GAMES_MAX, unexplained
 
@@ -310,9 +311,8 @@ def examine(
 def hold(directory: Path, *, seconds: float, nodes: int = 2, seed: int = 1, kind: str = "moto") -> Held:
     """Run a fleet in faults for so many seconds; returns what was found."""
     draw, kills = random.Random(seed), Counter[str]()
-    (directory / "first").mkdir()
-    with Recorders(directory / "first") as recorders:
-        recorders.run(**PINNED, max_games=1)  # compiles what all recorders load
+    first = RecorderConfig(**PINNED, out_dir=str(directory / "first"), workers=1, max_games=1)
+    run(first, Listener())  # compiles what all recorders load
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(s3_server(kind, directory / "served"))
         proxy = stack.enter_context(FlakyProxy(address, seed))

@@ -83,9 +83,15 @@ class MemoryGroup:
         lines = (self._path / self._names.events).read_text().splitlines()
         return int(dict(line.split() for line in lines)["oom_kill"])
 
-    def exhaust(self) -> int:
-        """Let memory run out once: returns how many processes the kernel has killed for it."""
+    def exhaust(self, victim: int | None = None) -> int:
+        """Let memory run out once: returns how many processes the kernel has killed for it.
+
+        Without a ``victim``, the largest process is.
+        """
         before = self.kills
+        if victim is not None:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                Path(f"/proc/{victim}/oom_score_adj").write_text("1000")  # before all others
         hog = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _HOG, str(_HOG_BYTES)], stdin=subprocess.PIPE, text=True
         )

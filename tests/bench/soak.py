@@ -4,10 +4,10 @@
 
     python -m tests.bench.soak --minutes 60 [--every-s 3 8] [--workers 2] [--seed 1] [--storage rows]
 
-Each 3 to 8 s one process is killed: a worker by SIGKILL; a worker by the kernel, for lack of memory in the
-recorder's control group (root, and a memory controller that may be written); the daemon; or the daemon
-twice, the second time while the next start recovers what the first death left. In the second half of the
-time, workers alone are killed, so that one daemon lives through it.
+Each 3 to 8 s one process is killed: a worker, or the daemon, by SIGKILL or by the kernel, for lack of memory
+in the recorder's control group (root, and a memory controller that may be written); or the daemon twice, the
+second time while the next start recovers what the first death left. In the second half of the time, workers
+alone are killed, so that one daemon lives through it.
 
 After each death of the daemon: what its journals and sessions held is published once, by the next start;
 every session passes ``validate`` (and is removed then, by the functions of ``tape2048 prune``), which checks
@@ -43,7 +43,16 @@ from tape2048_recorder.daemon.instance import IDS_AHEAD, GameState, Instance
 from tape2048_recorder.ipc.protocol import Shared
 
 from ..recorder.checks import confirmed_now, partials, snapshot
-from ..recorder.processes import Recorder, Recorders, kill, resident_mb, shared_memory, wait_until, workers_of
+from ..recorder.processes import (
+    PATIENCE_S,
+    Recorder,
+    Recorders,
+    kill,
+    resident_mb,
+    shared_memory,
+    wait_until,
+    workers_of,
+)
 from .figures import memory_dir
 from .memory_group import MemoryGroup
 
@@ -69,9 +78,8 @@ HELD_MAX = SETTINGS["block_rows"] * SETTINGS["sample_rate"] + GAME_STEPS_MAX
 #: Games that a process holds when it dies, at most: 1.25 blocks of games of 1,000 steps, and a full buffer.
 HELD_GAMES_MAX = 92
 
-#: What is killed, a worker as often as the three others together.
-VICTIMS = ("worker", "worker", "worker", "memory", "daemon", "recovery")
-OF_WORKERS = ("worker", "memory")
+#: What is killed, and whether by the kernel; a worker as often as the others together.
+VICTIMS = ("worker", "worker", "worker", "worker, memory", "daemon", "daemon, memory", "recovery")
 
 GROWTH_MAX_MB = 12.0
 DESCRIPTORS_MORE_MAX = 6
@@ -156,26 +164,29 @@ class Life:
         """Steps that its workers have played so far, those that have died too."""
         return 0 if self._shared is None else int(self._shared.slots["steps"].sum())
 
-    def kill(self, tally: Tally) -> None:
+    def kill(self, tally: Tally, group: MemoryGroup | None = None) -> None:
         """Kill the daemon, see that its workers go with it, and count what they have played."""
         if self.recorder.process.poll() is None:
             self._hold_shared()
-        self.recorder.signal(signal.SIGKILL)
-        self.recorder.process.wait()
+        if group is not None:
+            group.exhaust(self.recorder.pid)
+        else:
+            self.recorder.signal(signal.SIGKILL)
+        code = self.recorder.process.wait(PATIENCE_S)
+        tally.check(code == -signal.SIGKILL, f"the daemon ended with {code}")
         wait_until(lambda: not workers_of(self.recorder.pid))
         tally.workers_lost += self._workers if self.played else 0
         self.end(tally)
 
-    def lose_workers(self, victim: str, group: MemoryGroup | None, draw: random.Random) -> int:
-        """Kill a worker, or let memory run out; returns how many workers died, 0 where the daemon did."""
-        before = set(self.recorder.workers)
-        if victim == "worker":
-            kill(draw.choice(sorted(before)))
-            return 1
-        group.exhaust()
-        wait_until(lambda: before - set(self.recorder.workers))
-        time.sleep(0.1)  # a daemon takes its workers with it
-        return len(before - set(self.recorder.workers)) if self.recorder.process.poll() is None else 0
+    def lose_worker(self, tally: Tally, draw: random.Random, group: MemoryGroup | None = None) -> None:
+        """Kill a worker."""
+        victim = draw.choice(self.recorder.workers)
+        if group is not None:
+            group.exhaust(victim)
+        else:
+            kill(victim)
+        wait_until(lambda: victim not in self.recorder.workers)
+        tally.workers_lost += 1
 
     def end(self, tally: Tally) -> None:
         """Count what was played; the processes have ended."""
@@ -215,8 +226,8 @@ def soak(
     """
     draw = random.Random(seed)
     first = list(victims)
-    kinds = [victim for victim in VICTIMS if victim != "memory" or group is not None]
-    late = [victim for victim in kinds if victim in OF_WORKERS]
+    kinds = [victim for victim in VICTIMS if "memory" not in victim or group is not None]
+    late = [victim for victim in kinds if victim.startswith("worker")]
     tally = Tally(root)
     half = time.monotonic() + seconds / 2
     end = half + seconds / 2
@@ -231,12 +242,12 @@ def soak(
             victim = first.pop(0) if first else draw.choice(kinds if time.monotonic() < half else late)
             show(f"{victim}: {life.played:,} steps in this life, {tally.steps:,} collected")
             tally.kills[victim] += 1
-            if victim in OF_WORKERS and (lost := life.lose_workers(victim, group, draw)):
-                tally.workers_lost += lost
+            by_kernel = group if "memory" in victim else None
+            if victim.startswith("worker"):
+                life.lose_worker(tally, draw, by_kernel)
                 tally.collect()
                 continue
-            tally.kills["... that took the daemon"] += victim in OF_WORKERS
-            life.kill(tally)
+            life.kill(tally, by_kernel)
             if victim == "recovery":
                 kill_while_it_recovers(root, Life(recorders, group, settings), draw, tally)
             expected = confirmed_now(root)

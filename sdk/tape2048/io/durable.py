@@ -393,8 +393,10 @@ class Draft:
         if not self._alone:
             sweep_drafts(self._target.parent)
         while self._fd < 0:
-            self.path.mkdir(exist_ok=True)
-            # Another process may sweep or publish it before it is locked.
+            # Another process may have made it, and may sweep or publish it before it is locked. (Then the
+            # mkdir of a Path fails with ``exist_ok``, too.)
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir()
             with contextlib.suppress(FileNotFoundError):
                 self._fd = self._lock()
         if self._alone:  # a dead process may have left files

@@ -414,6 +414,26 @@ def test_replace_file_leaves_the_new_content_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_draft_that_another_process_publishes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there for mkdir, and gone when it is looked at: then this process makes it."""
+    real, calls = os.mkdir, list[str]()
+
+    def mkdir(path: Path, *args: int) -> None:
+        calls.append(str(path))
+        if len(calls) == 1:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        real(path, *args)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with Draft(tmp_path / "target", alone=True) as draft:
+        assert draft.path.is_dir()
+        draft.publish()
+    assert len(calls) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
 def test_a_replacement_that_fails_leaves_no_draft(tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     with pytest.raises(IsADirectoryError):
