@@ -36,7 +36,7 @@ from .memory_group import MemoryGroup
 from .soak import soak
 
 #: Rows of each of two sessions, on which a command works for a second or more.
-SESSION_ROWS = 1_000_000
+SESSION_ROWS = 500_000
 
 
 class Operation(NamedTuple):
@@ -95,7 +95,7 @@ OPERATIONS = {
         lambda _, out: out.read_bytes() if out.exists() else None,
     ),
     "annotate": Operation(
-        lambda root, _: ["annotate", root, "--judge", "ntuple:weights=fast,look_below=0", "--quiet"],
+        lambda root, _: ["annotate", root, "--judge", "ntuple:weights=fast", "--quiet"],
         lambda root, _: {path.name: path.read_bytes() for path in sorted(root.glob("*/*.f32.npy"))},
     ),
 }

@@ -52,6 +52,11 @@ def unsaid(path: Path, *functions: str, code: int = errno.ELOOP, from_call: int 
         yield
 
 
+def sync(path: str | Path) -> None:
+    """Flush a whole file system: what was written until now is no part of what a power failure takes."""
+    subprocess.run(["sync", "--file-system", str(path)], check=True)
+
+
 def shut_down(mount_point: str | Path) -> None:
     """Shut a file system down as a power failure does: its log is not flushed."""
     with open_fd(mount_point, os.O_RDONLY | os.O_DIRECTORY) as fd:

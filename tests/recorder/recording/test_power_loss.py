@@ -8,7 +8,6 @@ was only confirmed may be gone, unless the kernel had written it to the disk mea
 """
 
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from tests.mutants import Mutant, planted
 from tape2048.session.session import sessions
 
 from ..checks import assert_sessions_valid, expected_runs, partials, published_runs, recover
-from ..disks import LOOPED, Looped
+from ..disks import LOOPED, Looped, sync
 from ..materials import Blocks
 from ..test_crash_sweep import CHANGING, FULL, Point, Server, Stage
 
@@ -95,11 +94,6 @@ class Powered:
         assert recover(root)[0] == []
         assert sessions(root) == before
         return bool(recovered)
-
-
-def sync(path: Path) -> None:
-    """Flush a whole file system, so that what a test has prepared is no part of what is lost."""
-    subprocess.run(["sync", "--file-system", str(path)], check=True)
 
 
 @pytest.fixture(scope="module", params=["rows", "tape"])
