@@ -52,6 +52,7 @@ from tape2048.settings.fields import (
 )
 from tape2048.tape.layout import TAPE_BLOCK_ROWS
 from tape2048_recorder.players.batch import is_batched, read_sampling
+from tape2048_recorder.players.engine import EXEC
 from tape2048_recorder.players.options import REGISTRY, check_player, takes_text
 from tape2048_recorder.retention import RETENTION, read_retention
 
@@ -73,11 +74,11 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     )
 
     player: Annotated[
-        Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][!-~]*$")],
+        Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][!-~]*|exec:[ -~]+)$")],
         about(
             "the player that chooses the moves, with parameters if any: `ntuple:look_below=4`",
             why="reaches 32768 in 29% of its games, at 0.6 million moves per second and core",
-            form="a player's name, without spaces",
+            form="a player's name, without spaces, or exec:COMMAND",
             group="Player and model",
         ),
     ] = "ntuple"
@@ -91,7 +92,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     lanes: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=1 << 20)],
         about(
-            "games that a worker plays in lockstep for a batched player (`python:...`)",
+            "games that a worker plays in lockstep for a batched player (`python:...`); engines limit them",
             why="batches large enough to use a processor fully. A lane costs a few kilobytes",
         ),
     ] = 4096
@@ -337,7 +338,10 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         """Return ``model_tag``, or the tag derived from the player's name."""
         if self.model_tag is not None:
             return self.model_tag
-        return re.sub(r"[^A-Za-z0-9._+-]+", "-", self.player)[:100]
+        name = self.player
+        if name == EXEC:
+            name = f"{EXEC}-{Path(str(self.player_args['command']).split()[0]).name}"
+        return re.sub(r"[^A-Za-z0-9._+-]+", "-", name)[:100]
 
     @property
     def rows_buffered_max(self) -> int:
@@ -435,6 +439,8 @@ def split_player(text: str) -> tuple[str, dict[str, int | float | str | bool] | 
     ('expectimax', {'depth': 2})
     >>> split_player("python:my.module:factory")
     ('python:my.module:factory', None)
+    >>> split_player("exec:./engine --depth 3")
+    ('exec', {'command': './engine --depth 3'})
     """
     name, args = split_text(text)
     return name, {
@@ -496,11 +502,28 @@ def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, O
             origin,
             hint="a value with a comma in it goes into the file's [player_args]",
         )
+    if name == EXEC and args is not None and "player_args" in given:  # the command, and limits in the table
+        table, _ = given["player_args"]
+        args, given = {**args, **table}, {key: each for key, each in given.items() if key != "player_args"}
     if args is not None and "player_args" in given:
         where = given["player_args"][1].where
         problem = f"found parameters behind the name and in [player_args] ({where}), expected only one place"
         refuse(problem, "player", origin, hint="keep the table, and the bare name in `player`")
     return {"player_args": (args or {}, origin), **given, "player": (name, origin)}
+
+
+def _batched_conflicts(config: RecorderConfig) -> Iterator[tuple[str, str, str]]:
+    for name in ("sampling", "model_dir"):
+        if getattr(config, name) and not is_batched(config.player):
+            problem = f"found it with player = {config.player!r}, expected a batched player"
+            yield name, problem, "Batched players are python:package.module:factory."
+    if config.player == EXEC and config.model_dir is not None:
+        yield "model_dir", "found it with an engine, which loads its own files", "Name them in its command."
+    if config.player == EXEC and read_sampling(config.sampling).needs_scores:
+        problem = (
+            f"found method = {config.sampling['method']!r}, expected argmax: an engine answers with moves"
+        )
+        yield "sampling", problem, "Only epsilon and its gates suit an engine."
 
 
 def _conflicts(
@@ -515,10 +538,7 @@ def _conflicts(
     if config.storage == "tape" and config.sample_rate > 1:
         problem = f"found {config.sample_rate}, expected 1: a tape ({origins['storage']}) keeps every step"
         yield "sample_rate", problem, 'Drop sample_rate (readers can skip rows), or set storage = "rows".'
-    for name in ("sampling", "model_dir"):
-        if getattr(config, name) and not is_batched(config.player):
-            problem = f"found it with player = {config.player!r}, expected a batched player"
-            yield name, problem, "Batched players are python:package.module:factory."
+    yield from _batched_conflicts(config)
     buffers_mb = config.worker_count * buffer_mb(config)
     if config.max_ram_mb is not None and buffers_mb > config.max_ram_mb:
         workers, rows = counted(config.worker_count, "worker"), counted(config.rows_buffered_max, "row")

@@ -298,6 +298,7 @@ def _summary(daemon: Daemon, out_dir: Path, recovered: list[Path]) -> RecordingS
         highest_tile=tally.highest_tile,
         reach=tally.reach,
         games_dropped=daemon.games_dropped,
+        games_forfeited=daemon.counts.games_forfeited,
         first_step_s=daemon.first_step_s,
         played_s=daemon.played_s,
         model_share=daemon.model_share,

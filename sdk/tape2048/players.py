@@ -41,6 +41,7 @@ class Named(Protocol):
         """The facts."""
 
 
+_ENGINE = "exec"  # the player whose moves another program chooses
 _NAMED = 8  # players that a message names
 _NAME_CHARS = 100  # of a player's name
 _DIGITS = 6  # of the SHA-256 in a name
@@ -53,6 +54,7 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
     },
     "critic": {"tile": 32768, "weights": "small", "margin": 50.0},
     "expectimax": {},
+    _ENGINE: {"start_timeout_s": 60.0, "move_timeout_s": 10.0},
 }  # fmt: skip
 
 #: Parameters of a search, which a name has in words.
@@ -63,25 +65,35 @@ _EVERY_BOARD = 16  # a board has fewer empty cells
 def player_text(facts: Mapping[str, Any]) -> str:
     """Return the player of a session's facts with its parameters, as ``record`` takes it; empty for none."""
     name, args = _player_args(facts)
+    if name == _ENGINE and "command" in args:  # which may hold commas, so it comes last
+        args = {key: args[key] for key in sorted(args, key=lambda key: key == "command")}
     return f"{name}:{','.join(f'{key}={show_plain(each)}' for key, each in args.items())}" if args else name
 
 
 def split_text(text: str) -> tuple[str, dict[str, str]]:
     """Split a player as ``record`` takes it into its name and its parameters.
 
-    The parameters start behind the first colon that a ``key=`` follows, so that a name may hold colons.
+    The parameters start behind the first colon that a ``key=`` follows, so that a name may hold colons. An
+    engine's command is the rest of the text: ``exec:./engine --flag`` or ``exec:move_timeout_s=1,./engine``.
 
     Raises:
         ValueError: a parameter is no ``key=value``, or is repeated.
     """
+    engine = re.fullmatch(rf"{_ENGINE}:(?P<args>(?:[a-z_]+_s=[^,]*,)*)(?:command=)?(?P<command>.+)", text)
+    if engine:
+        return _ENGINE, {**_split_args(engine["args"].removesuffix(",")), "command": engine["command"]}
     match = re.fullmatch(r"(?P<name>.+?)(?::(?P<args>[A-Za-z_]\w*=.*))?", text)
+    return (match["name"], _split_args(match["args"])) if match else (text, {})
+
+
+def _split_args(text: str | None) -> dict[str, str]:
     args: dict[str, str] = {}
-    for item in match["args"].split(",") if match and match["args"] else ():
+    for item in text.split(",") if text else ():
         key, equals, value = item.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", key) or not equals or key in args:
             raise ValueError(item)
         args[key] = value
-    return match["name"] if match else text, args
+    return args
 
 
 def _player_args(facts: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -115,11 +127,13 @@ def player_name(facts: Mapping[str, Any]) -> str:
             kind, given = split_text(kind)
             args = {key: read_plain(value) for key, value in given.items()}
     words = [":".join(kind.split(":")[-2:]).rpartition("/")[2] or "unknown player"]
+    if kind == _ENGINE and isinstance(command := args.get("command"), str):
+        words[0] += " " + re.sub(r"^\s*\S*/", "", command)
     network = next((key for key in ("critic", "weights") if isinstance(args.get(key), str)), None)
     if network:
         words[0] += f" {_file_name(args[network]).split('.')[0]}"
     words += (searched := _search(kind, args))
-    usual, said = _USUAL.get(kind, {}), {network, *(_SEARCH if searched else ())}
+    usual, said = _USUAL.get(kind, {}), {network, "command", *(_SEARCH if searched else ())}
     words += [
         f"{key}={_file_name(value)}"
         for key, value in args.items()

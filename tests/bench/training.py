@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tape2048.base.resources import available_cores
-from tape2048_recorder.evaluation.games import evaluate
+from tape2048_recorder.evaluation.arena import play
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.trainer import Trainer
 from tape2048_recorder.players.ntuple import of_network
@@ -52,7 +52,7 @@ def trained(config: TrainingConfig, games: int) -> Trained:
     begin = time.monotonic()
     trainer.learn(config.moves)
     moves_per_s = trainer.moves / (time.monotonic() - begin)
-    found = evaluate(of_network(trainer.network()), games=games, seed=1, threads=available_cores())
+    found = play(of_network(trainer.network()), games=games, seed=1, threads=available_cores()).strength()
     return Trained(moves_per_s, found.mean_score)
 
 

@@ -61,6 +61,7 @@ _GROUPS = {
         "critic": ("critic.group", "Train, examine and apply critics of positions."),
         "annotate": ("sessions.annotate", "Compute a player's values, loss and luck of every move."),
         "embed": ("critic.embed", "Compute a tower's embeddings of every row of sessions."),
+        "arena": ("players.arena", "Compare players and engines in the same games."),
         "player": ("players.player", "Evaluate players; show and quantise their networks."),
         "train-player": ("players.train", "Train an n-tuple network."),
         "bench-player": ("players.bench", "Measure the speed of a batched player."),

@@ -46,6 +46,7 @@ from tape2048_recorder.ipc.protocol import (
     Bye,
     Confirmed,
     Crashed,
+    Forfeited,
     FromWorker,
     NoMoreGames,
     NoRoom,
@@ -382,10 +383,8 @@ class Daemon:
 
     def _on_message(self, worker: WorkerPlace, message: FromWorker) -> None:
         match message:
-            case Starts(phase=phase):
-                self._on_phase(phase)
-            case Warns(text=text):
-                logging.getLogger("tape2048").warning("%s", text)
+            case Starts() | Warns() | Forfeited():
+                self._on_news(worker, message)
             case Ready():
                 self._on_ready(worker, message)
             case Ask(want=want):
@@ -407,6 +406,17 @@ class Daemon:
                 self._on_crash(worker, message)
             case _:
                 self._give_up(self.playing.on_message(worker, message))
+
+    def _on_news(self, worker: WorkerPlace, message: Starts | Warns | Forfeited) -> None:
+        if isinstance(message, Starts):
+            self._on_phase(message.phase)
+        elif isinstance(message, Warns):
+            logging.getLogger("tape2048").warning("%s", message.text)
+        else:
+            if not self.ledger.forfeit(worker.index, message.game):
+                self._give_up(RecorderError(f"worker {worker.index} forfeited a game that it did not hold"))
+            self.counts.games_forfeited += 1
+            self.reporter.event("warning", message.why)
 
     def _on_phase(self, phase: str) -> None:
         if phase not in self._starting:  # one worker expands and compiles, the others wait for it

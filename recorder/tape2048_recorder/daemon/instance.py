@@ -251,6 +251,14 @@ class Ledger:
         self.confirmed += len(ids)
         return True
 
+    def forfeit(self, worker: int, game: int) -> bool:
+        """Remove a game that will not be recorded, nor count for ``games_max``; False as :meth:`confirm`."""
+        held = self.confirm(worker, np.array([game], dtype=np.uint64))
+        self.confirmed -= held
+        if self._left is not None:
+            self._left += held
+        return held
+
     def release(self, worker: int) -> int:
         """Take back a worker's unrecorded games; return their number."""
         back = self._held.pop(worker, deque())

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from tape2048.base.text import exit_text
 from tape2048_recorder.ipc.protocol import (
     LOADS,
     PLAY,
@@ -115,11 +116,6 @@ class WorkerPlace:
         self.range = None
         self.waiting_rows = None
         self.unconfirmed = None
-
-
-def exit_text(code: int) -> str:
-    """Describe a process's exit status, as ``subprocess`` gives it."""
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
 class Supervisor:

@@ -1,31 +1,38 @@
-"""Unrecorded games of a built-in player on several threads: their boards, how far they come, its strength."""
+"""Unrecorded games of a player on several threads: their boards, and how far they come.
+
+Built-in players play one game after the other in the compiled loop. Batched players play many games in
+lockstep. Rules and generator are the same: players that choose the same moves play the same games.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import math
 import threading
 import time
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 
-from tape2048.base.intervals import Z95, Share, wilson
 from tape2048.base.resources import ram_available
 from tape2048.critic.ntuple.critic import GameBoards, GameSource, split_games
 from tape2048.errors import ConfigError
-from tape2048.formats.session import TOP_TILE
+from tape2048.formats.session import SAMPLE_RATE_MAX
+from tape2048.game.rules import exps_to_boards
 from tape2048.ntuple.placed import check_tables
 from tape2048.players import PlayedBy, player_text
-from tape2048.session.run_table import REACH_TILES, exponents_of
+from tape2048.session.run_table import exponents_of
+from tape2048_recorder.evaluation.lockstep import Batched, Report, play_in_lanes
+from tape2048_recorder.evaluation.threads import in_threads
 from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.players.batch import Sampling, batch_sha256, is_batched, make_batch_player
 from tape2048_recorder.players.options import check_player, make_player, own, player_sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
@@ -35,8 +42,6 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], object]
 
 _CHUNK_GAMES = 8  # games of one call of the compiled loop: few enough for a moving progress bar
-
-_TICK_S = 0.2
 
 _ROWS = 1 << 14  # boards that a buffer holds at first
 _EXPONENTS = 16  # columns of the counts of rollouts: the exponents of tiles, 0 to 15
@@ -50,45 +55,54 @@ _ROLLOUT_BITS = 16
 _ROLLOUT_ID = 1 << 63
 
 
-def play_in_threads(
-    player: Any, games: int, threads: int, play: Callable[[Any, slice], int], progress: Progress | None = None
-) -> tuple[int, float]:
-    """Play games by number on several threads.
+def make_contestant(name: str, args: Mapping[str, ArgValue]) -> Any:
+    """Return a player of any kind, to play unrecorded games.
 
-    Returns:
-        The moves of all games, and the CPU time in seconds.
+    Args:
+        name: name of a player, as in ``record``.
+        args: its parameters.
+
+    Raises:
+        ConfigError: an unknown player, or invalid parameters.
+        StartError: a batched player cannot be imported.
+        PlayerError: the factory of a batched player raised an exception.
+
+    Example:
+        >>> type(make_contestant("greedy", {})).__name__
+        'Greedy'
     """
+    full = check_player(name, args)
+    return Batched(name, make_batch_player(name, full)) if is_batched(name) else make_player(name, full)
+
+
+def contestant_sha256(name: str, args: Mapping[str, ArgValue], player: Any) -> str:
+    """Return the SHA-256 of a player from :func:`make_contestant`: it differs where the moves could."""
+    if isinstance(player, Batched):
+        return batch_sha256(name, check_player(name, args), Sampling(), player.player)
+    return player_sha256(name, player)
+
+
+def _play_in_threads(
+    player: Any, games: int, threads: int, play: Callable[[Any, slice], object], progress: Progress | None
+) -> None:
+    """Play games of a built-in player by number on several threads."""
     chunks = iter(range(0, games, _CHUNK_GAMES))  # its `next` is atomic
-    lock, stop = threading.Lock(), threading.Event()
+    lock = threading.Lock()
     done = 0
 
-    def work(player: Any) -> tuple[int, float]:
+    def work(stop: threading.Event, player: Any) -> None:
         nonlocal done
-        moves, begin_s = 0, time.thread_time()
         for first in chunks:
             part = slice(first, min(first + _CHUNK_GAMES, games))
-            moves += play(player, part)
+            play(player, part)
             with lock:
                 done += part.stop - first
             if stop.is_set():
                 break
-        return moves, time.thread_time() - begin_s
 
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            running = [pool.submit(work, own(player)) for _ in range(threads)]
-            pending = set(running)
-            while pending:
-                ended, pending = wait(pending, _TICK_S, FIRST_EXCEPTION)
-                for each in ended:
-                    each.result()
-                if progress is not None:
-                    progress(done, games)
-        finally:
-            stop.set()  # threads end after their chunk
+    works = [functools.partial(work, player=own(player)) for _ in range(threads)]
+    in_threads(works, lambda: progress and progress(done, games))
     check_tables()
-    moves, cpu_s = zip(*(each.result() for each in running), strict=True)
-    return sum(moves), sum(cpu_s)
 
 
 def part_of(progress: Progress | None, before: int, games: int) -> Progress:
@@ -103,18 +117,31 @@ def play_games(
     parts: dict[int, tuple[Any, Any]] = {}
     held = 0
 
-    def play(player: Any, part: slice) -> int:
+    def keep(number: int, boards: Any, runs: Any) -> None:
         nonlocal held
+        parts[number] = boards, runs
+        held += boards.nbytes
+        check_memory(len(seeds), 2 * held)  # they are joined, and then split
+
+    def play(player: Any, part: slice) -> None:
         count = part.stop - part.start
         buffer = Buffer(rows_max=_ROWS, runs_max=count, record_action=False, sample_rate=stride)
         buffer.give(np.arange(count, dtype=np.uint64), seeds[part])
         play_all(buffer, player)
-        parts[part.start] = buffer.boards.copy(), buffer.runs.copy()
-        held += buffer.boards.nbytes
-        _check_memory(len(seeds), 2 * held)  # they are joined, and then split
-        return buffer.steps_played
+        keep(part.start, buffer.boards.copy(), buffer.runs.copy())
 
-    play_in_threads(player, len(seeds), threads, play, progress)
+    def take(report: Report) -> None:
+        finished = report.table.finished
+        boards, runs = exps_to_boards(finished.rows["exps"]), finished.runs.copy()
+        for at, run in enumerate(runs):
+            keep(int(run["id"]), boards[int(run["first_row"]) :][: int(run["rows"])], runs[at : at + 1])
+
+    if isinstance(player, Batched):
+        numbers = np.arange(len(seeds), dtype=np.uint64)
+        how: dict[str, Any] = {"threads": threads, "sample_rate": stride, "take": take, "progress": progress}
+        play_in_lanes(player, numbers, seeds, np.empty(0, np.uint64), **how)
+    else:
+        _play_in_threads(player, len(seeds), threads, play, progress)
     boards, runs = (np.concatenate(some) for some in zip(*(parts[at] for at in sorted(parts)), strict=True))
     starts = np.append(0, np.cumsum(runs["rows"].astype(np.int64)))
     return GameBoards(boards, starts, exponents_of(runs["highest_tile"]))
@@ -131,7 +158,7 @@ def played_games(
     full = check_player(name, args)
     player = make_player(name, full)
     # Without its boards a game takes its seed, run, part, and as much again for temporaries.
-    _check_memory(games, games * 128)
+    check_memory(games, games * 128)
     seeds = game_seeds(config.seed, np.arange(games, dtype=np.uint64))
     found = play_games(player, seeds, stride=config.stride, threads=config.thread_count, progress=progress)
     sha256 = player_sha256(name, player)
@@ -140,11 +167,12 @@ def played_games(
     return split_games(found, seeds, played, config, identity)
 
 
-def _check_memory(
+def check_memory(
     games: int,
     needed: int,
     hint: str = "fewer games, fewer of their rows (--stride), or games that are recorded first",
 ) -> None:
+    """Raise ConfigError unless so many bytes are free for some games."""
     if needed > (free := ram_available()):
         raise ConfigError(
             f"{games:,} games need at least {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free",
@@ -177,153 +205,105 @@ def play_rollouts(
         )
     seeds = rollout_seeds(seed, len(boards), rollouts, first).reshape(-1)
     begins = np.repeat(np.asarray(boards, np.uint64), rollouts)
-    ends = _play_unrecorded(player, begins, seeds, threads, progress).highest.reshape(len(boards), rollouts)
+    highest = np.zeros(len(seeds), np.uint8)
+
+    def take(part: Played) -> None:
+        highest[part.numbers] = part.highest
+
+    numbers = np.arange(len(seeds), dtype=np.uint64)
+    play_unrecorded_games(player, numbers, seeds, begins, threads=threads, take=take, progress=progress)
+    ends = highest.reshape(len(boards), rollouts)
     return np.stack([(ends >= e).sum(axis=1, dtype=np.uint16) for e in range(_EXPONENTS)], axis=1)
 
 
-class _Played(NamedTuple):
-    scores: npt.NDArray[np.uint64]
-    highest: npt.NDArray[np.uint8]
+class Played(NamedTuple):
+    """Finished games, by number; moves and CPU time are those since the last report.
+
+    A forfeited game counts 0 points.
+    """
+
+    numbers: npt.NDArray[np.uint64]
+    scores: npt.NDArray[np.uint64]  # points made
+    highest: npt.NDArray[np.uint8]  # exponents of the highest tiles
     moves: int
     cpu_s: float
-    elapsed_s: float
+    peak_bytes: int = 0  # most memory of an engine's process so far
+    forfeits: Mapping[int, str] = MappingProxyType({})  # reasons by the games' numbers
 
 
-def _play_unrecorded(
+def play_unrecorded_games(
     player: Any,
-    begins: npt.NDArray[np.uint64],
+    numbers: npt.NDArray[np.uint64],
     seeds: npt.NDArray[np.uint64],
+    boards: npt.NDArray[np.uint64],
+    *,
     threads: int,
-    progress: Progress | None,
-) -> _Played:
+    take: Callable[[Played], object],
+    progress: Progress | None = None,
+) -> float:
+    """Play a game from each seed, without rows.
+
+    Args:
+        player: from :func:`make_contestant`.
+        numbers: numbers of the games, ``u64[n]``.
+        seeds: their seeds, ``u64[n]``.
+        boards: boards before a move to start from, ``u64[n]``; empty: new games.
+        threads: at least 1. An engine gets a process for each. A Python player plays on a single thread.
+        take: called with finished games, by one thread at a time.
+        progress: called with ``(done, games)``.
+
+    Returns:
+        The elapsed time in seconds, without compiling and warming up.
+
+    Raises:
+        PlayerError: a batched player raised an exception, or gave an invalid answer; or an engine forfeits
+            game after game.
+
+    Example:
+        >>> found = []
+        >>> numbers, boards = np.arange(3, dtype=np.uint64), np.empty(0, np.uint64)
+        >>> player = make_contestant("greedy", {})
+        >>> seeds = game_seeds(1, numbers)
+        >>> _ = play_unrecorded_games(player, numbers, seeds, boards, threads=1, take=found.append)
+        >>> sum(len(part.scores) for part in found)
+        3
+    """
+    if isinstance(player, Batched):
+
+        def report(found: Report) -> None:
+            runs, forfeits = found.table.finished.runs, found.forfeits
+            lost = np.fromiter(forfeits, np.uint64, len(forfeits))
+            take(
+                Played(
+                    numbers=np.append(runs["id"], lost),
+                    scores=np.append(runs["max_score"], np.zeros_like(lost)).astype(np.uint64),
+                    highest=np.append(exponents_of(runs["highest_tile"]), np.zeros(len(lost), np.uint8)),
+                    moves=found.moves,
+                    cpu_s=found.usage.cpu_s,
+                    peak_bytes=found.usage.peak_bytes,
+                    forfeits=forfeits,
+                )
+            )
+
+        how: dict[str, Any] = {"threads": threads, "sample_rate": SAMPLE_RATE_MAX, "take": report}
+        return play_in_lanes(player, numbers, seeds, boards, **how, progress=progress)
+    lock = threading.Lock()
+
+    def play(player: Any, part: slice) -> None:
+        begin_s, ends = time.thread_time(), (scores[part], highest[part])
+        moves = play_unrecorded(player, boards[part], seeds[part], *ends)
+        with lock:
+            take(Played(numbers[part], *ends, moves, time.thread_time() - begin_s))
+
     scores, highest = np.zeros(len(seeds), np.uint64), np.zeros(len(seeds), np.uint8)
-
-    def play(player: Any, part: slice) -> int:
-        return play_unrecorded(player, begins[part], seeds[part], scores[part], highest[part])
-
-    play(own(player), slice(0, 0))  # compile before the clock starts
+    none = slice(0, 0)  # compile before the clocks start
+    play_unrecorded(own(player), boards[none], seeds[none], scores[none], highest[none])
     begin = time.monotonic()
-    moves, cpu_s = play_in_threads(player, len(seeds), threads, play, progress)
-    return _Played(scores, highest, moves, cpu_s, time.monotonic() - begin)
+    _play_in_threads(player, len(seeds), threads, play, progress)
+    return time.monotonic() - begin
 
 
 def rollout_seeds(seed: int, positions: int, rollouts: int, first: int = 0) -> npt.NDArray[np.uint64]:
     """Return the seeds of rollouts, ``u64[positions, rollouts]``: all different for any ``first``."""
     numbers = np.arange(first, first + positions, dtype=np.uint64) << np.uint64(_ROLLOUT_BITS)
     return game_seeds(seed, numbers[:, None] | np.arange(rollouts, dtype=np.uint64) | np.uint64(_ROLLOUT_ID))
-
-
-class Strength(msgspec.Struct, frozen=True):
-    """Results of the games of one player."""
-
-    games: int
-    moves: int  # of all games
-    mean_score: float
-    mean_score_error: float  # half the width of the mean's 95% interval (normal approximation)
-    score_max: int
-    reach: dict[int, Share]  # for each tile, the share of games that reached it
-    moves_per_cpu_s: float
-    moves_per_s: float  # of all threads together
-
-
-class Match(msgspec.Struct, frozen=True):
-    """Results of two players in games of the same seeds."""
-
-    a: Strength
-    b: Strength
-    difference: float  # mean score of a minus mean score of b
-    difference_error: float  # half the width of its 95% interval, from the differences game by game
-    a_ahead: Share  # of the games, where a scored more
-
-
-def evaluate(
-    player: Any,
-    *,
-    games: int,
-    seed: int,
-    threads: int,
-    starts: npt.NDArray[np.uint64] | None = None,
-    progress: Progress | None = None,
-) -> Strength:
-    """Play games and summarise them. The same seed gives the same games on any number of threads.
-
-    Args:
-        player: from :func:`~tape2048_recorder.players.options.make_player`.
-        games: at least 1.
-        seed: seed of the games, 64 bits.
-        threads: at least 1.
-        starts: boards before a move, ``u64[n]``, from which the games start in turn; scores are then the
-            points made since. None: new games.
-        progress: called with ``(done, games)`` every 0.2 s, and at the end.
-
-    Raises:
-        ConfigError: more games than fit into memory.
-        ValueError: fewer than one game or thread.
-    """
-    return _play(player, progress, games=games, seed=seed, threads=threads, starts=starts)[1]
-
-
-def match(
-    a: Any,
-    b: Any,
-    *,
-    games: int,
-    seed: int,
-    threads: int,
-    starts: npt.NDArray[np.uint64] | None = None,
-    progress: Progress | None = None,
-) -> Match:
-    """Play the same games with two players; for the rest as :func:`evaluate`."""
-    (scores, one), (other_scores, other) = (
-        _play(
-            player,
-            part_of(progress, before, 2 * games),
-            games=games,
-            seed=seed,
-            threads=threads,
-            starts=starts,
-        )
-        for player, before in ((a, 0), (b, games))
-    )
-    differences = scores.astype(np.float64) - other_scores
-    return Match(
-        a=one,
-        b=other,
-        difference=float(differences.mean()),
-        difference_error=_error(differences),
-        a_ahead=wilson(int((differences > 0).sum()), games),
-    )
-
-
-def _error(values: npt.NDArray[Any]) -> float:
-    """Return half the width of the 95% interval of a mean; NaN of a single value."""
-    return Z95 * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-
-
-def _play(
-    player: Any,
-    progress: Progress | None,
-    *,
-    games: int,
-    seed: int,
-    threads: int,
-    starts: npt.NDArray[np.uint64] | None,
-) -> tuple[npt.NDArray[np.uint64], Strength]:
-    if games < 1 or threads < 1:
-        raise ValueError(f"games={games}, threads={threads}; expected at least 1 of each")
-    # Number, seed, score, highest tile, and as much again for temporaries.
-    _check_memory(games, games * 64, "fewer games: 100,000 tell a mean score to half a percent")
-    seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
-    begins = np.empty(0, np.uint64) if starts is None else np.resize(starts, games)
-    played = _play_unrecorded(player, begins, seeds, threads, progress)
-    tiles = 1 << played.highest.astype(np.int64)
-    return played.scores, Strength(
-        games=games,
-        moves=played.moves,
-        mean_score=float(played.scores.mean()),
-        mean_score_error=_error(played.scores),
-        score_max=int(played.scores.max()),
-        reach={tile: wilson(int((tiles >= tile).sum()), games) for tile in (*REACH_TILES, TOP_TILE)},
-        moves_per_cpu_s=played.moves / max(played.cpu_s, 1e-9),
-        moves_per_s=played.moves / max(played.elapsed_s, 1e-9),
-    )

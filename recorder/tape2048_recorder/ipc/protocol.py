@@ -13,6 +13,7 @@ it sends its next message::
     BlockWritten(range, crc, runs) ->        Confirmed
     WantWeights               ->             Weights(generation, path, sha256)
     WeightsTaken | WeightsRefused -> (nothing)
+    Forfeited(game, why)      ->             (nothing)
     WriteFailed(range, errno) ->             (nothing; the worker reserves again)
     Bye | Crashed(error)      ->
 
@@ -101,6 +102,13 @@ class WriteFailed(msgspec.Struct, tag=True):
     session: int
     first_row: int
     errno: int
+
+
+class Forfeited(msgspec.Struct, tag=True):
+    """A fault of an engine cost a game, which will not be recorded; ``why`` names both."""
+
+    game: int
+    why: str
 
 
 class Bye(msgspec.Struct, tag=True):
@@ -198,6 +206,7 @@ FromWorker: TypeAlias = (
     | Reserve
     | BlockWritten
     | WriteFailed
+    | Forfeited
     | Bye
     | Crashed
     | WantWeights

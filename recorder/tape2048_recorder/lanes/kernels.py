@@ -25,6 +25,7 @@ from tape2048.game.rules import (
     MOVES_BEFORE_WIN,
     SLIDE,
     WON,
+    board_score,
     merge_score,
     row,
     slide_rows,
@@ -55,6 +56,11 @@ LOG_BROKEN = 3  # a game's log does not lead to its lane's board
 
 _PLAYING, _OVER, _RECORDED, _REFILLED = range(4)  # in the counts of Lanes
 
+#: In place of a move: the game is forfeited, and not recorded.
+FORFEIT = 255
+
+_FORFEITED = U64(255)  # in place of a legal mask
+
 _CHUNK = U64(CHUNK_STEPS)
 _LOW_HALF = U64(0xFFFFFFFF)
 _TAPE_ROW = U64(1)
@@ -79,6 +85,7 @@ class Lanes(NamedTuple):
     steps: Words  # u64[L], moves made
     ids: Words  # u64[L], the games' numbers
     seeds: Words  # u64[L], their seeds
+    starts: Words  # u64[L], the boards that they started from
     heads: Words  # u64[L], the first chunk of each game's log
     tails: Words  # u64[L], the last chunk
     over: Words  # u64[L]: the lanes whose games have just ended, in order
@@ -99,6 +106,7 @@ class Waiting(NamedTuple):
 
     ids: Words  # u64[n]
     seeds: Words  # u64[n]
+    boards: Words  # u64[n], boards before a move to start from; 0: a new game
     counts: Words  # u64[1]: how many of these have started since
 
 
@@ -280,11 +288,16 @@ def choose_moves(lanes: Any, scores: Any, policy: Any, moves: Any) -> int:
 def advance(lanes: Any, moves: Any, log: Any) -> int:
     """Make a move and a spawn in every lane, list ended games in ``over``, and return their number.
 
-    Every move must be legal, and the log must have a free chunk for each lane.
+    Every move must be legal or :data:`FORFEIT`, and the log must have a free chunk for each lane.
     """
     over = U64(0)
     for i in range(moves.shape[0]):
         move = U64(moves[i])
+        if move == U64(FORFEIT):
+            lanes.legal[i] = np.uint8(_FORFEITED)
+            lanes.over[over] = U64(i)
+            over += U64(1)
+            continue
         after = _slide(lanes.boards[i], move)
         board, is_four, state = rng.spawn(after, lanes.states[i], lanes.gammas[i])
         lanes.states[i] = state
@@ -316,7 +329,8 @@ def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any)
     """Replay a lane's game from its log into the block; return whether it led to the lane's board."""
     run_id, steps, chunk = lanes.ids[i], lanes.steps[i], lanes.heads[i]
     at = block.counts[0] * row_bytes
-    board, fours, _, _ = rng.new_game(lanes.seeds[i])
+    board = lanes.starts[i]
+    fours = board_score(board) >> U64(2)  # so that the score counts from the start
     step = to_sample = won = U64(0)
     while step < steps:
         in_chunk = step % _CHUNK
@@ -363,8 +377,12 @@ def _free_chunks(lanes: Any, i: Any, log: Any) -> None:
 def _begin(lanes: Any, i: Any, waiting: Any) -> None:
     at = waiting.counts[0]
     waiting.counts[0] = at + U64(1)
-    board, _, state, gamma = rng.new_game(waiting.seeds[at])
-    lanes.ids[i], lanes.seeds[i] = waiting.ids[at], waiting.seeds[at]
+    board = waiting.boards[at]
+    if board == U64(0):
+        board, _, state, gamma = rng.new_game(waiting.seeds[at])
+    else:
+        state, gamma = rng.start(waiting.seeds[at])
+    lanes.ids[i], lanes.seeds[i], lanes.starts[i] = waiting.ids[at], waiting.seeds[at], board
     lanes.states[i], lanes.gammas[i], lanes.steps[i] = state, gamma, U64(0)
     _show(lanes, i, board)
 
@@ -380,11 +398,12 @@ def settle(lanes: Any, log: Any, block: Any, waiting: Any, row_bytes: Any, sampl
     one = U64(1)
     while lanes.counts[_RECORDED] < lanes.counts[_OVER]:
         i = lanes.over[lanes.counts[_RECORDED]]
-        rows = (lanes.steps[i] + rate - one) // rate
-        if block.counts[0] + rows > rows_max or block.counts[1] == U64(block.runs.shape[0]):
-            return BLOCK_FULL
-        if not _record(lanes, i, log, block, row_bytes, rate):
-            return LOG_BROKEN
+        if U64(lanes.legal[i]) != _FORFEITED:
+            rows = (lanes.steps[i] + rate - one) // rate
+            if block.counts[0] + rows > rows_max or block.counts[1] == U64(block.runs.shape[0]):
+                return BLOCK_FULL
+            if not _record(lanes, i, log, block, row_bytes, rate):
+                return LOG_BROKEN
         _free_chunks(lanes, i, log)
         lanes.counts[_RECORDED] += one
     while lanes.counts[_REFILLED] < lanes.counts[_OVER]:
@@ -423,6 +442,7 @@ def close_free(lanes: Any) -> int:
             lanes.steps,
             lanes.ids,
             lanes.seeds,
+            lanes.starts,
             lanes.heads,
             lanes.tails,
         ):

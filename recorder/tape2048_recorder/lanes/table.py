@@ -18,7 +18,7 @@ from tape2048_recorder.game.loop import PIECE_BYTES, BlockBuffer
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes import kernels
 from tape2048_recorder.lanes.kernels import FinishedArrays, Waiting, new_lanes, new_log
-from tape2048_recorder.players.batch import Caller, describe_place, make_batch_player
+from tape2048_recorder.players.batch import Caller, describe_place, make_batch_player, show_board
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 #: Divisor of the lanes for the number of games in one request: each is a message and an answer.
 _ASK_SHARE = 8
+
+#: Forfeited games in a row, with no finished game between them, after which a table gives up.
+FORFEITS_MAX = 10
 
 
 class Finished(BlockBuffer):
@@ -81,11 +84,17 @@ class Finished(BlockBuffer):
 class GameFeed(Protocol):
     """Source of a table's games, and sink of its finished ones."""
 
-    def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Return about ``want`` games as ids and seeds, or None where no more are to start."""
+    def more(self, want: int) -> tuple[npt.NDArray[np.uint64], ...] | None:
+        """Return about ``want`` games as ids and seeds, or None where no more are to start.
+
+        A third array, if any, has the boards to start from (0: a new game).
+        """
 
     def flush(self, table: LaneTable) -> None:
         """Remove the games from ``table.finished``, which is full."""
+
+    def forfeit(self, game: int, why: str) -> None:
+        """Note that a game is given up, and will not be recorded, for a fault of its player."""
 
 
 class _Group:
@@ -140,8 +149,9 @@ class LaneTable:
         self._groups = [_Group(size) for size in sizes]
         self._asked: deque[_Group] = deque()  # in the order of the answers
         self._log = new_log(2 * lanes)
-        self._waiting = _waiting(*np.empty((2, 0), dtype=np.uint64))
+        self._waiting = _waiting(*np.empty((3, 0), dtype=np.uint64))
         self._ask_games = lanes // _ASK_SHARE + 1
+        self._forfeits = 0  # in a row
         self._recording_as = np.uint64(finished.dtype.itemsize), np.uint64(finished.sample_rate)
 
     @property
@@ -174,21 +184,29 @@ class LaneTable:
         self.steps += made
         return made
 
+    def close(self) -> None:
+        """End the process of an engine."""
+        self._caller.close()
+
     def retire(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Start no more games. Return ids and seeds of the waiting games."""
         self.refill = False
         begun = int(self._waiting.counts[0])
         rest = self._waiting.ids[begun:], self._waiting.seeds[begun:]
-        self._waiting = _waiting(rest[0][:0], rest[1][:0])
+        self._waiting = _waiting(*np.empty((3, 0), dtype=np.uint64))
         return rest
 
-    def give(self, ids: npt.NDArray[np.uint64], seeds: npt.NDArray[np.uint64]) -> None:
-        """Append games to the queue."""
+    def give(
+        self,
+        ids: npt.NDArray[np.uint64],
+        seeds: npt.NDArray[np.uint64],
+        boards: npt.NDArray[np.uint64] | None = None,
+    ) -> None:
+        """Append games to the queue, new ones or from ``boards``."""
         begun = int(self._waiting.counts[0])
-        self._waiting = _waiting(
-            np.concatenate([self._waiting.ids[begun:], ids]),
-            np.concatenate([self._waiting.seeds[begun:], seeds]),
-        )
+        games = ids, seeds, np.zeros_like(ids) if boards is None else boards
+        waiting = zip(self._waiting[:-1], games, strict=True)
+        self._waiting = _waiting(*(np.concatenate([old[begun:], new]) for old, new in waiting))
 
     def _more(self) -> bool:
         games = self._feed.more(self._ask_games) if self.refill else None
@@ -218,7 +236,12 @@ class LaneTable:
             )
         if int(self._log.counts[0]) < n:
             self._log = new_log(2 * len(self._log.links), self._log)
-        if kernels.advance(group.lanes, moves, self._log):
+        if faults := self._caller.faults:
+            self._forfeit(group, faults)
+        ended = kernels.advance(group.lanes, moves, self._log)
+        if ended > len(faults):
+            self._forfeits = 0
+        if ended:
             settling = time.perf_counter_ns()
             self._settle(group)
             self.record_ns += time.perf_counter_ns() - settling
@@ -247,6 +270,20 @@ class LaneTable:
             chosen = (answer[:, None] == np.arange(4)).astype(np.float32)
             kernels.choose_moves(group.lanes, chosen, self._policy, moves)
 
+    def _forfeit(self, group: _Group, faults: Mapping[int, str]) -> None:
+        lanes = group.lanes
+        for at, fault in faults.items():
+            game, where = int(lanes.ids[at]), f"at step {lanes.steps[at]}, {show_board(lanes.boards[at])}"
+            why = f"{self._caller.name} forfeits game {game} {where}: {fault}"
+            group.moves[at] = kernels.FORFEIT
+            self._feed.forfeit(game, why)
+            self._forfeits += 1
+            if self._forfeits == FORFEITS_MAX:
+                raise PlayerError(
+                    f"{self._forfeits} games in a row were forfeited, the last of them: {why}",
+                    hint="try it with `tape2048 player eval`; docs/reference/engines.md has the protocol",
+                )
+
     def _settle(self, group: _Group) -> None:
         while True:
             status = kernels.settle(
@@ -265,8 +302,8 @@ class LaneTable:
                 return
 
 
-def _waiting(ids: npt.NDArray[np.uint64], seeds: npt.NDArray[np.uint64]) -> Waiting:
-    return Waiting(np.ascontiguousarray(ids), np.ascontiguousarray(seeds), np.zeros(1, dtype=np.uint64))
+def _waiting(*games: npt.NDArray[np.uint64]) -> Waiting:
+    return Waiting._make([*map(np.ascontiguousarray, games), np.zeros(1, dtype=np.uint64)])
 
 
 #: The name of random moves: the cost of lanes without a model.
@@ -298,6 +335,9 @@ class _Endless:
 
     def flush(self, table: LaneTable) -> None:
         table.finished.drop_block()
+
+    def forfeit(self, game: int, why: str) -> None:
+        """Play others instead."""
 
 
 def measure(

@@ -21,6 +21,12 @@ may also have:
 ``n`` is at most half of ``lanes`` (rounded up), and
 smaller towards the end of a recording.
 
+A callable with a single parameter gets one board at a time, as ``u8[4, 4]``: the exponents of the tiles, row
+by row, 0 for an empty cell. It returns a move, or four scores::
+
+    def player(board):
+        return 2  # 0 up, 1 down, 2 left, 3 right
+
 **Reproducibility.** The seed alone decides the recorder's part of a game. For the same games with other
 numbers of lanes or workers, the scores of a board must not depend on the other boards of the batch, on its
 place, or on ``n``, to the last bit. Integers and look-ups satisfy that. A floating-point matrix product may
@@ -35,6 +41,7 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import json
 import re
 import sys
@@ -50,6 +57,7 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError, PlayerError, StartError, TapeError
 from tape2048.settings.fields import Settings, Share, about, read_table
+from tape2048_recorder.players.engine import EXEC, EngineArgs, EnginePlayer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -136,8 +144,8 @@ class BatchPlayer(Protocol):
 
 
 def is_batched(name: str) -> bool:
-    """Whether a name is that of a factory of batched players."""
-    return name.startswith(PREFIX)
+    """Whether a name is that of a factory of batched players, or of an engine."""
+    return name.startswith(PREFIX) or name == EXEC
 
 
 def check_name(name: str) -> tuple[str, str]:
@@ -152,13 +160,15 @@ def check_name(name: str) -> tuple[str, str]:
 
 
 def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
-    """Import the factory and call it.
+    """Import the factory and call it, or start the engine.
 
     Raises:
-        ConfigError: the name has another form.
-        StartError: the module or the factory does not exist, or its import failed.
+        ConfigError: the name has another form, or the engine's program does not exist.
+        StartError: the module or the factory does not exist, or its import failed; an engine does not start.
         PlayerError: the factory raised (a checkpoint that cannot be read).
     """
+    if name == EXEC:
+        return EnginePlayer(**msgspec.structs.asdict(read_table(EngineArgs, dict(args), f"player {name!r}")))
     module_name, function = check_name(name)
     load = _from_file if module_name.endswith(".py") else importlib.import_module
     with _raised_as(StartError, name, f"importing {module_name} failed:"):
@@ -177,7 +187,57 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
             "expected a callable of boards, legal, exps",
             hint=_FIND_IT,
         )
-    return player
+    return OneBoard(player, name) if _takes_one_board(player) else player
+
+
+def _takes_one_board(player: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(player).parameters.values()
+    except ValueError:  # compiled, without a signature
+        return False
+    positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [each.kind in positional for each in parameters if each.default is each.empty] == [True]
+
+
+class OneBoard:
+    """A batched player that asks a function about one board after the other.
+
+    Args:
+        choose: takes a board, ``u8[4, 4]`` exponents, and returns a move (0 up, 1 down, 2 left, 3 right) or
+            four scores.
+        name: what errors call it.
+
+    Example:
+        >>> player = OneBoard(lambda board: [0, 0, board.max(), 0])
+        >>> player(None, None, np.full((2, 16), 3, np.uint8)).tolist()
+        [[0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 3.0, 0.0]]
+    """
+
+    def __init__(self, choose: Callable[[npt.NDArray[np.uint8]], Any], name: str = "the player") -> None:
+        self._choose = choose
+        self._name = name
+        self.sha256 = getattr(choose, "sha256", None)
+
+    def __call__(self, _boards: Any, _legal: Any, exps: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Return the moves, ``u8[n]``, or the scores, ``f32[n, 4]``, of all boards.
+
+        Raises:
+            PlayerError: an answer is neither a move nor four numbers.
+        """
+        return np.stack([self._answer(board) for board in exps.reshape(-1, 4, 4)])
+
+    def _answer(self, board: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        answer = self._choose(board)
+        found = np.asarray(answer)
+        if found.shape == () and found.dtype.kind in "iu" and 0 <= found <= 3:
+            return found.astype(np.uint8)
+        if found.shape == (4,) and found.dtype.kind in "iuf":
+            return found.astype(np.float32)
+        raise PlayerError(
+            f"{self._name}: found {answer!r:.80} for the board {board.tolist()}; "
+            "expected a move, 0 to 3, or four scores",
+            hint="0 is up, 1 down, 2 left, 3 right",
+        )
 
 
 @contextlib.contextmanager
@@ -246,10 +306,16 @@ def batch_sha256(
 
 
 class Caller:
-    """Calls one player, and checks that it keeps the contract; ``answered`` is called after each answer."""
+    """Calls one player, and checks that it keeps the contract.
+
+    ``answered`` is called after each answer, and once a second while an engine thinks.
+    """
 
     def __init__(self, player: Any, name: str, *, answered: Callable[[], None] | None = None) -> None:
         self.name = name
+        if isinstance(player, EnginePlayer):
+            self.name = player.title
+            player.alive = answered or player.alive
         self.model_ns = 0  # time spent in the player
         self.calls = 0  # number of answers
         self._player = player
@@ -284,6 +350,20 @@ class Caller:
         if self._answered is not None:
             self._answered()
         return self._checked(answer, views)
+
+    @property
+    def faults(self) -> dict[int, str]:
+        """The reasons for boards of the last batch that an engine did not answer, by index."""
+        return self._player.faults if isinstance(self._player, EnginePlayer) else {}
+
+    def lanes(self, lanes: int) -> int:
+        """Return the number of lanes to use: at most ``lanes``, and as many as an engine takes."""
+        return min(lanes, self._player.lanes) if isinstance(self._player, EnginePlayer) else lanes
+
+    def close(self) -> None:
+        """End the process of an engine."""
+        if isinstance(self._player, EnginePlayer):
+            self._player.close()
 
     def drain(self) -> None:
         """Collect the answers in flight, and discard them."""

@@ -22,6 +22,7 @@ from tape2048.formats.session import TOP_TILE
 from tape2048.ntuple.network import TILES, network_path
 from tape2048.settings.fields import Setting, Settings, Share, about, read_table, settings_of
 from tape2048_recorder.players.batch import ArgValue, check_name, is_batched
+from tape2048_recorder.players.engine import EXEC, EngineArgs
 
 _CACHE = "cache_"  # prefix of the fields that hold a player's cache
 _UNCUT_SPAWNS_MAX = 3  # most spawns to look ahead along all lines, whatever their probability
@@ -196,6 +197,8 @@ REGISTRY: dict[str, PlayerKind] = {
 
 def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
     """Return the parameters of a player, with defaults."""
+    if name == EXEC:
+        return msgspec.structs.asdict(read_table(EngineArgs, dict(args), f"player {name!r}"))
     if is_batched(name):  # its factory knows its parameters, and only workers import it
         check_name(name)
         return dict(args)
@@ -204,21 +207,26 @@ def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]
         match = difflib.get_close_matches(name, REGISTRY, n=1)
         raise ConfigError(
             f"no player is called {name!r}" + (f"; did you mean {match[0]!r}?" if match else ""),
-            hint=f"one of: {', '.join(REGISTRY)}, python:package.module:factory",
+            hint=f"one of: {', '.join(REGISTRY)}, python:package.module:factory, exec:./program",
         )
     return msgspec.structs.asdict(read_table(kind.args, dict(args), f"player {name!r}"))
 
 
 def with_defaults(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
-    """Return the parameters of a player, with defaults and without a check; of a batched player as given."""
-    parameters = REGISTRY[name].parameters if name in REGISTRY else {}
-    return {key: setting.default for key, setting in parameters.items()} | dict(args)
+    """Return the parameters of a player, with defaults and without a check; of a Python player as given."""
+    return {key: setting.default for key, setting in _parameters(name).items()} | dict(args)
 
 
 def takes_text(name: str, key: str) -> bool:
     """Whether a player's parameter is text, even where its value reads as a number."""
-    parameters = REGISTRY[name].parameters if name in REGISTRY else {}
+    parameters = _parameters(name)
     return key in parameters and isinstance(parameters[key].default, str)
+
+
+def _parameters(name: str) -> dict[str, Setting]:
+    if name == EXEC:
+        return settings_of(EngineArgs)
+    return REGISTRY[name].parameters if name in REGISTRY else {}
 
 
 def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
@@ -226,7 +234,7 @@ def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
     if is_batched(name):
         raise ConfigError(
             f"{name} chooses for many boards at once, and this plays one game at a time",
-            hint="`tape2048 record` and `tape2048 bench-player` play it in lanes",
+            hint="`tape2048 record`, `player eval`, `player match` and `bench-player` play it",
         )
     full = check_player(name, args)
     module, _, function = REGISTRY[name].factory.partition(":")

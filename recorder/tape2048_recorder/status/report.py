@@ -102,6 +102,9 @@ class Counts(msgspec.Struct):
     paused_s: Annotated[float, Metric("paused_seconds_total", "Time that workers had to wait.")] = 0.0
     worker_restarts: Annotated[int, Metric("worker_restarts_total", "Workers started again.")] = 0
     workers_silent: Annotated[int, Metric("workers_silent_total", "Workers ended without progress.")] = 0
+    games_forfeited: Annotated[
+        int, Metric("games_forfeited_total", "Games that a fault of an engine cost.")
+    ] = 0
     reloads: Annotated[int, Metric("reloads_total", "Reloads of the configuration.")] = 0
 
 
@@ -182,6 +185,7 @@ class RecordingSummary(msgspec.Struct, frozen=True):
     first_step_s: float | None  # from the start to the first move
     played_s: float = 0.0  # from the first move to the last, within 0.05 s
     model_share: float | None = None
+    games_forfeited: int = 0
 
 
 class Reporter(Protocol):

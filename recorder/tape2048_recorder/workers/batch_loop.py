@@ -19,6 +19,7 @@ from tape2048_recorder.ipc.protocol import (
     LOADS,
     Ask,
     Bye,
+    Forfeited,
     PlayGames,
     WantWeights,
     Weights,
@@ -65,7 +66,7 @@ class BatchWorker(Worker):
         config, practice = self._config, isinstance(feed, _Practice)
         return LaneTable(
             caller,
-            lanes=config.lanes,
+            lanes=caller.lanes(config.lanes),
             sampling=self._sampling,
             finished=Finished(
                 rows_max=64 if practice else self._block_rows,
@@ -101,6 +102,10 @@ class BatchWorker(Worker):
         self._flush()
         self._finished_at.pop(table.generation, None)
 
+    def forfeit(self, game: int, why: str) -> None:
+        """Tell the daemon that a game will not be recorded."""
+        self._channel.send(Forfeited(game, valid_text(why)))
+
     def _note_finished(self) -> None:
         self._slot["rows"] = self._rows + sum(table.finished.rows_finished for table in self._tables)
 
@@ -125,6 +130,8 @@ class BatchWorker(Worker):
             self._flush_all()  # a bad answer costs the games in progress, and no finished one
             raise
         self._flush_all()
+        for table in self._tables:
+            table.close()
         self._channel.send(Bye(sum(table.playing for table in self._tables), self._finished_dropped))
 
     def _play_ticks(self) -> bool:
@@ -196,3 +203,6 @@ class _Practice:
 
     def flush(self, table: LaneTable) -> None:
         table.finished.drop_block()
+
+    def forfeit(self, game: int, why: str) -> None:
+        """Leave it to the games that are recorded."""

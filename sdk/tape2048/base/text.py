@@ -11,6 +11,7 @@ import html
 import math
 import operator
 import re
+import signal
 from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
@@ -25,6 +26,11 @@ def counted(count: int, noun: str) -> str:
 def split_words(text: str) -> list[str]:
     """Return the words of a list, which commas or white space separate; an empty one between two commas."""
     return re.split(r"\s*,\s*|\s+", text.strip())
+
+
+def exit_text(code: int) -> str:
+    """Describe a process's exit status, as ``subprocess`` gives it."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
 def as_int(name: str, value: SupportsIndex) -> int:

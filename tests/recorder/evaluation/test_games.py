@@ -1,4 +1,4 @@
-"""Unrecorded games: for a critic, as rollouts beside reference games, and for the strength of a player."""
+"""Unrecorded games: for a critic, and as rollouts beside reference games."""
 
 import random
 import subprocess
@@ -9,27 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from scipy import stats
 from tests import reference
-from tests.recorder.choosing import outcomes
 
 from tape2048 import Corpus
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games
 from tape2048.critic.ntuple.critic import GameBoards, read_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.players import players_of
-from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.evaluation import games as playing
-from tape2048_recorder.evaluation.games import (
-    Strength,
-    evaluate,
-    match,
-    play_games,
-    play_rollouts,
-    played_games,
-    rollout_seeds,
-)
-from tape2048_recorder.game.loop import Buffer, play_into
+from tape2048_recorder.evaluation.games import play_games, play_rollouts, played_games, rollout_seeds
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.options import make_player
 
@@ -164,112 +152,3 @@ def test_no_rollout_is_a_recorded_game() -> None:
 def test_numbers_out_of_range_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}"):
         rolled(positions(2), **{"rollouts": 1, **wrong})
-
-
-def facts(result: Strength) -> tuple[Any, ...]:
-    """The results that do not depend on the clock."""
-    return (
-        result.games, result.moves, result.mean_score, result.mean_score_error, result.score_max,
-        result.reach,
-    )  # fmt: skip
-
-
-def of_random(games: int, *, seed: int = 5, threads: int = 1) -> Strength:
-    return evaluate(make_player("random", {}), games=games, seed=seed, threads=threads)
-
-
-def test_it_sums_up_the_games_of_the_seed() -> None:
-    result = of_random(101)
-    seeds = game_seeds(5, np.arange(101, dtype=np.uint64))
-    scores, _, moves = outcomes(make_player("random", {}), seeds)
-    assert (result.games, result.moves) == (101, moves)
-    assert result.mean_score == pytest.approx(scores.mean())
-    assert result.score_max == scores.max()
-    low, high = stats.norm.interval(0.95, scores.mean(), stats.sem(scores))
-    assert result.mean_score_error == pytest.approx((high - low) / 2, rel=1e-5)
-    assert tuple(result.reach) == (*REACH_TILES, 65536)
-    assert {share.share for share in result.reach.values()} == {0.0}
-    assert result.moves_per_cpu_s > 0
-    assert result.moves_per_s > 0
-
-
-@pytest.mark.parametrize("threads", [3])
-def test_threads_change_nothing_but_the_speed(threads: int) -> None:
-    assert facts(of_random(50, threads=threads)) == facts(of_random(50)) != facts(of_random(50, seed=6))
-
-
-@pytest.mark.parametrize(("games", "threads"), [(0, 1), (-1, 1), (1, 0)])
-def test_no_games_and_no_threads_are_refused(games: int, threads: int) -> None:
-    with pytest.raises(ValueError, match=f"games={games}, threads={threads}; expected at least 1"):
-        of_random(games, threads=threads)
-
-
-def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = 0
-
-    def play(*_: Any) -> int:
-        nonlocal calls
-        calls += 1
-        if calls > 2:
-            raise MemoryError
-        return 1
-
-    monkeypatch.setattr(playing, "play_unrecorded", play)
-    with pytest.raises(MemoryError):
-        of_random(1000, threads=2)
-
-
-def boards_of(*cells: list[int]) -> np.ndarray:
-    return np.array([reference.pack(each) for each in cells], np.uint64)
-
-
-STARTS = boards_of([1, 2, 3, 4] + [0] * 12, [1, 8, 7, 6, 1, 2, 3, 4] + [0] * 8, [1] * 16)
-
-
-def test_games_begin_at_given_boards_in_turn() -> None:
-    player = make_player("greedy", {})
-    result = evaluate(player, games=7, seed=3, threads=1, starts=STARTS)
-    seeds = game_seeds(3, np.arange(7, dtype=np.uint64))
-    points, moves = [], 0
-    for number, seed in enumerate(seeds.tolist()):
-        buffer = Buffer(rows_max=5000, runs_max=1, record_action=True, sample_rate=1)
-        buffer.begin_at(int(STARTS[number % 3]), seed)
-        play_into(buffer, player, steps_max=1 << 30)
-        boards, made = buffer.boards_and_moves()
-        cells = [reference.unpack(int(board)) for board in boards[:-1]]
-        points.append(sum(reference.slide(*each)[1] for each in zip(cells, made.tolist(), strict=True)))
-        moves += len(made)
-    assert (result.games, result.moves, result.score_max) == (7, moves, max(points))
-    assert result.mean_score == pytest.approx(sum(points) / 7)
-    again = evaluate(player, games=7, seed=3, threads=3, starts=STARTS)
-    assert facts(again) == facts(result)
-    assert (
-        evaluate(player, games=1, seed=3, threads=1, starts=boards_of([11, 1] + [1] * 14)).reach[2048].share
-    )
-
-
-@pytest.mark.parametrize("starts", [None, STARTS])
-def test_a_match_is_of_the_games_that_each_plays_alone(starts: np.ndarray | None) -> None:
-    players = [make_player(name, {}) for name in ("greedy", "random")]
-    how: dict[str, Any] = {"games": 60, "seed": 4, "starts": starts}
-    done: list[tuple[int, int]] = []
-    found = match(*players, **how, threads=2, progress=lambda *each: done.append(each))
-    alone = [evaluate(player, **how, threads=1) for player in players]
-    assert facts(found.a) == facts(alone[0])
-    assert facts(found.b) == facts(alone[1])
-    assert found.difference == pytest.approx(found.a.mean_score - found.b.mean_score)
-    assert done[-1] == (120, 120)
-    assert sorted(done) == done
-
-
-def test_a_match_has_the_interval_of_paired_games() -> None:
-    players = [make_player(name, {}) for name in ("greedy", "random")]
-    found = match(*players, games=40, seed=4, threads=1)
-    seeds = game_seeds(4, np.arange(40, dtype=np.uint64))
-    scores = [outcomes(player, seeds).scores for player in players]
-    differences = scores[0].astype(float) - scores[1]
-    low, high = stats.norm.interval(0.95, differences.mean(), stats.sem(differences))
-    assert found.difference_error == pytest.approx((high - low) / 2, rel=1e-5)
-    assert found.a_ahead.share == (differences > 0).mean()
-    itself = match(players[0], players[0], games=9, seed=1, threads=2)
-    assert (itself.difference, itself.difference_error, itself.a_ahead.share) == (0, 0, 0)

@@ -163,7 +163,8 @@ def test_a_65536_ends_a_game(storage: str) -> None:
     steps = len(games.tape) - 1
     lanes, log = kernels.new_lanes(1), kernels.new_log(20)
     finished = Finished(rows_max=1 << 15, runs_max=4, record_action=True, sample_rate=1, storage=storage)
-    waiting = kernels.Waiting(np.full(1, 3, np.uint64), games.runs["seed"], np.zeros(1, np.uint64))
+    zeros = np.zeros((2, 1), np.uint64)
+    waiting = kernels.Waiting(np.full(1, 3, np.uint64), games.runs["seed"], *zeros)
     assert kernels.fill_free(lanes, waiting) == 1
     assert lanes.boards[0] == games.starts[0]
     used = -(-steps // kernels.CHUNK_STEPS)

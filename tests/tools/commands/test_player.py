@@ -4,13 +4,16 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.recorder.models.test_onnx_player import save as save_onnx
 
 from tape2048 import Session, errors, sessions
 from tape2048.ntuple.network import Network, NetworkLayout, load_network, save_network
-from tape2048_recorder.evaluation import games as playing
+from tape2048_recorder.evaluation import arena
 from tape2048_recorder.players.options import check_player
 
 from ..conftest import Cli
@@ -105,10 +108,8 @@ def test_eval_is_a_table_of_players(cli: Cli) -> None:
 
 def test_a_player_that_is_named_twice_plays_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[object] = []
-    evaluate = playing.evaluate
-    monkeypatch.setattr(
-        playing, "evaluate", lambda player, **how: played.append(player) or evaluate(player, **how)
-    )
+    play = arena.play
+    monkeypatch.setattr(arena, "play", lambda player, **how: played.append(player) or play(player, **how))
     done = cli("player eval random greedy random --games 5")
     assert [line.split()[0] for line in done.out.splitlines()] == ["player", "random", "greedy"]
     assert len(played) == 2
@@ -177,6 +178,66 @@ def test_a_match_shows_the_difference(cli: Cli) -> None:
     cli("player match greedy randm", expect=errors.ConfigError)
 
 
+LINEAR = """
+import numpy as np
+
+WEIGHTS = np.random.default_rng(3).integers(-9, 9, (16, 4)).astype(np.float32)
+
+def batched():
+    return lambda boards, legal, exps: exps.astype(np.float32) @ WEIGHTS
+
+def one_board():
+    return lambda board: board.reshape(16) @ WEIGHTS
+
+def module():
+    import torch
+
+    class Policy(torch.nn.Module):
+        def forward(self, tokens):
+            return tokens.float() @ torch.from_numpy(WEIGHTS)
+
+    return Policy()
+"""
+
+
+def test_players_of_every_kind_play_the_same_games(cli: Cli, tmp_path: Path) -> None:
+    """One policy as a callable for boards, for one board, as a PyTorch and as an ONNX model; in integers."""
+    source = tmp_path / "linear.py"
+    source.write_text(LINEAR)
+    names: dict[str, Any] = {}
+    exec(LINEAR, names)  # noqa: S102 - it is ours
+    tokens = torch.zeros((8, 16), dtype=torch.int64)
+    torch.export.save(torch.export.export(names["module"](), (tokens,)), tmp_path / "p.pt2")
+    save_onnx(tmp_path / "p.onnx", weights=names["WEIGHTS"])
+    models = "python:tape2048_recorder.models"
+    players = [
+        f"python:{source}:batched",
+        f"python:{source}:one_board",
+        f"{models}.torch_player:make:model={tmp_path}/p.pt2,device=cpu,batch=8",
+        f"{models}.onnx_player:make:model={tmp_path}/p.onnx",
+    ]
+    games = ("--games", "30", "--seed", "2", "--json")
+    found = cli("player eval", *players, "greedy", *games).json["players"]
+    facts = ("mean_score", "moves", "score_max")
+    results = [{fact: found[player][fact] for fact in facts} for player in players]
+    assert results == results[:1] * 4
+    assert found["greedy"]["mean_score"] != results[0]["mean_score"]
+    match = cli("player match", players[1], "greedy", *games).json
+    assert match["a"]["mean_score"] == results[0]["mean_score"]
+    assert match["difference"] == pytest.approx(results[0]["mean_score"] - found["greedy"]["mean_score"])
+    falls = cli("player analyse", players[0], "--games", "30", "--weights", "fast", "--json").json
+    assert sum(one["games"] for one in falls["by_highest"].values()) == 30
+
+
+def test_a_match_with_a_player_that_fails_names_it(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("def make():\n    return lambda board: 1 / 0\n")
+    player = f"python:{tmp_path}/bad.py:make"
+    done = cli("player match greedy", player, "--games", "5", expect=errors.PlayerError)
+    assert "bad.py:make: the player raised ZeroDivisionError" in done.err
+    assert "bad.py:2" in done.err
+    assert done.out == ""
+
+
 def test_starts_are_collected_from_sessions(cli: Cli, session: Path, tmp_path: Path) -> None:
     target = tmp_path / "starts.npy"
     document = cli("player starts", session, "--out", target, "--tile", "8192", "--json").json
@@ -226,11 +287,11 @@ def test_eval_makes_all_players_before_any_plays(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played: list[object] = []
-    monkeypatch.setattr(playing, "evaluate", lambda player, **_: played.append(player))
+    monkeypatch.setattr(arena, "play", lambda player, **_: played.append(player))
     damaged = tmp_path / "damaged"
     damaged.write_bytes(b"damaged")
     cli("player eval random", f"ntuple:weights={damaged}", expect=errors.TruncatedError)
-    cli("player eval random python:a.b:c", expect=errors.ConfigError)
+    cli("player eval random python:a.b:c", expect=errors.StartError)
     assert not played
 
 

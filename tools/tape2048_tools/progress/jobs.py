@@ -145,6 +145,8 @@ def summary_parts(summary: RecordingSummary) -> list[RenderableType]:
         facts["recovered"] = f"{counted(len(summary.recovered), 'session')} of a recorder that was killed"
     if summary.games_dropped:
         facts["dropped"] = dropped_words(summary.games_dropped)
+    if summary.games_forfeited:
+        facts["forfeited"] = f"{counted(summary.games_forfeited, 'game')}, for faults of the engine"
     shown = summary.sessions[-_SESSIONS_SHOWN:]
     names = [f"  {printable(path.rpartition('/')[2])}" for path in shown]
     if len(shown) < len(summary.sessions):

@@ -9,12 +9,20 @@ import click
 import msgspec
 import numpy as np
 
-from tape2048.base.resources import available_cores
 from tape2048.io.durable import check_new_file
 from tape2048.ntuple.network import SHIPPED, file_facts, load_network, save_network, tuple_text
-from tape2048.session.run_table import REACH_TILES
-from tape2048_recorder.players.options import check_player, make_player
-from tape2048_tools.options.recorder import complete_player, parse_player
+from tape2048_recorder.players.options import make_player
+from tape2048_tools.commands.players.contests import (
+    GAMES,
+    PLAYING,
+    SEED,
+    THREADS,
+    difference_words,
+    make_players,
+    play_each,
+    strength_table,
+)
+from tape2048_tools.options.recorder import complete_player
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -22,7 +30,6 @@ from tape2048_tools.terminal.click_extras import (
     int_option,
     json_option,
     new_group,
-    options,
     out_option,
     refuse_missing,
 )
@@ -30,11 +37,8 @@ from tape2048_tools.terminal.display import duration, number, share, share_betwe
 from tape2048_tools.terminal.output import columns, print_result, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.table import Table
 
-    from tape2048_recorder.evaluation.games import Strength
     from tape2048_recorder.evaluation.positions import Falls
 
 
@@ -96,52 +100,6 @@ def _trained(facts: dict[str, Any]) -> str:
     return f"{number(moves)} moves, {number(games)} game{'' if games == 1 else 's'}, {duration(seconds)}"
 
 
-_SEED = int_option("--seed", "Seed of the games.", default=1, most=2**64 - 1)
-_THREADS = click.option(
-    "--threads",
-    type=click.IntRange(0, 1024),
-    metavar="N",
-    default=0,
-    show_default=True,
-    callback=lambda _ctx, _param, threads: threads or available_cores(),
-    help="Number of threads; 0: the number of cores.",
-)
-_GAMES = 1000
-_PLAYING = options(
-    int_option(
-        "--games", f"Games of each player.  [default: {_GAMES}; with --from, the number of boards]", least=1
-    ),
-    _SEED,
-    _THREADS,
-    click.option(
-        "--from",
-        "starts",
-        type=EXISTING,
-        help="Start at this file's boards in turn, and count points from there; .npy u8[N, 16] or text.",
-    ),
-    json_option(),
-)
-
-
-def _made(texts: Iterable[str]) -> dict[str, Any]:
-    """Make players, each once. All of them first: a damaged network would waste the games before it."""
-    chosen = {text: parse_player(text) for text in texts}
-    for name, args in chosen.values():
-        check_player(name, args)
-    return {text: make_player(name, args) for text, (name, args) in chosen.items()}
-
-
-def _how(
-    *, games: int | None, seed: int, threads: int, starts: Path | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    from tape2048_recorder.evaluation.positions import read_starts
-
-    boards = None if starts is None else read_starts(starts)
-    facts = {"games": games or (_GAMES if boards is None else len(boards)), "seed": seed}
-    how = {**facts, "threads": threads, "starts": boards}
-    return how, facts if starts is None else {**facts, "from": str(starts)}
-
-
 @command.subcommand(
     "tape2048 player eval ntuple",
     "tape2048 player eval ntuple:look_below=0 ntuple:look_below=16 --games 5000 --json",
@@ -150,23 +108,17 @@ def _how(
     name="eval",
 )
 @click.argument("players", nargs=-1, required=True, shell_complete=complete_player)
-@_PLAYING
+@PLAYING
 def evaluate_players(*, players: tuple[str, ...], as_json: bool, **playing: Any) -> None:
     """Play seeded games: mean scores, reach rates, speed.
 
     Each of PLAYERS plays the same games; reach rates have 95% intervals. A player is written
     as for `record`: NAME or NAME:key=value,key=value.
     """
-    made = _made(players)
-    how, facts = _how(**playing)
-    from tape2048_recorder.evaluation.games import evaluate
-
-    found: dict[str, Strength] = {}
-    for text, player in made.items():
-        with progress_bar(text) as progress:
-            found[text] = evaluate(player, **how, progress=progress)
+    facts, results = play_each(make_players(players), **playing)
+    found = {text: each.strength() for text, each in results.items()}
     document = {**facts, "players": msgspec.to_builtins(found, str_keys=True)}
-    print_result(document, lambda: [_table(found.items())], as_json=as_json)
+    print_result(document, lambda: [strength_table(found.items())], as_json=as_json)
 
 
 @command.subcommand(
@@ -176,7 +128,7 @@ def evaluate_players(*, players: tuple[str, ...], as_json: bool, **playing: Any)
 )
 @click.argument("a", shell_complete=complete_player)
 @click.argument("b", shell_complete=complete_player)
-@_PLAYING
+@PLAYING
 def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
     """Play the same games with two players.
 
@@ -184,22 +136,17 @@ def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
     from the differences of games with the same seed. If the interval excludes 0, the players differ in
     strength.
     """
-    made = _made((a, b))
-    how, facts = _how(**playing)
-    from tape2048_recorder.evaluation.games import match
-
-    with progress_bar(f"{a} and {b}") as progress:
-        found = match(made[a], made[b], **how, progress=progress)
-    difference = f"{found.difference:+,.0f}"
-    if how["games"] > 1:
-        difference += f" ±{number(found.difference_error)}"
+    facts, results = play_each(make_players((a, b)), **playing)
+    found, strengths = results[a].minus(results[b]), [results[text].strength() for text in (a, b)]
     shown = {
-        "difference": f"{difference} points for the first",
+        "difference": f"{difference_words(found)} points for the first",
         "ahead": f"the first in {share_between(*found.a_ahead)} of the games",
     }
-    document = {**facts, "players": [a, b], **msgspec.to_builtins(found, str_keys=True)}
+    sides = {"a": strengths[0], "b": strengths[1], **msgspec.structs.asdict(found)}
+    document = {**facts, "players": [a, b], **msgspec.to_builtins(sides, str_keys=True)}
     # A list of pairs, since a player may be matched with itself.
-    print_result(document, lambda: [_table([(a, found.a), (b, found.b)]), columns(shown)], as_json=as_json)
+    pairs = [(a, strengths[0]), (b, strengths[1])]
+    print_result(document, lambda: [strength_table(pairs), columns(shown)], as_json=as_json)
 
 
 @command.subcommand("tape2048 player starts selfplay --out starts.npy --tile 16384", name="starts")
@@ -230,8 +177,8 @@ def collect_starts(*, sessions: Path, out: Path, tile: int, force: bool, as_json
 )
 @click.argument("source")
 @int_option("--games", "Games to analyse, at most.", default=200, least=1)
-@_SEED
-@_THREADS
+@SEED
+@THREADS
 @click.option("--weights", default="strong", show_default=True, help="The network that values boards.")
 @json_option()
 def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, as_json: bool) -> None:
@@ -241,7 +188,7 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
     player, which plays, or a directory of sessions with all boards. The value of a board is the points that
     the network expects from there; unlucky spawns and bad moves lower it.
     """
-    judge = _made([f"ntuple:weights={weights},look_below=0"]).popitem()[1]
+    judge = make_player("ntuple", {"weights": weights, "look_below": 0})
     from tape2048_recorder.evaluation.positions import analyse as find_falls, recorded_games
     from tape2048_recorder.players.ntuple import best_answers
 
@@ -251,7 +198,7 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
         from tape2048_recorder.evaluation.games import play_games
         from tape2048_recorder.game.rng import game_seeds
 
-        player = _made([source])[source]
+        player = make_players([source])[source].player
         seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
         with progress_bar(source) as progress:
             played = play_games(player, seeds, stride=1, threads=threads, progress=progress)
@@ -269,21 +216,6 @@ def _falls_tables(found: dict[int, Falls]) -> list[Table]:
         all_of.add_row(str(tile), *map(number, counts), f"{falls.last_empty:.1f}")
         by_empty.add_row(str(tile), *(share(falls.at_empty.get(count, 0) / falls.games) for count in cells))
     return [all_of, by_empty]
-
-
-def _table(found: Iterable[tuple[str, Strength]]) -> Table:
-    heads = (">games", ">mean score", *(f">{tile}" for tile in REACH_TILES), ">moves/s a core", ">moves/s")
-    made = table("player", *heads)
-    for text, result in found:
-        made.add_row(
-            text,
-            number(result.games),
-            number(result.mean_score) + (f" ±{number(result.mean_score_error)}" if result.games > 1 else ""),
-            *(share_between(*result.reach[tile]) for tile in REACH_TILES),
-            number(result.moves_per_cpu_s),
-            number(result.moves_per_s),
-        )
-    return made
 
 
 @command.subcommand("tape2048 player quantise runs/mine/network.safetensors --out mine.ntuple --step 16")
@@ -314,9 +246,9 @@ def quantise(*, source: str, out: Path, step: float, force: bool, as_json: bool)
 @click.option(
     "--max-mb", type=click.FloatRange(min=0.01), required=True, help="The size of the file, in 10**6 bytes."
 )
-@int_option("--games", "Games in which look-ups are counted.", default=_GAMES, least=2)
-@_SEED
-@_THREADS
+@int_option("--games", "Games in which look-ups are counted.", default=GAMES, least=2)
+@SEED
+@THREADS
 @force_option("the file")
 @json_option()
 def prune(*, source: str, out: Path, max_mb: float, force: bool, as_json: bool, **playing: int) -> None:

@@ -132,6 +132,8 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
         facts["waiting"] = f"{rows}, {sessions}"
     if status.games_dropped:
         facts["dropped"] = dropped_words(status.games_dropped)
+    if counts.games_forfeited:
+        facts["forfeited"] = f"{counted(counts.games_forfeited, 'game')}, for faults of the engine"
     if counts.pauses:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.pauses.items()))
         facts["pauses"] = f"{kinds} ({duration(counts.paused_s)} in all)"

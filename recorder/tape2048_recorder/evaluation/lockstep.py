@@ -1,0 +1,157 @@
+"""Unrecorded games of a batched player or an engine, many of them in lockstep."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tape2048_recorder.evaluation.threads import in_threads
+from tape2048_recorder.lanes.table import Finished, LaneTable
+from tape2048_recorder.players.batch import Caller, Sampling
+from tape2048_recorder.players.engine import EnginePlayer, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    Words = npt.NDArray[np.uint64]
+
+#: Most games in progress at once, as in a recorder.
+LANES_MAX = 4096
+
+_RUNS_MAX = 4096  # finished games that wait for a report
+_ROWS_MAX = 1 << 14
+_REPORT_S = 1.0  # between two reports of finished games
+
+
+class Batched(NamedTuple):
+    """A batched player and its name."""
+
+    name: str
+    player: Any
+
+
+class Report(NamedTuple):
+    """A table with finished games, which are dropped afterwards, and what happened since its last report."""
+
+    table: LaneTable
+    forfeits: dict[int, str]  # reasons, by the games' numbers
+    moves: int
+    usage: Usage
+
+
+class _Games:
+    """The games of a job, which the tables of all its threads share."""
+
+    def __init__(self, *games: Words) -> None:
+        self._games = games
+        self._begun = 0
+        self.lock = threading.Lock()
+        self.ended = 0
+
+    def more(self, want: int) -> tuple[Words, ...]:
+        with self.lock:
+            part = slice(self._begun, self._begun + want)
+            self._begun += want
+        return tuple(each[part] for each in self._games)
+
+
+class _Feed:
+    """The feed of the table of one player."""
+
+    def __init__(self, player: Any, games: _Games, take: Callable[[Report], object]) -> None:
+        self.more = games.more
+        self._player = player
+        self._games = games
+        self._take = take
+        self._forfeits: dict[int, str] = {}
+        self._moves, self._used = 0, self._usage
+        self._reported_at = time.monotonic()
+
+    @property
+    def _usage(self) -> Usage:
+        if isinstance(self._player, EnginePlayer):
+            return self._player.used
+        return Usage(time.process_time())
+
+    def flush(self, table: LaneTable) -> None:
+        now = self._usage
+        used = now._replace(cpu_s=now.cpu_s - self._used.cpu_s)
+        with self._games.lock:
+            self._games.ended += len(table.finished.runs) + len(self._forfeits)
+            self._take(Report(table, self._forfeits, table.steps - self._moves, used))
+        table.finished.drop_block()
+        self._forfeits = {}
+        self._moves, self._used, self._reported_at = table.steps, now, time.monotonic()
+
+    def forfeit(self, game: int, why: str) -> None:
+        self._forfeits[game] = why
+
+    def play(self, table: LaneTable, stop: threading.Event) -> None:
+        """Play until no game is left, with a report every second."""
+        while not stop.is_set() and table.tick():
+            ended = len(table.finished.runs) or self._forfeits
+            if ended and time.monotonic() - self._reported_at >= _REPORT_S:
+                self.flush(table)
+        self.flush(table)
+
+
+def play_in_lanes(
+    batched: Batched,
+    numbers: Words,
+    seeds: Words,
+    boards: Words,
+    *,
+    threads: int,
+    sample_rate: int,
+    take: Callable[[Report], object],
+    progress: Callable[[int, int], object] | None,
+) -> float:
+    """Play a game from each seed; return the elapsed time in seconds, without warming up.
+
+    Args:
+        batched: the player.
+        numbers: numbers of the games, ``u64[n]``.
+        seeds: their seeds, ``u64[n]``.
+        boards: boards before a move to start from, ``u64[n]``; empty: new games.
+        threads: at least 1. An engine gets a process for each. Other players play on a single thread.
+        sample_rate: keep each game's rows whose number is a multiple of this.
+        take: called with each report, by one thread at a time.
+        progress: called with ``(done, games)``.
+
+    Raises:
+        PlayerError: the player raised an exception, gave an invalid answer, or forfeits game after game.
+    """
+    count = len(numbers)
+    players = [batched.player]
+    try:
+        if isinstance(batched.player, EnginePlayer):
+            players += [batched.player.another() for _ in range(1, min(threads, count))]
+        callers = [Caller(player, batched.name) for player in players]
+        lanes = callers[0].lanes(min(-(-count // len(players)), LANES_MAX))
+
+        def new_table(caller: Caller, feed: _Feed) -> LaneTable:
+            block = Finished(
+                rows_max=_ROWS_MAX, runs_max=_RUNS_MAX, record_action=False, sample_rate=sample_rate
+            )
+            return LaneTable(caller, lanes=lanes, sampling=Sampling(), finished=block, feed=feed)
+
+        practice = np.arange(lanes, dtype=np.uint64)
+        for caller, player in zip(callers, players, strict=True):
+            new_table(caller, _Feed(player, _Games(practice, practice), take)).warm_up()
+        games = _Games(numbers, seeds, boards if len(boards) else np.zeros_like(numbers))
+        feeds = [_Feed(player, games, take) for player in players]
+        begin = time.monotonic()
+        tables = map(new_table, callers, feeds)
+        works = [functools.partial(feed.play, table) for feed, table in zip(feeds, tables, strict=True)]
+        in_threads(works, lambda: progress and progress(games.ended, count))
+        return time.monotonic() - begin
+    finally:
+        for player in players:
+            if isinstance(player, EnginePlayer):
+                player.close()

@@ -1,0 +1,32 @@
+"""Work on several threads that reports its progress and can be stopped."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_TICK_S = 0.2
+
+
+def in_threads(works: Sequence[Callable[[threading.Event], object]], progress: Callable[[], object]) -> None:
+    """Run each function on its own thread to its end; raise the first error of any.
+
+    Args:
+        works: functions of an event, which return soon after it is set.
+        progress: called every 0.2 s, and at the end.
+    """
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(works)) as pool:
+        try:
+            pending = {pool.submit(work, stop) for work in works}
+            while pending:
+                ended, pending = wait(pending, _TICK_S, FIRST_EXCEPTION)
+                for each in ended:
+                    each.result()
+                progress()
+        finally:
+            stop.set()

@@ -1,0 +1,12 @@
+// ziap/2048-tdl: an n-tuple network with expectimax. Options: FILE of weights, DEPTH of the search.
+#include "agent.h"
+#include "protocol.h"
+
+int main(int argc, char* argv[]) {
+    if (argc != 3) return 2;
+    STRUCTURE::load(argv[1]);
+    search<STRUCTURE> model(std::atoi(argv[2]));
+    return serve("ziap/2048-tdl " COMMIT, [&model](const Exponents& exponents) {
+        return model.suggest_dir(first_cell_highest(exponents));
+    });
+}

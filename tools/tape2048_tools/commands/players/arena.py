@@ -1,0 +1,114 @@
+"""``tape2048 arena``: the same games with several players, and how they compare."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from tape2048.errors import PlayerError
+from tape2048.formats.session import TOP_TILE
+from tape2048_tools.commands.players.contests import (
+    PLAYING,
+    difference_words,
+    make_players,
+    play_each,
+    score_words,
+)
+from tape2048_tools.options.recorder import complete_player
+from tape2048_tools.terminal.click_extras import PATH, new_command
+from tape2048_tools.terminal.display import number, rate, share_between, size
+from tape2048_tools.terminal.output import complain, print_result, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.table import Table
+
+    from tape2048_recorder.evaluation.arena import Results, Strength
+
+_TILES = (16384, 32768, TOP_TILE)
+
+
+@new_command(
+    "tape2048 arena ntuple ntuple:look_below=16 expectimax --games 1000",
+    "tape2048 arena 'exec:./engine --depth 3' ntuple --games 500 --out arena.jsonl",
+    "tape2048 arena python:players.py:make greedy --from starts.npy --json",
+)
+@click.argument("players", nargs=-1, required=True, shell_complete=complete_player)
+@click.option(
+    "-o",
+    "--out",
+    type=PATH,
+    metavar="FILE",
+    help="Keep results in this file. A killed arena continues with the same command; more games and players "
+    "are added to it.",
+)
+@PLAYING
+def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **playing: Any) -> int:
+    """Compare players of any kind in the same games.
+
+    PLAYERS are written as for `record`. All of them get the same seeds. The table groups them by speed: the
+    class is the power of ten below the moves per second of processor time, and players of a class are
+    ordered by mean score. The difference is to the strongest player, with a 95% interval from games of the
+    same seed. A player that fails costs only its own games.
+    """
+    failures: dict[str, PlayerError] = {}
+    facts, results = play_each(make_players(players), **playing, out=out, failures=failures)
+    found = {text: each.strength() for text, each in results.items() if each.played.any()}
+    differences = [
+        {"a": a, "b": b, **msgspec.structs.asdict(results[a].minus(results[b]))}
+        for a, b in itertools.combinations(found, 2)
+        if (results[a].played & results[b].played).any()
+    ]
+    document = {
+        **facts,
+        "players": {
+            text: {
+                **msgspec.to_builtins(strength, str_keys=True),
+                "speed_class": speed_class(strength),
+                "forfeited": results[text].forfeits,
+                "error": str(failures[text]) if text in failures else None,
+            }
+            for text, strength in found.items()
+        },
+        "differences": differences,
+    }
+    print_result(document, lambda: [_table(found, results)], as_json=as_json)
+    for text, error in failures.items():
+        complain(f"{text} played {number(results[text].played.sum())} games: {error}")
+        complain(f"hint: {error.advice}")
+    return PlayerError.exit_code if failures else 0
+
+
+def speed_class(strength: Strength) -> int:
+    """Return the power of ten below a player's moves per second of processor time; 1 for slower players."""
+    exponent = len(str(int(strength.moves_per_cpu_s))) - 1
+    return int("1".ljust(exponent + 1, "0"))
+
+
+def _table(found: dict[str, Strength], results: dict[str, Results]) -> Table:
+    best = max(found, key=lambda text: found[text].mean_score, default="")
+    order = sorted(found, key=lambda text: (-speed_class(found[text]), -found[text].mean_score))
+    forfeits = any(one.forfeits for one in found.values())
+    memory = any(one.peak_bytes for one in found.values())
+    heads = [">games", ">mean score", *(f">{tile}" for tile in _TILES), ">moves/CPU s", ">difference"]
+    heads += [">forfeited"] * forfeits + [">memory"] * memory
+    made = table("speed class", "player", *heads)
+    for text in order:
+        one = found[text]
+        cells = [
+            f"{rate(speed_class(one))} moves/s",
+            text,
+            number(one.games),
+            score_words(one),
+            *(share_between(*one.reach[tile]) for tile in _TILES),
+            number(one.moves_per_cpu_s),
+            "-" if text == best else difference_words(results[text].minus(results[best])),
+        ]
+        cells += [number(one.forfeits)] * forfeits
+        cells += [size(one.peak_bytes) if one.peak_bytes else "-"] * memory
+        made.add_row(*cells)
+    return made

@@ -1,0 +1,170 @@
+"""Games of players from the same seeds: what ``eval``, ``match`` and ``arena`` share."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from tape2048.base.resources import available_cores
+from tape2048.base.text import counted
+from tape2048.errors import PlayerError
+from tape2048.session.run_table import REACH_TILES
+from tape2048_recorder.players.options import check_player
+from tape2048_tools.options.recorder import parse_player
+from tape2048_tools.progress.panel import progress_bar
+from tape2048_tools.terminal.click_extras import EXISTING, int_option, json_option, options
+from tape2048_tools.terminal.display import number, share_between
+from tape2048_tools.terminal.output import complain, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from rich.table import Table
+
+    from tape2048_recorder.evaluation.arena import Difference, Results, Strength
+
+#: Games of each player, by default.
+GAMES = 1000
+
+_FORFEITS_SHOWN = 3  # of each player
+
+SEED = int_option("--seed", "Seed of the games.", default=1, most=2**64 - 1)
+THREADS = click.option(
+    "--threads",
+    type=click.IntRange(0, 1024),
+    metavar="N",
+    default=0,
+    show_default=True,
+    callback=lambda _ctx, _param, threads: threads or available_cores(),
+    help="Number of threads; 0: the number of cores.",
+)
+PLAYING = options(
+    int_option(
+        "--games", f"Games of each player.  [default: {GAMES}; with --from, the number of boards]", least=1
+    ),
+    SEED,
+    THREADS,
+    click.option(
+        "--from",
+        "starts",
+        type=EXISTING,
+        help="Start at this file's boards in turn, and count points from there; .npy u8[N, 16] or text.",
+    ),
+    json_option(),
+)
+
+
+class Contestant(NamedTuple):
+    """A player as a command line names it."""
+
+    name: str
+    args: dict[str, Any]
+    player: Any
+
+    @property
+    def sha256(self) -> str:
+        """The player's identity."""
+        from tape2048_recorder.evaluation.games import contestant_sha256
+
+        return contestant_sha256(*self)
+
+
+def make_players(texts: Iterable[str]) -> dict[str, Contestant]:
+    """Make players, each once. All of them first: a damaged network would waste the games before it."""
+    chosen = {text: parse_player(text) for text in texts}
+    for name, args in chosen.values():
+        check_player(name, args)
+    from tape2048_recorder.evaluation.games import make_contestant
+
+    return {
+        text: Contestant(name, args, make_contestant(name, args)) for text, (name, args) in chosen.items()
+    }
+
+
+def play_each(
+    players: Mapping[str, Contestant],
+    *,
+    games: int | None,
+    seed: int,
+    threads: int,
+    starts: Path | None,
+    out: Path | None = None,
+    failures: dict[str, PlayerError] | None = None,
+) -> tuple[dict[str, Any], dict[str, Results]]:
+    """Play the same games with each player, and report forfeited ones on standard error.
+
+    Args:
+        players: from :func:`make_players`.
+        games: number of games of each; None: the default.
+        seed: seed of the games.
+        threads: number of threads.
+        starts: a file of boards to start from.
+        out: a file of results, with games that are not repeated.
+        failures: receives the errors of players that cannot continue. None: the first one is raised.
+
+    Returns:
+        The facts of the games for a document, and the results by player.
+    """
+    from tape2048_recorder.evaluation.arena import Results, play
+    from tape2048_recorder.evaluation.arena_file import ArenaFile
+    from tape2048_recorder.evaluation.positions import read_starts
+
+    boards = None if starts is None else read_starts(starts)
+    count = games or (GAMES if boards is None else len(boards))
+    facts = {"games": count, "seed": seed, **({} if starts is None else {"from": str(starts)})}
+    found: dict[str, Results] = {}
+    with contextlib.ExitStack() as stack:
+        file = None if out is None else stack.enter_context(ArenaFile(out, seed, boards))
+        for text, player in players.items():
+            found[text] = Results(count) if file is None else file.results(text, player.sha256, count)
+        for text, player in players.items():
+            take = None if file is None else functools.partial(file.add, text, player.sha256)
+            how: dict[str, Any] = {"games": count, "seed": seed, "threads": threads, "starts": boards}
+            try:
+                with progress_bar(text) as progress:
+                    play(player.player, **how, progress=progress, results=found[text], take=take)
+            except PlayerError as error:
+                if failures is None:
+                    raise
+                failures[text] = error
+            _complain_forfeits(found[text])
+    return facts, found
+
+
+def _complain_forfeits(results: Results) -> None:
+    for why in list(results.forfeits.values())[:_FORFEITS_SHOWN]:
+        complain(why)
+    if (more := len(results.forfeits) - _FORFEITS_SHOWN) > 0:
+        complain(f"... and {counted(more, 'further game')}, listed with --json")
+
+
+def difference_words(found: Difference) -> str:
+    """Return a difference of mean scores with its interval."""
+    interval = "" if math.isnan(found.difference_error) else f" ±{number(found.difference_error)}"
+    return f"{found.difference:+,.0f}{interval}"
+
+
+def score_words(found: Strength) -> str:
+    """Return a mean score with its interval."""
+    return number(found.mean_score) + (f" ±{number(found.mean_score_error)}" if found.games > 1 else "")
+
+
+def strength_table(found: Iterable[tuple[str, Strength]]) -> Table:
+    """Return a table of players: games, mean scores, reach rates, speeds."""
+    heads = (">games", ">mean score", *(f">{tile}" for tile in REACH_TILES), ">moves/s a core", ">moves/s")
+    made = table("player", *heads)
+    for text, result in found:
+        made.add_row(
+            text,
+            number(result.games),
+            score_words(result),
+            *(share_between(*result.reach[tile]) for tile in REACH_TILES),
+            number(result.moves_per_cpu_s),
+            number(result.moves_per_s),
+        )
+    return made
