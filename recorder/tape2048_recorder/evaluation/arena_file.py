@@ -33,12 +33,12 @@ _VERSION = 1
 
 _OTHER = "name another --out"
 
-Word = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+Word = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class _Head(msgspec.Struct, forbid_unknown_fields=True):
     arena: int
-    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**64)]
+    seed: int
     starts: str | None  # SHA-256 of the boards that games start from
 
 

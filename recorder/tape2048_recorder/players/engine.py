@@ -55,7 +55,7 @@ _HELLO = re.compile(r"engine (?P<name>[!-~]{1,60}) (?P<version>[!-~]{1,60})(?P<r
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _NO_MOVE = 255  # in the table of letters
 
-_CLOSE_S = 1.0  # from the end of its input to SIGKILL
+_CLOSE_S = 5.0  # from the end of its input to SIGKILL
 _LOOK_S = 0.002  # between two looks at a process that ends
 _REAP_S = 10.0  # from SIGKILL to the end of a process
 _BEAT_S = 1.0  # between two heartbeats while an engine thinks

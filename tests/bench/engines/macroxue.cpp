@@ -1,5 +1,5 @@
 // macroxue/2048-ai: expectimax to a depth, and look-up tables of the endgame. Options: -d DEPTH.
-// The tables are files in the working directory, computed by the first run.
+// The tables are computed during play, and not kept: at its end it would write gigabytes.
 #define main engine_main
 #include "2048.cc"
 #undef main
@@ -14,7 +14,7 @@ int main(int argc, char* argv[]) {
     Node::BuildScoreMap();
     tuple10.reset(new Tuple10(options.save_threshold));
     tuple11.reset(new Tuple11(options.save_threshold));
-    return serve("macroxue/2048-ai " COMMIT, [](const Exponents& exponents) {
+    _exit(serve("macroxue/2048-ai " COMMIT, [](const Exponents& exponents) {
         static const int moves[] = {0, 2, 3, 1};  // of its own up, left, right, down
         int layout[4][4], move, tiles = 0;
         for (int cell = 0; cell < 16; ++cell) tiles += (layout[cell / 4][cell % 4] = exponents[cell]) > 0;
@@ -22,5 +22,5 @@ int main(int argc, char* argv[]) {
         Node node(layout);
         SuggestMove(node, &move);
         return move < 0 ? move : moves[move];
-    });
+    }));
 }

@@ -26,11 +26,16 @@ inline uint64_t first_cell_highest(const Exponents& exponents) {
     return board;
 }
 
+// Standard output before `main`. From then on the program prints to standard error.
+static FILE* const answers = [] {
+    FILE* file = fdopen(dup(1), "w");
+    dup2(2, 1);
+    return file;
+}();
+
 // Answers until the input ends. `choose` returns 0 up, 1 down, 2 left or 3 right.
 template <typename Choose>
 int serve(const std::string& name, Choose choose) {
-    FILE* answers = fdopen(dup(1), "w");
-    dup2(2, 1);  // what the program prints
     std::string line, word;
     while (std::getline(std::cin, line)) {
         std::istringstream words(line);
