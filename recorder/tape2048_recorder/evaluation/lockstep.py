@@ -93,12 +93,14 @@ class _Feed:
         self._forfeits[game] = why
 
     def play(self, table: LaneTable, stop: threading.Event) -> None:
-        """Play until no game is left, with a report every second."""
-        while not stop.is_set() and table.tick():
-            ended = len(table.finished.runs) or self._forfeits
-            if ended and time.monotonic() - self._reported_at >= _REPORT_S:
-                self.flush(table)
-        self.flush(table)
+        """Play until no game is left, with a report every second and at the end."""
+        try:
+            while not stop.is_set() and table.tick():
+                ended = len(table.finished.runs) or self._forfeits
+                if ended and time.monotonic() - self._reported_at >= _REPORT_S:
+                    self.flush(table)
+        finally:
+            self.flush(table)  # a bad answer costs no finished game
 
 
 def play_in_lanes(

@@ -1,4 +1,4 @@
-// moporgic/TDL2048: an n-tuple network with expectimax. Options: its own, such as -n 4x6patt -i FILE -d 2p.
+// moporgic/TDL2048: an n-tuple network with expectimax. Options: its own, such as -n 4x6patt -i FILE -e 1 -d 2p.
 #define main engine_main
 #include "2048.cpp"
 #undef main
@@ -12,7 +12,8 @@ int main(int argc, const char* argv[]) {
     utils::init_cache(opts["cache"]);
     utils::load_network(opts["load"]);
     utils::make_network(opts["make"]);
-    method spec = method::parse(opts["evaluate"]);
+    method spec;
+    for (std::string recipe : opts["recipes"]) spec = method::parse(opts[recipe]);
     return serve("moporgic/TDL2048 " COMMIT, [&spec](const Exponents& exponents) {
         static const int moves[] = {0, 3, 1, 2};  // of its own up, right, down, left
         static moporgic::select best;

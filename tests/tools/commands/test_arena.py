@@ -112,7 +112,10 @@ def test_a_player_that_fails_costs_its_own_games_only(cli: Cli, tmp_path: Path) 
     bad, poison = f"python:{tmp_path}/bad.py:make", engine("poison")
     done = cli("arena", bad, engine("illegal"), "greedy", poison, *HOW, "--json", expect=errors.PlayerError)
     document = json.loads(done.out)
-    assert list(document["players"]) == ["greedy", poison]
+    assert document["players"][bad]["games"] == 0
+    assert "ZeroDivisionError" in document["players"][bad]["error"]
+    assert "10 games in a row were forfeited" in document["players"][engine("illegal")]["error"]
+    assert document["players"]["greedy"]["error"] is None
     alone = cli("player eval greedy", *HOW, "--json").json["players"]["greedy"]
     assert document["players"]["greedy"]["mean_score"] == alone["mean_score"]
     found = document["players"][poison]
@@ -168,9 +171,9 @@ def test_results_of_other_games_are_not_mixed(cli: Cli, tmp_path: Path) -> None:
     cli("arena greedy --from", starts, "--out", out, expect=errors.ConfigError)
     (tmp_path / "one.py").write_text("def make():\n    return lambda board: [3, 0, 2, 1]\n")
     player = f"python:{tmp_path}/one.py:make"
-    cli("arena", player, "--games 5 --out", out)
+    cli("arena", player, "--games", "5", "--out", out)
     (tmp_path / "one.py").write_text("def make():\n    return lambda board: [0, 3, 2, 1]\n")
-    done = cli("arena", player, "--games 5 --out", out, expect=errors.ConfigError)
+    done = cli("arena", player, "--games", "5", "--out", out, expect=errors.ConfigError)
     assert "it plays differently now" in done.err
     assert out.read_bytes().startswith(kept)
 

@@ -66,13 +66,8 @@ def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **play
     document = {
         **facts,
         "players": {
-            text: {
-                **msgspec.to_builtins(strength, str_keys=True),
-                "speed_class": speed_class(strength),
-                "forfeited": results[text].forfeits,
-                "error": str(failures[text]) if text in failures else None,
-            }
-            for text, strength in found.items()
+            text: {**_facts(found.get(text)), "forfeited": each.forfeits, "error": _text(failures.get(text))}
+            for text, each in results.items()
         },
         "differences": differences,
     }
@@ -81,6 +76,18 @@ def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **play
         complain(f"{text} played {number(results[text].played.sum())} games: {error}")
         complain(f"hint: {error.advice}")
     return PlayerError.exit_code if failures else 0
+
+
+def _facts(strength: Strength | None) -> dict[str, Any]:
+    if strength is None:  # it failed in its first game
+        return {"games": 0}
+    facts: dict[str, Any] = msgspec.to_builtins(strength, str_keys=True)
+    del facts["moves_per_s"]  # of this run only
+    return {**facts, "speed_class": speed_class(strength)}
+
+
+def _text(error: PlayerError | None) -> str | None:
+    return None if error is None else str(error)
 
 
 def speed_class(strength: Strength) -> int:
