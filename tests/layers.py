@@ -25,7 +25,7 @@ LAYERS = {
         "export critic", "torch", "__init__ __main__",
     ],
     "tape2048_recorder": [
-        "game ipc", "players retention", "record_options evaluation lanes models replay",
+        "game ipc", "players retention", "record_options lanes models replay", "evaluation",
         "ntuple_training status", "recording", "daemon workers", "recorder", "fleet", "__init__",
     ],
     "tape2048_tools": [

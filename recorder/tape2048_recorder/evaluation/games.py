@@ -24,7 +24,7 @@ from tape2048.game.rules import exps_to_boards
 from tape2048.ntuple.placed import check_tables
 from tape2048.players import PlayedBy, player_text
 from tape2048.session.run_table import exponents_of
-from tape2048_recorder.evaluation.lockstep import Batched, Report, play_in_lanes
+from tape2048_recorder.evaluation.lockstep import Batched, TableReport, play_in_lanes
 from tape2048_recorder.evaluation.threads import in_threads
 from tape2048_recorder.game.loop import Buffer, play_all, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
@@ -130,7 +130,7 @@ def play_games(
         play_all(buffer, player)
         keep(part.start, buffer.boards.copy(), buffer.runs.copy())
 
-    def take(report: Report) -> None:
+    def take(report: TableReport) -> None:
         finished = report.table.finished
         boards, runs = exps_to_boards(finished.rows["exps"]), finished.runs.copy()
         for at, run in enumerate(runs):
@@ -270,7 +270,7 @@ def play_unrecorded_games(
     """
     if isinstance(player, Batched):
 
-        def report(found: Report) -> None:
+        def report(found: TableReport) -> None:
             runs, forfeits = found.table.finished.runs, found.forfeits
             lost = np.fromiter(forfeits, np.uint64, len(forfeits))
             take(

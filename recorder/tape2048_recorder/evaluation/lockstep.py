@@ -36,7 +36,7 @@ class Batched(NamedTuple):
     player: Any
 
 
-class Report(NamedTuple):
+class TableReport(NamedTuple):
     """A table with finished games, which are dropped afterwards, and what happened since its last report."""
 
     table: LaneTable
@@ -64,7 +64,7 @@ class _Games:
 class _Feed:
     """The feed of the table of one player."""
 
-    def __init__(self, player: Any, games: _Games, take: Callable[[Report], object]) -> None:
+    def __init__(self, player: Any, games: _Games, take: Callable[[TableReport], object]) -> None:
         self.more = games.more
         self._player = player
         self._games = games
@@ -84,7 +84,7 @@ class _Feed:
         used = now._replace(cpu_s=now.cpu_s - self._used.cpu_s)
         with self._games.lock:
             self._games.ended += len(table.finished.runs) + len(self._forfeits)
-            self._take(Report(table, self._forfeits, table.steps - self._moves, used))
+            self._take(TableReport(table, self._forfeits, table.steps - self._moves, used))
         table.finished.drop_block()
         self._forfeits = {}
         self._moves, self._used, self._reported_at = table.steps, now, time.monotonic()
@@ -111,7 +111,7 @@ def play_in_lanes(
     *,
     threads: int,
     sample_rate: int,
-    take: Callable[[Report], object],
+    take: Callable[[TableReport], object],
     progress: Callable[[int, int], object] | None,
 ) -> float:
     """Play a game from each seed; return the elapsed time in seconds, without warming up.
