@@ -10,7 +10,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from tests.systems import CHECKOUT, TREES, debootstrap, install_wheels
+from tests.systems import CHECKOUT, TREES, debootstrap, install_wheels, lacking
 
 PLATFORMS = CHECKOUT / ".platforms"
 
@@ -42,6 +42,7 @@ class Environment:
         self.directory = PLATFORMS / name
         self.name, self.version, self.machine = name, python, machine
         self.python = self.directory / "bin/python"
+        self.emulator = f"qemu-{machine}-static"
 
     def use(self, interpreter: Path) -> None:
         """Make it an environment of an interpreter of this system."""
@@ -54,7 +55,19 @@ class Environment:
 
         Its loader gets the directory of its libraries, so that it works beside those of this system, without
         a container. The emulator finds all of the system there.
+
+        Raises:
+            LookupError: Debian has no such Python, or programs are missing.
         """
+        needed = (
+            DEBIAN if self.machine == platform.machine() else {**DEBIAN, self.emulator: "qemu-user-static"}
+        )
+        if self.version not in RELEASES:
+            raise LookupError(
+                f"found no release with Python {self.version}, expected one of {list(RELEASES)}"
+            )
+        if missing := lacking(needed):
+            raise LookupError(f"this needs {', '.join(missing)}: apt-get install them, and run it as root")
         system = self.directory / "system"
         if not (system / "usr").exists():
             part = self.directory / "part"
@@ -72,7 +85,7 @@ class Environment:
             loader = next(system.glob("**/ld-linux-*.so.*"))
             run = [loader, "--library-path", libraries, "--argv0"]
         else:
-            run = [emulator_of(self.machine), "-L", system, "-0"]
+            run = [self.emulator, "-L", system, "-0"]
         command = shlex.join(map(str, run))
         self.python.unlink(missing_ok=True)
         self.python.write_text(f'#!/bin/sh\nexec {command} "$0" {shlex.quote(str(interpreter))} "$@"\n')
@@ -117,11 +130,6 @@ def run(python: str | Path, *arguments: str | Path, cache: Path) -> str:
     if done.returncode:
         raise RuntimeError(f"{shlex.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
-
-
-def emulator_of(machine: str) -> str:
-    """Return the command that runs programs of another processor."""
-    return f"qemu-{machine}-static"
 
 
 def interpreter_of(version: str) -> Path | None:
