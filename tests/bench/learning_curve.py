@@ -7,7 +7,7 @@
 The directory keeps games and critics: what exists is not made again. Critics train as with ``tape2048 critic
 train``, on the games of one player, and validate on a tenth of them. Critics of a size learn from different
 games, at most ``--sets`` times. All are measured on the same positions of 2,000 games that no critic learned
-from, and from which the player plays on 48 times. The figures are means over the sets. The interval adds two
+from, and from which the player plays on 24 times. The figures are means over the sets. The interval adds two
 errors in quadrature: that of the evaluated games, by bootstrap, and that of the sets, by Student's t. With
 one set, there is only the first error.
 """
@@ -29,7 +29,7 @@ from tape2048_tools.options.critic import open_critic
 PLAYER = "ntuple:weights=small,look_below=0"
 TILES = (8192, 16384)
 TEST_GAMES = 2000
-POSITIONS, ROLLOUTS = 3000, 48
+POSITIONS, ROLLOUTS = 1500, 24
 CELLS = [(tile, stage) for tile in TILES for stage in ("all", "undecided")]
 STRIDE = NTupleCriticConfig().stride
 
