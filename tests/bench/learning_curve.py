@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--kinds", nargs="+", default=["ntuple", "transformer"])
     parser.add_argument("--games", type=int, nargs="+", default=[100, 1000, 10_000])
-    parser.add_argument("--sets", type=int, default=2)
+    parser.add_argument("--sets", type=int, default=5)
     parser.add_argument("--steps", type=int, default=1500, help="of a transformer (default: 1500)")
     args = parser.parse_args()
     root = args.directory / "games"
@@ -92,7 +92,7 @@ def main() -> None:
                 out = args.directory / f"{kind}-{size}-{first}"
                 critic = open_critic(trained(kind, root, where, out, args.steps))
                 result = evaluate(
-                    critic, test, per_run=64, replicates=300, oracle=oracle, positions=POSITIONS
+                    critic, test, per_run=64, replicates=100, oracle=oracle, positions=POSITIONS
                 )
                 scores = [result.cell(stage, tile).scores["critic"].oracle for tile, stage in CELLS]
                 assert all(one is not None and one.r2 is not None for one in scores)
