@@ -50,6 +50,9 @@ class Difference(msgspec.Struct, frozen=True):
 class Results:
     """Results of one player by game; ``games`` is the number of games to play.
 
+    Raises:
+        ConfigError: more games than fit into memory.
+
     Example:
         >>> results = Results(2)
         >>> number, score, exponent = np.array([[1], [512], [6]])
@@ -61,6 +64,8 @@ class Results:
     games: int
 
     def __post_init__(self) -> None:
+        # Number, seed, score, highest tile, and as much again for temporaries.
+        check_memory(self.games, self.games * 64, "fewer games: 100,000 tell a mean score to half a percent")
         self.scores = np.zeros(self.games, np.uint64)
         self.highest = np.zeros(self.games, np.uint8)  # exponents of the highest tiles
         self.played = np.zeros(self.games, np.bool_)
@@ -154,8 +159,6 @@ def play(
     """
     if games < 1 or threads < 1:
         raise ValueError(f"games={games}, threads={threads}; expected at least 1 of each")
-    # Number, seed, score, highest tile, and as much again for temporaries.
-    check_memory(games, games * 64, "fewer games: 100,000 tell a mean score to half a percent")
     results = results or Results(games)
 
     def add(part: Played) -> None:
