@@ -1,0 +1,102 @@
+"""Compare public engines with the players here; write the table of ``docs/explanation/strength.md``.
+
+::
+
+    git clone URL .peers/engines/OWNER-NAME            # for each row of ENGINES
+    tests/bench/engines/build.sh
+    python -m tests.bench.engines [--games 30] [--threads 1] [--no-page]
+
+A killed run continues with the same command. What is not built is named below the table.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+from tests.bench.figures import CHECKOUT, cpu_name
+from tests.bench.peers import CACHE
+from tests.pages import table, with_parts
+
+PAGE = CHECKOUT / "docs/explanation/strength.md"
+
+#: The engines run here. One of them keeps its tables in the working directory.
+DIRECTORY = CACHE / "engines"
+
+
+class Entry(NamedTuple):
+    """A player of the comparison: its text for the arena, and its name in the table."""
+
+    player: str
+    name: str
+    file: str = ""  # that has to exist
+
+
+def engine(command: str, name: str, file: str) -> Entry:
+    """Return an engine of this directory."""
+    return Entry(f"exec:start_timeout_s=600,move_timeout_s=600,./{command}", name, file)
+
+
+_TDL = "moporgic-TDL2048/4x6patt.w"
+_ZIAP = "ziap-2048-tdl/nw4x6/weights.bin"
+_WEAK = "aszczepanski-2048/data/2048_strategies/2048_a_weak_player.bin.txt"
+
+ENTRIES = [
+    Entry("ntuple:look_below=16,look_margin=0", "`ntuple:look_below=16,look_margin=0`: 2-ply"),
+    Entry("ntuple", "`ntuple` (default)"),
+    Entry("ntuple:look_below=0", "`ntuple:look_below=0`: 1-ply"),
+    Entry("expectimax", "`expectimax`"),
+    engine("macroxue -d 3", "macroxue/2048-ai, depth 3, tables of 2019", "tuple_moves.11a"),
+    engine(f"moporgic -n 4x6patt -i {_TDL} -e 1 -d 2p", "moporgic/TDL2048, 2-ply, 30,000 games", _TDL),
+    engine(f"moporgic -n 4x6patt -i {_TDL} -e 1", "moporgic/TDL2048, 1-ply, 30,000 games", _TDL),
+    engine(f"ziap {_ZIAP} 0", "ziap/2048-tdl, 1-ply, 4,000 games", _ZIAP),
+    engine(f"aszczepanski {_WEAK} 1", "aszczepanski/2048, 1-ply, the weak strategy that ships", _WEAK),
+]  # fmt: skip
+
+_TILES = ("16384", "32768", "65536")
+
+
+def arena(entries: list[Entry], games: int, threads: int) -> Any:
+    """Return the document of an arena, whose games are kept for the next run."""
+    command = [sys.executable, "-m", "tape2048_tools.cli", "arena", *(each.player for each in entries)]
+    command += ["--games", str(games), "--threads", str(threads), "--out", "arena.jsonl", "--json"]
+    done = subprocess.run(command, cwd=DIRECTORY, stdout=subprocess.PIPE, text=True, check=False)
+    return json.loads(done.stdout)
+
+
+def row(entry: Entry, facts: dict[str, Any]) -> list[str]:
+    """Return a row of the table."""
+    shares = " / ".join(f"{facts['reach'][tile][0]:.0%}" for tile in _TILES)
+    memory = f"{facts['peak_bytes'] / 1e6:,.0f} MB" if facts["peak_bytes"] else "-"
+    score = f"{facts['mean_score']:,.0f} ± {facts['mean_score_error']:,.0f}"
+    return [entry.name, score, shares, f"{facts['moves_per_cpu_s']:,.0f}", memory]
+
+
+def main() -> None:
+    """Play, print and write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--games", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--no-page", action="store_true", help="leave the page in docs/ as it is")
+    args = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    there = [each for each in ENTRIES if not each.file or (DIRECTORY / each.file).exists()]
+    found = arena(there, args.games, args.threads)["players"]
+    rows = [(each, found[each.player]) for each in there if found[each.player]["games"]]
+    rows.sort(key=lambda each: (-each[1]["speed_class"], -each[1]["mean_score"]))
+    heads = ["player", "mean score", " / ".join(_TILES), "moves/CPU s", "memory"]
+    missing = [each.name for each in ENTRIES if each not in there]
+    text = table(heads, (row(*each) for each in rows))
+    text += (
+        f"\n`python -m tests.bench.engines --games {args.games}` made this table on {cpu_name()}, seed 1.\n"
+    )
+    text += f"Not built: {'; '.join(missing)}.\n" if missing else ""
+    sys.stdout.write(text)
+    if not args.no_page:
+        PAGE.write_text(with_parts(PAGE.read_text(), {"engines": lambda: text}))
+
+
+if __name__ == "__main__":
+    main()
