@@ -43,6 +43,7 @@ from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.recorder import run
 from tape2048_recorder.status.report import read_snapshot
 
+from ..recorder import processes
 from ..recorder.checks import Listener, confirmed_in_journals
 from ..recorder.processes import PATIENCE_S, environment, kill, wait_until
 from ..sdk.stores import fetch_session, s3_environment, s3_server
@@ -340,6 +341,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=("moto", "rclone"), default="moto")
     args = parser.parse_args()
+    processes.PATIENCE_S = 900.0  # a machine with other work may take minutes for a start
     directory = Path(tempfile.mkdtemp(prefix="flaky_fleet"))
     try:
         held = hold(directory, seconds=60 * args.minutes, nodes=args.nodes, seed=args.seed, kind=args.kind)

@@ -30,6 +30,7 @@ from tape2048.session.session import sessions
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 
+from ..recorder import processes
 from ..recorder.checks import Listener
 from ..recorder.processes import PATIENCE_S, environment
 from .memory_group import MemoryGroup
@@ -203,6 +204,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    processes.PATIENCE_S = 900.0  # a machine with other work may take minutes for a start
     draw, group = random.Random(args.seed), MemoryGroup.make()
     print("killed by the kernel" if group is not None else "no memory control group: killed by SIGKILL")
     print("| what | kills | lost | twice until the original is removed |\n|---|---|---|---|")

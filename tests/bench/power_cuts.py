@@ -25,6 +25,7 @@ from tape2048.maintenance.validation import validate_session
 from tape2048.session.locks import RemovalLock
 from tape2048.session.session import Session, sessions
 
+from ..recorder import processes
 from ..recorder.checks import meta_of, partials
 from ..recorder.disks import Looped, shut_down, sync
 from ..recorder.processes import Recorder, Recorders, wait_until
@@ -134,6 +135,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=("ext4", "xfs"), default="ext4")
     args = parser.parse_args()
+    processes.PATIENCE_S = 900.0  # a machine with other work may take minutes for a start
     with memory_dir() as directory:
 
         def show(line: str) -> None:

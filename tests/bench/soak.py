@@ -42,6 +42,7 @@ from tape2048.session.session import Session, sessions
 from tape2048_recorder.daemon.instance import IDS_AHEAD, GameState, Instance
 from tape2048_recorder.ipc.protocol import Shared
 
+from ..recorder import processes
 from ..recorder.checks import confirmed_now, partials, snapshot
 from ..recorder.processes import (
     PATIENCE_S,
@@ -329,6 +330,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--storage", choices=("rows", "tape"), default="tape")
     args = parser.parse_args()
+    processes.PATIENCE_S = 900.0  # a machine with other work may take minutes for a start
 
     def show(line: str) -> None:
         sys.stdout.write(f"{time.strftime('%H:%M:%S')} {line}\n")

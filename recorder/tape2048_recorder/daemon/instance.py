@@ -27,7 +27,7 @@ from tape2048.io.durable import storage_error, storage_errors
 from tape2048.session.locks import LOCKS_DIRECTORY
 from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.recording.world import REAL, World
-from tape2048_recorder.status.report import status_path
+from tape2048_recorder.status.report import Process, status_path
 
 #: Ids that a crash may skip with a configured seed: the progress is written this far ahead.
 IDS_AHEAD = 1 << 24
@@ -81,14 +81,15 @@ class Instance:
         with contextlib.ExitStack() as stack, storage_errors(self._lock_path, "locking it"):
             stack.callback(world.os.close, self._fd)
             if not world.files.try_lock(self._fd):
-                holder = world.os.pread(self._fd, 64, 0).decode(errors="replace").strip() or "unknown"
+                holder = Process.parse(world.os.pread(self._fd, 256, 0).decode(errors="replace"))
+                named = "another recorder" if holder is None else f"the recorder with {holder.name}"
                 raise BusyError(
-                    f"the recorder with pid {holder} holds this directory as instance {name!r}",
+                    f"{named} holds this directory as instance {name!r}",
                     path=out_dir,
                     hint="stop that one, or give this one another name (--instance) or directory (--out)",
                 )
             world.os.ftruncate(self._fd, 0)
-            world.files.write_all(self._fd, f"{os.getpid()}\n".encode(), 0)
+            world.files.write_all(self._fd, Process.mine().line.encode(), 0)
             with storage_errors(directory, "removing what a killed recorder left"):
                 for draft in directory.glob(f".{self.state_path.name}.*.tmp"):
                     draft.unlink(missing_ok=True)

@@ -71,6 +71,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     number: int  # grows with each heartbeat
     host: str
     pid: int
+    space: str = ""  # of the pid, as :attr:`Process.space`
     written_at: float
     state: str  # the recorder's, or without a recorder: shipping, ENDED or FAILED
     why: str | None = None
@@ -196,7 +197,8 @@ class Agent:
         before = read_beat(self.store, lease)
         if before is None or before.state in {ENDED, FAILED} or abs(time.time() - before.written_at) > LOST_S:
             return
-        if before.host == platform.node() and Process.of(before.pid) is None:
+        is_local = Process(before.pid, 0, before.space).is_local  # else its pid says nothing here
+        if before.host == platform.node() and is_local and Process.of(before.pid) is None:
             return
         deadline = time.monotonic() + 2 * BEAT_S
         while time.monotonic() < deadline and not self.stop.wait(_LOOK_S):
@@ -317,6 +319,7 @@ class Agent:
             number=self._number,
             host=platform.node(),
             pid=os.getpid(),
+            space=Process.mine().space,
             written_at=time.time(),
             state=self._phase,
             why=self._why,

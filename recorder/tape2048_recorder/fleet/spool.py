@@ -76,12 +76,13 @@ def read_member(spool: Path) -> Member | None:
 
 
 def agent_at_work(spool: Path) -> tuple[Process, int] | None:
-    """Return the agent that runs in a spool, and a pidfd that holds it; None without an agent."""
+    """Return the agent that runs in a spool, and a pidfd that holds it; None without an agent in reach."""
     try:
-        pid, ticks = (spool / LOCKS_DIRECTORY / _LOCK).read_text().split()
-        process = Process(int(pid), int(ticks))
+        process = Process.parse((spool / LOCKS_DIRECTORY / _LOCK).read_text())
+        if process is None or not process.is_local:
+            return None
         pidfd = os.pidfd_open(process.pid)
-    except (OSError, ValueError):
+    except (OSError, UnicodeDecodeError):
         return None
     if process.is_there:  # asked of the process that is held now
         return process, pidfd
@@ -110,18 +111,17 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
 
     def _take(self) -> None:
         if not try_lock(self._lock):
-            holder = os.pread(self._lock, 64, 0).decode(errors="replace").partition(" ")[0] or "unknown"
+            holder = Process.parse(os.pread(self._lock, 256, 0).decode(errors="replace"))
+            named = "another agent" if holder is None else f"the agent with {holder.name}"
             raise BusyError(
-                f"the agent with pid {holder} ships from this spool",
+                f"{named} ships from this spool",
                 path=self.path,
                 hint="Stop that agent, or choose a different --spool.",
             )
         self._taken = True
         with storage_errors(self.path, "writing the lock file"):
             os.ftruncate(self._lock, 0)
-            me = Process.of(os.getpid())
-            assert me is not None
-            write_all(self._lock, f"{me.pid} {me.start_ticks}\n".encode(), 0)
+            write_all(self._lock, Process.mine().line.encode(), 0)
 
     def _join(self) -> Member:
         member = read_member(self.path)

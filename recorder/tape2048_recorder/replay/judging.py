@@ -71,6 +71,7 @@ from tape2048.game.rules import (
 )
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.lookup import downgraded
+from tape2048.ntuple.placed import check_tables
 from tape2048.players import player_name, player_text, plies_of
 from tape2048.settings.fields import Settings, about, read_table
 from tape2048_recorder.game.rng import game_seeds, start_boards
@@ -250,8 +251,11 @@ class Judge:
 
         def leaf(boards: NDArray[np.uint64]) -> NDArray[np.floating[Any]]:
             if judge.ahead == 1:
-                return best_answers(player, boards)
-            return np.nan_to_num(_best(move_values(player, boards)), copy=False)
+                found = best_answers(player, boards)
+            else:
+                found = np.nan_to_num(_best(move_values(player, boards)), copy=False)
+            check_tables()  # values of a damaged table are never shown or kept
+            return found
 
         normal = JudgeArgs()
         others = {key: getattr(judge, key) for key in ("downgrade", "ahead")}

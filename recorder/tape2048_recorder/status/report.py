@@ -232,6 +232,27 @@ class Process(msgspec.Struct, frozen=True):
             return None
         return None if fields[0] in {"Z", "X"} else cls(pid, int(fields[19]), _space())
 
+    @classmethod
+    def mine(cls) -> Process:
+        """Return this process."""
+        return cls.of(os.getpid()) or cls(os.getpid(), 0)
+
+    @classmethod
+    def parse(cls, line: str) -> Process | None:
+        """Parse a :attr:`line`; None for other text."""
+        pid, ticks, *space = (*line.split(maxsplit=2), "", "")[:3]
+        return cls(int(pid), int(ticks or 0), space[0].strip()) if pid.isdecimal() else None
+
+    @property
+    def line(self) -> str:
+        """The process as the line of a lock file."""
+        return f"{self.pid} {self.start_ticks} {self.space}\n"
+
+    @property
+    def name(self) -> str:
+        """The process for people."""
+        return f"pid {self.pid}" + ("" if self.is_local else ", in another container or on another host,")
+
     @property
     def is_local(self) -> bool:
         """Whether its pid is one of this process's space. Others can be neither seen nor signalled."""

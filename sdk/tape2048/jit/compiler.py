@@ -26,6 +26,7 @@ import os
 import pickle
 import re
 import shutil
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -46,6 +47,12 @@ _CompileResult: Any = compiler.CompileResult
 
 #: Longest wait for another process that compiles the same.
 COMPILING_S_MAX = 120.0
+
+#: Wait after which a warning names a holder that is stopped.
+STOPPED_S = 5.0
+
+#: ``struct flock`` of Linux: type, whence, start, length, pid.
+_FLOCK = struct.Struct("hhqqi4x")
 
 #: Directories of other source states that are kept, for a checkout that goes back and for other checkouts and
 #: environments. Each has up to 50 MB.
@@ -329,17 +336,18 @@ def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -
 
     def compile_alone(signature: Any) -> Any:
         digest = hashlib.sha256(f"{name} {signature}".encode()).hexdigest()[:24]
-        with global_compiler_lock, locked(directory / f"{digest}.lock"):
+        with global_compiler_lock, locked(directory / f"{digest}.lock", f"compiles {name}"):
             return compile_(signature)
 
     return compile_alone
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, what: str) -> Iterator[None]:
     """Hold a lock that ends with the process. Continue without it if locks are unavailable, or after a while.
 
-    Its holder may have been stopped; compiling the same twice costs nothing but time.
+    Its holder may have been stopped, which a warning says; compiling the same twice costs nothing but time.
+    ``what`` is what a holder does.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -347,11 +355,12 @@ def locked(path: Path) -> Iterator[None]:
         yield
         return
     try:
-        deadline = time.monotonic() + COMPILING_S_MAX
-        while time.monotonic() < deadline:
+        begin, is_said = time.monotonic(), False
+        while (waited := time.monotonic() - begin) < COMPILING_S_MAX:
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock, which a forked child would keep
             except (BlockingIOError, PermissionError):
+                is_said = is_said or (waited >= STOPPED_S and _warn_of_stopped(fd, what))
                 time.sleep(0.02)
                 continue
             except OSError:
@@ -360,3 +369,18 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def _warn_of_stopped(fd: int, what: str) -> bool:
+    """Log a warning if the holder of a file's lock is stopped; return whether it is."""
+    with contextlib.suppress(OSError, struct.error):  # it has just ended
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))[-1]
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state in {"T", "t"}:
+            logging.getLogger("tape2048").warning(
+                "process %d is stopped while it %s: waiting up to %g s. Continue it (kill -CONT) or end it",
+                *(pid, what, COMPILING_S_MAX),
+            )
+            return True
+    return False

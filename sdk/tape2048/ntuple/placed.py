@@ -130,7 +130,7 @@ def load_placed(name: str) -> PlacedNetwork:
         return PlacedNetwork.of(StoredNetwork.of(data, name).expanded())
     if (kept := _kept(directory, source)) is not None:
         return kept
-    with locked(directory / "lock"):
+    with locked(directory / "lock", "expands a network"):
         if (kept := _kept(directory, source)) is not None:
             return kept
         stored = StoredNetwork.of(data, name)
@@ -148,7 +148,8 @@ def check_tables() -> None:
     """
     for table in _mapped[:]:
         if (data := table.data()) is None:
-            _mapped.remove(table)
+            with contextlib.suppress(ValueError):  # another thread has just removed it
+                _mapped.remove(table)
         else:
             table.check(data)
 

@@ -22,6 +22,7 @@ from tape2048.session.session import sessions
 from tape2048_recorder.daemon import instance
 from tape2048_recorder.daemon.instance import GameProgress, GameState, Instance
 from tape2048_recorder.record_options import LEASE_MAX, RecorderConfig
+from tape2048_recorder.status.report import Process
 
 from ..checks import descriptors
 from ..materials import Blocks, leave, publish
@@ -115,13 +116,26 @@ def test_a_killed_one_leaves_no_lock(root: Path, holder: subprocess.Popen[str]) 
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
     mine = Instance(root, "default")
-    assert (root / ".recorder" / "default.lock").read_text() == f"{os.getpid()}\n"
+    assert (root / ".recorder" / "default.lock").read_text() == Process.mine().line
     mine.close()
 
 
 def test_a_lock_that_says_nothing_is_a_lock(root: Path, holder: subprocess.Popen[str]) -> None:
     (root / ".recorder" / "default.lock").write_bytes(b"")
-    with pytest.raises(BusyError, match="pid unknown"):
+    with pytest.raises(BusyError, match="another recorder holds"):
+        Instance(root, "default")
+
+
+def test_a_pid_of_another_container_says_so(root: Path, holder: subprocess.Popen[str]) -> None:
+    """Its number may be that of any process here, or of none."""
+    lock = root / ".recorder" / "default.lock"
+    lock.write_text(Process(os.getpid(), 1, "boot pid:[1]").line)
+    with pytest.raises(
+        BusyError, match=rf"pid {os.getpid()}, in another container or on another host, holds"
+    ):
+        Instance(root, "default")
+    lock.write_text(f"{os.getpid()}\n")  # of an earlier release
+    with pytest.raises(BusyError, match=rf"the recorder with pid {os.getpid()} holds"):
         Instance(root, "default")
 
 

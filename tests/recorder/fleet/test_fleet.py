@@ -1,8 +1,10 @@
 """Nodes of a fleet, with real agents, recorders and stores: every game once, whoever is killed."""
 
 import contextlib
+import itertools
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -44,7 +46,7 @@ from tape2048_recorder.fleet.plan import (
 from tape2048_recorder.fleet.spool import Spool, agent_at_work
 from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig, load_config
 from tape2048_recorder.recorder import run
-from tape2048_recorder.status.report import read_snapshot
+from tape2048_recorder.status.report import Process, read_snapshot
 
 from ..checks import Listener
 
@@ -345,6 +347,34 @@ def test_the_copy_of_a_spool_at_work_is_refused(
                 refused.set()
                 beating.join()
         first._shipper.close()
+
+
+def test_an_agent_in_another_container_is_heard(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same host: its pid is of no process here, and it beats on."""
+    with Spool(tmp_path / "spool", store, read_plan(store)) as spool:
+        beats = itertools.count(2)
+        beat = agents.Beat(
+            lease=spool.member.lease, agent="theirs", number=1, host=platform.node(), pid=2**22,
+            space="boot pid:[1]", written_at=time.time(), state="recording",
+        )  # fmt: skip
+
+        def read(*_: Any) -> agents.Beat:
+            return msgspec.structs.replace(beat, number=next(beats))
+
+        monkeypatch.setattr(agents, "read_beat", read)
+        stop, leave = threading.Event(), threading.Event()
+        agent = Agent(store, spool, None, COMMAND, Listener().event, stop, leave)
+        with pytest.raises(FleetError, match="has this spool's lease"):
+            agent.run()
+        beat = msgspec.structs.replace(beat, space=Process.mine().space)
+        assert agent.run() == "everything is shipped", "of this container, and dead"
+        lock = spool.path / ".recorder" / "agent.fleet.lock"
+        lock.write_text(Process(os.getpid(), Process.mine().start_ticks, "boot pid:[1]").line)
+        assert agent_at_work(spool.path) is None, "it cannot be held from here"
+        with pytest.raises(BusyError, match="in another container or on another host, ships from this spool"):
+            Spool(spool.path, store, read_plan(store))
 
 
 def test_silence_is_told_from_clock_skew(

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -318,6 +319,35 @@ def test_it_compiles_without_a_lock(
     monkeypatch.setattr(module, "COMPILING_S_MAX", 0.1)
     dispatcher = module.kernel(double)
     assert dispatcher(21) == 42
+
+
+HOLDER = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_stopped_holder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_stopped: bool
+) -> None:
+    """A stopped process looks like one that compiles for long; whoever waits says so, and goes on."""
+    monkeypatch.setattr(compiler, "COMPILING_S_MAX", 0.5)
+    monkeypatch.setattr(compiler, "STOPPED_S", 0.1)
+    path = tmp_path / "lock"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        if is_stopped:
+            holder.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+        with compiler.locked(path, "compiles a loop"):
+            pass
+        holder.kill()
+    expected = f"process {holder.pid} is stopped while it compiles a loop: waiting up to 0.5 s. Continue it"
+    assert [message.startswith(expected) for message in caplog.messages] == [True] * is_stopped
 
 
 def double(a: int) -> int:

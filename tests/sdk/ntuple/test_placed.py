@@ -23,6 +23,7 @@ from tape2048.ntuple import placed
 from tape2048.ntuple.network import load_network, save_network
 from tape2048.ntuple.placed import PlacedNetwork, check_tables, load_placed
 from tape2048_recorder.players.options import make_player, player_sha256
+from tape2048_recorder.replay.judging import Judge
 
 from ...recorder.ntuple_training import slow
 
@@ -129,6 +130,24 @@ def test_a_table_that_changes_while_it_is_used(cache: Path, name: str) -> None:
     del loaded, caught
     gc.collect()  # the errors' frames
     check_tables()
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_judge_of_a_changed_table_shows_nothing(cache: Path, name: str, ahead: int) -> None:
+    judge = Judge.of_player("ntuple", {"weights": name, "ahead": ahead})
+    board = 0x1234_2345_3450_0000
+    assert len(judge.board(board)) > 1
+    path = table_of(cache)
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.seek(100_000)
+        file.write(b"!")
+    with pytest.raises(ChecksumError, match="has changed since it was loaded"):
+        judge.board(board)
+    with pytest.raises(ChecksumError, match="has changed since it was loaded"):
+        judge.moves(np.full(3, board, np.uint64), np.zeros(3, np.uint8), np.zeros(3, np.uint64))
+    del judge
+    gc.collect()
 
 
 def test_a_write_behind_the_checksum_is_noticed_later(
