@@ -377,7 +377,7 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
                 cuda.syncwarp()  # images that look the same have one entry: it moves once
                 if t < tuples:
                     # At most 1: e and a can be of different updates, see `learning`.
-                    weight += rate * delta * (abs(e) / a if abs(e) < a else float32(1))
+                    weight += rate * delta * (float32(1) if a == float32(0) or abs(e) > a else abs(e) / a)
                     weights[place] = weight
                     if coherent:
                         rates[place, 0], rates[place, 1] = e + delta, a + abs(delta)

@@ -377,7 +377,7 @@ def learn_entries(
         _, addresses_, target_, rate_, coherent_ = args
         data = context.make_array(signature.args[1])(context, builder, addresses_).data
         nothing = ir.Constant(_F32, 0.0)
-        one = ir.Constant(_ENTRIES, [1.0] * _ENTRIES.count)
+        zero, one = (ir.Constant(_ENTRIES, [number] * _ENTRIES.count) for number in (0.0, 1.0))
         pointers: list[list[Any]] = []
         before: list[Any] = []
         for first in range(0, SYMMETRIES * singles.count, _TOGETHER):
@@ -406,7 +406,9 @@ def learn_entries(
         for four, entries in zip(pointers, before, strict=True):
             total = _column(builder, entries, A)
             ratio = builder.fdiv(_size(builder, _column(builder, entries, E)), total)
-            ratio = builder.select(builder.fcmp_ordered("<", ratio, one), ratio, one)
+            is_full = builder.fcmp_ordered(">", ratio, one)
+            is_full = builder.or_(is_full, builder.fcmp_ordered("==", total, zero))
+            ratio = builder.select(is_full, one, ratio)  # values out of range stay NaN, and end the training
             ratio = builder.select(_mask(WEIGHT), ratio, one)
             after.append(moved := builder.fadd(entries, builder.fmul(ratio, moves)))
             for i, pointer in enumerate(four):
