@@ -258,16 +258,17 @@ class EnginePlayer:
 
     def _converse(self, request: bytes, timeout_s: float) -> bytes:
         """Send a line, and return the line that answers it; ``_Fault`` if none does."""
-        deadline = time.monotonic() + timeout_s
+        waited_s = 0.0
         stdin, stdout, stderr = self._streams
         if (early := _read(stdout)) is not None:
             raise _Fault(f"it printed {_show(early)} unasked" if early else self._ending())
         unsent, received = self._write(request), b""
         while b"\n" not in received:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            if waited_s >= timeout_s:
                 raise _Fault(f"it did not answer within {timeout_s:g} s{self._last_words()}")
-            ready = dict(self._poll.poll(1000 * min(left_s, _BEAT_S)))
+            begin = time.monotonic()
+            ready = dict(self._poll.poll(1000 * min(timeout_s - waited_s, _BEAT_S)))
+            waited_s += min(time.monotonic() - begin, _BEAT_S)  # not while this process was stopped
             self.alive()
             if stdin in ready:
                 unsent = self._write(unsent)

@@ -32,6 +32,7 @@ class Entry(NamedTuple):
     player: str
     name: str
     file: str = ""  # that has to exist
+    memory: str = "-"  # of a player in this process
 
 
 def engine(command: str, name: str, file: str) -> Entry:
@@ -39,14 +40,15 @@ def engine(command: str, name: str, file: str) -> Entry:
     return Entry(f"exec:start_timeout_s=600,move_timeout_s=600,./{command}", name, file)
 
 
+_STRONG = "805 MB"  # of the network's table
 _TDL = "moporgic-TDL2048/4x6patt.w"
 _ZIAP = "ziap-2048-tdl/nw4x6/weights.bin"
 _WEAK = "aszczepanski-2048/data/2048_strategies/2048_a_weak_player.bin.txt"
 
 ENTRIES = [
-    Entry("ntuple:look_below=16,look_margin=0", "`ntuple:look_below=16,look_margin=0`: 2-ply"),
-    Entry("ntuple", "`ntuple` (default)"),
-    Entry("ntuple:look_below=0", "`ntuple:look_below=0`: 1-ply"),
+    Entry("ntuple:look_below=16,look_margin=0", "`ntuple:look_below=16,look_margin=0`: 2-ply", "", _STRONG),
+    Entry("ntuple", "`ntuple` (default)", "", _STRONG),
+    Entry("ntuple:look_below=0", "`ntuple:look_below=0`: 1-ply", "", _STRONG),
     Entry("expectimax", "`expectimax`"),
     engine("macroxue -d 3", "macroxue/2048-ai, depth 3, tables of 2019", "tuple_moves.11a"),
     engine(f"moporgic -n 4x6patt -i {_TDL} -e 1 -d 2p", "moporgic/TDL2048, 2-ply, 30,000 games", _TDL),
@@ -69,7 +71,7 @@ def arena(entries: list[Entry], games: int, threads: int) -> Any:
 def row(entry: Entry, facts: dict[str, Any]) -> list[str]:
     """Return a row of the table."""
     shares = " / ".join(f"{facts['reach'][tile][0]:.0%}" for tile in _TILES)
-    memory = f"{facts['peak_bytes'] / 1e6:,.0f} MB" if facts["peak_bytes"] else "-"
+    memory = f"{facts['peak_bytes'] / 1e6:,.0f} MB" if facts["peak_bytes"] else entry.memory
     score = f"{facts['mean_score']:,.0f} ± {facts['mean_score_error']:,.0f}"
     return [entry.name, score, shares, f"{facts['moves_per_cpu_s']:,.0f}", memory]
 
