@@ -299,6 +299,7 @@ player info nope
 player quantise nope --out x
 player eval random --from nope
 player match random random --from nope
+arena random random --from nope
 player starts nope --out x
 dataset build nope --out ds
 dataset append nope nope

@@ -48,6 +48,7 @@ _GROUPS = {
         "play": ("sessions.play:play", "Step through a recorded game with keys, or play one."),
         "view": ("sessions.view:view", "Look at recordings, live recorders and critics in a browser."),
         "report": ("sessions.view:report", "Write a report in one file, with games to replay."),
+        "annotate": ("sessions.annotate", "Compute a player's values, loss and luck of every move."),
     },
     "Look after recordings": {
         "validate": ("sessions.validate", "Check sessions: checksums, bookkeeping, replay."),
@@ -59,7 +60,6 @@ _GROUPS = {
     },
     "Train and examine": {
         "critic": ("critic.group", "Train, examine and apply critics of positions."),
-        "annotate": ("sessions.annotate", "Compute a player's values, loss and luck of every move."),
         "embed": ("critic.embed", "Compute a tower's embeddings of every row of sessions."),
         "arena": ("players.arena", "Compare players and engines in the same games."),
         "player": ("players.player", "Evaluate players; show and quantise their networks."),
