@@ -140,8 +140,11 @@ class Watch:
 
     def _run(self) -> None:
         while not self._ends.wait(self._interval_s):
-            with self._cache._changing():
-                self.most = max(self.most, size_of(self._cache.directory))
+            self.look()
+
+    def look(self) -> None:
+        with self._cache._changing():
+            self.most = max(self.most, size_of(self._cache.directory))
 
     def __enter__(self) -> Self:
         self._thread.start()

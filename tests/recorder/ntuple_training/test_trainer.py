@@ -298,9 +298,24 @@ def test_stages_part_with_what_the_first_one_knows(monkeypatch: pytest.MonkeyPat
     assert not np.array_equal(after[0], after[1]), "each goes on by itself"
 
 
-def test_threads_play_by_and_learn_into_the_same_tables(calls: list[tuple[int, Call]]) -> None:
+def test_threads_play_by_and_learn_into_the_same_tables(
+    calls: list[tuple[int, Call]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, meeting, met = trainer_module.train, threading.Barrier(3), set[int]()
+
+    def meet(*args: Any) -> Any:
+        """After its first slice, each thread waits for the others: a busy machine may run them in turn."""
+        result = train(*args)
+        if result[1] and threading.get_ident() not in met:
+            met.add(threading.get_ident())
+            meeting.wait(60)
+        return result
+
+    monkeypatch.setattr(trainer_module, "train", meet)
     trainer = Trainer(small(threads=3, moves=60_000, split_moves=20_000))
     started = [lane.state.tobytes() for lane in trainer._lanes]
+    trainer.learn(20_000)
+    met.clear()  # the stages are split: other threads
     trainer.learn(10**9)
     assert all(call.tables.entries is trainer._entries for _, call in calls)
     assert all(np.shares_memory(call.plays.table, trainer._entries) for _, call in calls)

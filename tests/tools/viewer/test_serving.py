@@ -49,9 +49,8 @@ def test_the_token_is_in_no_argument(recorded: Path, tmp_path: Path, environment
     browser.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/part && mv {tmp_path}/part {tmp_path}/given\n')
     browser.chmod(0o700)
     command = [sys.executable, "-m", "tape2048_tools.cli", "view", str(recorded), "--port", "0", "--open"]
-    with subprocess.Popen(
-        command, env={**environment, "BROWSER": f"{browser} %s"}, stdout=subprocess.PIPE, text=True
-    ) as process:
+    environment |= {"BROWSER": f"{browser} %s", "PYTHONFAULTHANDLER": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             until((tmp_path / "given").exists)
             redirect = Path((tmp_path / "given").read_text().strip().removeprefix("file://"))
@@ -64,6 +63,11 @@ def test_the_token_is_in_no_argument(recorded: Path, tmp_path: Path, environment
             connection.close()
         finally:
             process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)  # it says where it is
+                raise
     assert process.returncode == -signal.SIGTERM
     assert not redirect.exists()
 
