@@ -215,3 +215,18 @@ def play_random(seed: int) -> Game:
         cells, is_four = spawn(afterstate, generator)
         fours += is_four
     return Game(moves, cells, score, fours)
+
+
+def cornered() -> tuple[list[list[int]], list[int]]:
+    """The 160 boards and moves of a game whose cell 0 keeps a large tile (128 or more for the rules).
+
+    Each new tile is a 2 in the last empty cell. Moves go up and left by turns, where legal.
+    """
+    cells, boards, moves = unpack(0xF000_0000_0000_0001), [], []
+    while legal := [move for move in (0, 2) if move in legal_moves(cells)]:
+        move = legal[len(moves) % len(legal)]
+        boards.append(cells)
+        moves.append(move)
+        cells, _ = slide(cells, move)
+        cells[empty_cells(cells)[-1]] = 1
+    return boards, moves

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 from numpy.typing import NDArray
+from tests import reference as ref
 
 NAME = "20250102T030405Z_model=toy"
 
@@ -32,7 +33,7 @@ CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
 
 @dataclasses.dataclass(frozen=True)
 class Game:
-    """One game; its rows are made up, but show its highest tile."""
+    """One game; its rows obey the rules up to step 159, and show its highest tile in cell 0."""
 
     id: int
     steps: int
@@ -68,6 +69,9 @@ def step_dtype(*, action: bool = False, signed: bool = False) -> np.dtype[Any]:
     return np.dtype([*fields, ("action", "u1")] if action else fields)
 
 
+_BOARDS, _MOVES = (np.array(each, np.uint8) for each in ref.cornered())
+
+
 def rows_of(spec: Spec) -> NDArray[np.void]:
     """The rows of all games, one game after the other, or taking turns."""
     dtype = step_dtype(action=spec.action, signed=spec.signed_ids)
@@ -76,10 +80,11 @@ def rows_of(spec: Spec) -> NDArray[np.void]:
         rows = np.zeros(-(-game.steps // spec.sample_rate), dtype)
         rows["run_id"] = game.id
         rows["step_idx"] = np.arange(len(rows)) * spec.sample_rate
-        rows["exps"] = (np.arange(16) + rows["step_idx"][:, None]) % 2
+        at = rows["step_idx"] % len(_BOARDS)
+        rows["exps"] = _BOARDS[at]
         rows["exps"][:, 0] = game.highest_tile.bit_length() - 1
         if spec.action:
-            rows["action"] = rows["step_idx"] % 4
+            rows["action"] = _MOVES[at]
         games.append(rows)
     all_rows = np.concatenate(games) if games else np.zeros(0, dtype)
     if spec.interleaved:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from crc32c import crc32c
+from tests.reference import cornered
 
 from tape2048.errors import TapeError
 
@@ -129,7 +130,10 @@ def write_session(directory: Path, games: Sequence[Game] = GAMES, meta: dict[str
 def write_foreign_session(directory: Path) -> Path:
     """Two runs interleaved, the seed's columns alone, no facts, no blocks, no manifest."""
     directory.mkdir(parents=True)
-    rows = rows_of(GAMES[:2])
+    rows, (boards, _) = rows_of(GAMES[:2]), cornered()
+    highest = rows["exps"][[39, 99], 0]
+    rows["exps"] = boards[:40] + boards[:60]
+    rows["exps"][:, 0] = np.repeat(highest, [40, 60])
     order = np.argsort(rows["step_idx"], kind="stable")
     np.save(directory / "steps.npy", rows[order])
     database = sqlite3.connect(directory / "metadata.db")

@@ -96,7 +96,7 @@ class RowChecks:
     ) -> None:
         self._path = path
         self._layout = layout
-        self._plays = foreign and not layout.is_native
+        self._plays = foreign
         self._exponent_max = _FOREIGN_EXPONENT_MAX if foreign else _EXPONENT_MAX
         self._defects: list[TapeError] = []
         self._bad_rows: dict[str, tuple[int, str, Place]] = {}
@@ -515,6 +515,7 @@ def validate_session(
       no empty board;
     - each run's ``rows == ceil(steps / sample_rate)``, and its ``highest_tile`` with the tiles of its rows;
     - for games of this project's recorder, score and highest tile with the outcomes of the last row;
+    - without a manifest, each row with the rules, its ``ev_legal`` and the row before;
     - the facts ``rows`` and ``runs``, the copy of the run table, and each column's type, shape, length and
       rows;
     - for a session on tape, each game by the rules and by its row of the run table, and each anchor.

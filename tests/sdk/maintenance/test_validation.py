@@ -451,6 +451,24 @@ class TestRows:
         assert only(report).message == f"row {bad} has step_idx 8, expected 2"
         assert report.notes == ("7 rows of games that never reached the table runs: left out",)
 
+    @pytest.mark.parametrize("interleaved", [False, True])
+    @pytest.mark.parametrize("action", [False, True])
+    def test_foreign_rows_against_the_rules(self, tmp_path: Path, action: bool, interleaved: bool) -> None:
+        spec = Spec(action=action, interleaved=interleaved)
+        rows = rows_of(spec)
+        earlier, bad, following = np.flatnonzero(rows["run_id"] == 13)[2:5]
+        rows["exps"][bad] = rows["exps"][earlier]
+        path = write_foreign(tmp_path / "theirs", spec)
+        (path / "steps.npy").write_bytes(npy_bytes(rows))
+        found = only(validate_session(path))
+        assert found.message.startswith(f"row {bad} has board 0x")
+        assert "No move and one new tile lead there from its run's row before, 0x" in found.message
+        if action:
+            rows = rows_of(spec)
+            rows["action"][bad] = 1 ^ rows["action"][bad]  # the opposite direction
+            (path / "steps.npy").write_bytes(npy_bytes(rows))
+            assert only(validate_session(path)).message.startswith(f"row {following} has board 0x")
+
     def test_shard_of_another_type(self, tmp_path: Path) -> None:
         path = write_foreign(tmp_path / "theirs", shard_rows=10)
         (path / "steps-000002.npy").write_bytes(npy_bytes(rows_of(Spec(action=True))[10:]))
