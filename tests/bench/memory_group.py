@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-#: What the hog takes, more than a limit leaves it; workers are larger, so that the kernel takes one of them.
+#: What the hog takes beside the cache, more than a limit leaves it.
 _HOG_BYTES = 96 << 20
 _LEFT_BYTES = 8 << 20
 _HOG = """\
@@ -33,10 +33,11 @@ class _Names(NamedTuple):
     no_limit: str
     used: str
     events: str
+    cached: str  # in memory.stat
 
 
-_V1 = _Names("memory.limit_in_bytes", "-1", "memory.usage_in_bytes", "memory.oom_control")
-_V2 = _Names("memory.max", "max", "memory.current", "memory.events")
+_V1 = _Names("memory.limit_in_bytes", "-1", "memory.usage_in_bytes", "memory.oom_control", "cache")
+_V2 = _Names("memory.max", "max", "memory.current", "memory.events", "file")
 
 
 class MemoryGroup:
@@ -92,10 +93,13 @@ class MemoryGroup:
         if victim is not None:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 Path(f"/proc/{victim}/oom_score_adj").write_text("1000")  # before all others
+        statistics = dict(line.split() for line in (self._path / "memory.stat").read_text().splitlines())
+        taken = _HOG_BYTES + int(statistics[self._names.cached])  # the kernel gives up what it can read again
         hog = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _HOG, str(_HOG_BYTES)], stdin=subprocess.PIPE, text=True
+            [sys.executable, "-I", "-S", "-c", _HOG, str(taken)], stdin=subprocess.PIPE, text=True
         )
         try:
+            Path(f"/proc/{hog.pid}/oom_score_adj").write_text("-1000")
             self.add(hog.pid)
             used = int((self._path / self._names.used).read_text())
             self._limit(str(used + _LEFT_BYTES))

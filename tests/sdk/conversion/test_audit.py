@@ -45,9 +45,9 @@ def by_name(path: Path) -> dict[str, AuditCheck]:
 
 
 def test_false_alarms_keep_the_level(tmp_path: Path) -> None:
-    """Of 200 audits of real 2048, a share of p fails at the level p, with and without recorded moves."""
+    """Of 100 audits of real 2048, a share of p fails at the level p, with and without recorded moves."""
     lowest = []
-    for seed in range(200):
+    for seed in range(100):
         games = play("none", 1000 + seed, 11_000)
         found = audit(write(tmp_path / str(seed), games, action=seed % 2 == 0), workers=1)
         assert found.is_2048, found.verdict
@@ -55,7 +55,7 @@ def test_false_alarms_keep_the_level(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / str(seed))
     for level in (0.05, 0.2, 0.5):
         share = np.mean(np.array(lowest) <= level)
-        assert share <= level + 3 * np.sqrt(level / 200), level
+        assert share <= level + 3 * np.sqrt(level / 100), level
         assert share >= level / 3, "the p-values are no smaller than they should be"
 
 
