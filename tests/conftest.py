@@ -1,6 +1,7 @@
 """Settings of the whole suite."""
 
 import gc
+import signal
 import time
 from pathlib import Path
 
@@ -29,10 +30,14 @@ _LONG_FILES = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start workers of pytest-xdist one by one where pytest has yet to rewrite the assertions of tests.
+    """Hear the signals that tests send; start workers of pytest-xdist one by one on a new checkout.
 
-    It takes each 12 s, unless it comes later and reads what the first one has written.
+    To rewrite the assertions of tests takes each 12 s, unless it comes later and reads what the first one has
+    written.
     """
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:  # in the background, and under nohup
+            signal.signal(number, handler)
     name = getattr(config, "workerinput", {}).get("workerid", "gw0")
     if not (Path(__file__).parent / "tools/views/__pycache__").exists():
         time.sleep(2 * int(name.removeprefix("gw")))

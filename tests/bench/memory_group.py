@@ -99,7 +99,6 @@ class MemoryGroup:
             [sys.executable, "-I", "-S", "-c", _HOG, str(taken)], stdin=subprocess.PIPE, text=True
         )
         try:
-            Path(f"/proc/{hog.pid}/oom_score_adj").write_text("-1000")
             self.add(hog.pid)
             used = int((self._path / self._names.used).read_text())
             self._limit(str(used + _LEFT_BYTES))
