@@ -34,7 +34,9 @@ record: $(VENV)/.installed ## Record SECONDS=30 of play, at most 1 GB, on two co
 	$(BIN)/tape2048 record --player ntuple:look_below=16,look_margin=0 --workers 2 --max-steps 33M \
 	  --max-wall-s $(SECONDS) --rotate-s $$(( $(SECONDS) * 2 / 5 + 1 )) $(ARGS)
 
-test: lint types site unit ## Run everything that has to pass: lint, types, the site, tests (PYTEST_ARGS=).
+test: $(VENV)/.installed-dev ## Run everything that has to pass: lint, types, the site, tests (PYTEST_ARGS=).
+	$(MAKE) --no-print-directory --jobs 2 --output-sync lint types site
+	$(MAKE) --no-print-directory unit
 
 lint: $(VENV)/.installed-dev ## Check style and format (ruff).
 	$(BIN)/ruff check .
@@ -61,7 +63,7 @@ peers: .peers/venv/.installed ## Measure beside what one would take instead, ten
 faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (the suite takes a sample), an hour.
 	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py \
 	  tests/recorder/recording/test_power_loss.py tests/tools/sessions/test_jobs.py tests/recorder/fleet \
-	  tests/sdk/ntuple/test_shipped_network.py $(PYTEST_ARGS)
+	  tests/sdk/ntuple/test_shipped_network.py tests/sdk/conversion/test_convert.py $(PYTEST_ARGS)
 
 simulate: $(VENV)/.installed-dev ## Live LIVES=1000000 simulated lives of a recorder; a fault becomes a test (JOBS=3).
 	$(BIN)/python -m tests.recorder.simulation --lives $(LIVES) --jobs $(JOBS)

@@ -607,8 +607,8 @@ class TestFiles:
         convert(tmp_path, path)
         whole = path.read_bytes()
         footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
-        lost = 0
-        for at in (*range(footer), *range(footer, len(whole), 17)):
+        lost, step = 0, 1 if os.environ.get("FULL_SWEEP") == "1" else 7
+        for at in (*range(0, footer, step), *range(footer, len(whole), 17 * step)):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
             try:
                 read = list(open_source(path).runs(1))
@@ -620,7 +620,7 @@ class TestFiles:
             assert all(one.name.startswith(f"{path}: row group ") for one in damaged)
             assert len(damaged) <= 1 or at >= footer
             lost += len(damaged)
-        assert lost > 100
+        assert lost * step > 100
 
     def test_a_line_too_long_for_a_run(
         self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
