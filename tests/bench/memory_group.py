@@ -12,13 +12,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-#: What the hog takes beside the cache, more than a limit leaves it.
+#: What a hog has before there is a limit. The kernel adds a share of the limit, ``oom_score_adj``, to a size:
+#: with a large limit, the victim is before a worker, which recorders name before themselves.
+_BALLAST_BYTES = 1 << 30
+#: What it takes beside the cache, more than the limit leaves it.
 _HOG_BYTES = 96 << 20
 _LEFT_BYTES = 8 << 20
 _HOG = """\
 import sys
 sys.stdin.readline()
-kept = b"x" * int(sys.argv[1])
+kept = [b"x" * int(sys.argv[1])]
+print(flush=True)
+sys.stdin.readline()
+kept.append(b"x" * int(sys.argv[2]))
 sys.stdin.readline()
 """
 
@@ -84,22 +90,22 @@ class MemoryGroup:
         lines = (self._path / self._names.events).read_text().splitlines()
         return int(dict(line.split() for line in lines)["oom_kill"])
 
-    def exhaust(self, victim: int | None = None) -> int:
-        """Let memory run out once: returns how many processes the kernel has killed for it.
-
-        Without a ``victim``, the largest process is.
-        """
+    def exhaust(self, victim: int) -> None:
+        """Let memory run out once, so that the kernel kills a process."""
         before = self.kills
-        if victim is not None:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                Path(f"/proc/{victim}/oom_score_adj").write_text("1000")  # before all others
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            Path(f"/proc/{victim}/oom_score_adj").write_text("1000")  # before all others
         statistics = dict(line.split() for line in (self._path / "memory.stat").read_text().splitlines())
         taken = _HOG_BYTES + int(statistics[self._names.cached])  # the kernel gives up what it can read again
         hog = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _HOG, str(taken)], stdin=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-I", "-S", "-c", _HOG, str(_BALLAST_BYTES), str(taken)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         try:
             self.add(hog.pid)
+            hog.stdin.write("\n")
+            hog.stdin.flush()
+            hog.stdout.readline()
             used = int((self._path / self._names.used).read_text())
             self._limit(str(used + _LEFT_BYTES))
             hog.stdin.write("\n")
@@ -113,7 +119,6 @@ class MemoryGroup:
             hog.kill()
             with contextlib.suppress(BrokenPipeError):
                 hog.communicate()
-        return self.kills - before
 
     def _limit(self, limit: str) -> None:
         (self._path / self._names.limit).write_text(limit)
