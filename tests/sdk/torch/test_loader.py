@@ -667,6 +667,15 @@ def test_tensors_of_columns(corpus: Corpus, workers: int) -> None:
     assert seen == len(corpus)
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_targets_that_are_no_probabilities_are_rejected(corpus: Corpus, threads: int) -> None:
+    taught = np.full((ROWS, 3), 0.5, np.float32)
+    taught[700, 1] = np.nan
+    loader = loader_of(corpus, extra={"taught": taught}, targets="taught", threads=threads)
+    with pytest.raises(CorpusError, match=r"taught is \[0.5, nan, 0.5\] in row 700 .* probabilities"):
+        rows_of(loader)
+
+
 def test_large_unsigned_numbers_are_kept_or_rejected(corpus: Corpus) -> None:
     most = {size: np.full(len(corpus), 2**size - 1, f"u{size // 8}") for size in (8, 16, 32, 64)}
     extra = {f"u{size}": values for size, values in most.items() if size < 64}

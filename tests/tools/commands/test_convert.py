@@ -1,5 +1,6 @@
 """Convert, on what the real recorder leaves."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +138,12 @@ def test_boards_as_text_come_back(cli: Cli, tmp_path: Path) -> None:
     assert f'"states":["{2**64 - 1}"]' in (tmp_path / "text.jsonl").read_text()
     cli("convert", tmp_path / "text.jsonl", "--out", tmp_path / "x.a2pack")
     assert PackReader.open(tmp_path / "x.a2pack").decode(0).states.tolist() == [2**64 - 1]
+
+
+def test_a_session_has_the_player_that_is_named(cli: Cli, tmp_path: Path) -> None:
+    states = 0x1100_0000_0000_0000, 0x2000_0000_0000_0001
+    run = {"states": states, "moves": ["LEFT"], "steps": 1, "max_score": 4, "highest_tile": 4, "engine": "a"}
+    (tmp_path / "x.jsonl").write_text(f"{json.dumps(run)}\n")
+    out = tmp_path / "20260101T000000Z_model=x"
+    cli("convert", tmp_path / "x.jsonl", "--out", out, "--to", "session", "--lossy", "--player", "mine")
+    assert Session.open(out).meta["player"] == "mine"

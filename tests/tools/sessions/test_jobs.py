@@ -37,7 +37,7 @@ OPERATIONS = {
     "pack": (["convert"], ["--to", "pack", "--out"]),
     "packdat": (["convert"], ["--to", "packdat", "--out"]),
     "a2run2": (["convert"], ["--to", "a2run2", "--out"]),
-    "session": (["convert"], ["--to", "session", "--lossy", "--out"]),
+    "session": (["convert"], ["--to", "session", "--lossy", "--player", "mine", "--out"]),
 }
 
 
@@ -100,6 +100,8 @@ def test_shards_equal_one_process(operation: str, cli: Cli, many: Path, tmp_path
         assert (done.json["sessions"], done.json["complete"]) == (count, made)
     assert made == count
     assert tree(out) == one_process
+    if operation == "session":
+        assert {Session.open(each).meta["player"] for each in sessions(out)} == {"mine"}
     before = stamps(out)
     again = cli(*words(operation, root, out, "--shard", "1/1", "--json"))
     assert (again.json["made"], again.json["there"]) == (0, count)
