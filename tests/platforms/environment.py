@@ -67,7 +67,9 @@ class Environment:
                 f"found no release with Python {self.version}, expected one of {list(RELEASES)}"
             )
         if missing := lacking(needed):
-            raise LookupError(f"this needs {', '.join(missing)}: apt-get install them, and run it as root")
+            raise LookupError(
+                f"this needs {', '.join(missing)}. Install packages with apt-get, and run it as root"
+            )
         system = self.directory / "system"
         if not (system / "usr").exists():
             part = self.directory / "part"

@@ -318,7 +318,7 @@ def main() -> int:
     parser.add_argument("--rootfs", type=Path, help="where the system is kept; else made anew and removed")
     arguments = parser.parse_args()
     if missing := lacking(NEEDED):
-        print(f"this needs {', '.join(missing)}: apt-get install them, and run it as root")
+        print(f"this needs {', '.join(missing)}. Install packages with apt-get, and run it as root")
         return 2
     if arguments.rootfs is not None:
         build(arguments.rootfs)
