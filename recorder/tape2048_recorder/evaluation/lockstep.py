@@ -94,6 +94,8 @@ class _Feed:
 
     def play(self, table: LaneTable, stop: threading.Event) -> None:
         """Play until no game is left, with a report every second and at the end."""
+        if isinstance(self._player, EnginePlayer):
+            self._player.alive = functools.partial(_end_if, stop)
         try:
             while not stop.is_set() and table.tick():
                 ended = len(table.finished.runs) or self._forfeits
@@ -101,6 +103,11 @@ class _Feed:
                     self.flush(table)
         finally:
             self.flush(table)  # a bad answer costs no finished game
+
+
+def _end_if(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise InterruptedError("stopped while an engine thinks")  # another thread has the cause
 
 
 def play_in_lanes(

@@ -17,6 +17,7 @@ from tape2048.errors import ConfigError, PlayerError, StartError
 from tape2048.players import player_label, player_name, player_text, split_text
 from tape2048_recorder.evaluation.arena import Results, play
 from tape2048_recorder.evaluation.games import make_contestant
+from tape2048_recorder.players import engine
 from tape2048_recorder.players.engine import EnginePlayer
 from tape2048_recorder.players.options import check_player, make_player
 from tape2048_recorder.record_options import load_config, split_player
@@ -81,6 +82,21 @@ def test_a_fault_costs_its_game_and_names_the_engine(expected: Results, mode: st
         assert why.startswith(f"fake 1.0 ({command(mode, 700)}) forfeits game {number} at step ")
         assert ", 0x" in why
         assert says in why
+
+
+def test_an_interrupt_does_not_wait_for_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_CLOSE_S", 0.1)
+    calls = iter([False, False, False, True])
+
+    def interrupt(*_: int) -> None:
+        if next(calls):
+            raise KeyboardInterrupt
+
+    player = make_contestant("exec", {"command": command("hang", 40), "move_timeout_s": 60})
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        play(player, games=GAMES, seed=3, threads=1, progress=interrupt)
+    assert time.monotonic() - begin < 30
 
 
 def test_only_the_games_of_bad_boards_are_lost_in_a_batch(expected: Results) -> None:
