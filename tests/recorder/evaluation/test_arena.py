@@ -124,18 +124,28 @@ def test_a_difference_has_the_interval_of_paired_games(starts: np.ndarray | None
     assert (itself.difference, itself.difference_error, itself.a_ahead.share) == (0, 0, 0)
 
 
-def test_only_missing_games_are_played() -> None:
+def test_a_difference_is_of_the_games_that_both_played() -> None:
+    one, other = Results(4), Results(4)
+    one.add(playing.Played(*np.array([[0, 1, 2], [900, 20, 90], [6, 6, 6]]), 9, 1.0))
+    other.add(playing.Played(*np.array([[1, 2, 3], [5, 60, 700], [6, 6, 6]]), 9, 1.0))
+    found = one.minus(other)
+    assert (found.difference, found.a_ahead.share) == (22.5, 1.0)
+
+
+@pytest.mark.parametrize("starts", [None, STARTS])
+def test_only_missing_games_are_played(starts: np.ndarray | None) -> None:
     """Games of a run that ended early count, whichever they are."""
     player = make_player("random", {})
-    whole = play(player, games=40, seed=4, threads=1)
-    results, played, some = Results(40), list[int](), np.arange(3, 30, dtype=np.uint64)
+    how: dict[str, Any] = {"games": 40, "seed": 4, "threads": 1, "starts": starts}
+    whole = play(player, **how)
+    results, played, some = Results(40), list[int](), np.arange(2, 30, dtype=np.uint64)
     results.add(playing.Played(some, whole.scores[some], whole.highest[some], 9, 1.0))
 
     def take(part: playing.Played) -> None:
         played.extend(part.numbers.tolist())
 
-    again = play(player, games=40, seed=4, threads=1, results=results, take=take)
-    assert sorted(played) == [0, 1, 2, *range(30, 40)]
+    again = play(player, **how, results=results, take=take)
+    assert sorted(played) == [0, 1, *range(30, 40)]
     assert again is results
     assert (again.scores == whole.scores).all()
     assert (again.highest == whole.highest).all()

@@ -109,8 +109,8 @@ def test_an_arena_that_is_killed_in_a_game_keeps_the_others(cli: Cli, tmp_path: 
 
 def test_a_player_that_fails_costs_its_own_games_only(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("def make():\n    return lambda board: 1 / 0\n")
-    bad, poison = f"python:{tmp_path}/bad.py:make", engine("poison")
-    done = cli("arena", bad, engine("illegal"), "greedy", poison, *HOW, "--json", expect=errors.PlayerError)
+    bad, poison, out = f"python:{tmp_path}/bad.py:make", engine("poison"), ("--out", tmp_path / "x", "--json")
+    done = cli("arena", bad, engine("illegal"), "greedy", poison, *HOW, *out, expect=errors.PlayerError)
     document = json.loads(done.out)
     assert document["players"][bad]["games"] == 0
     assert "ZeroDivisionError" in document["players"][bad]["error"]
@@ -125,7 +125,10 @@ def test_a_player_that_fails_costs_its_own_games_only(cli: Cli, tmp_path: Path) 
     assert done.err.count("ZeroDivisionError") == 1
     assert "10 games in a row were forfeited" in done.err
     assert "a 128 on the board" in done.err
-    table = cli("arena greedy", poison, *HOW).out
+    assert cli("arena", poison, *HOW, *out).json["players"][poison] == found, "the file has all of it"
+    fewer = cli("arena", poison, *HOW, *out, "--games", "20").json["players"][poison]["forfeited"]
+    assert fewer == {game: why for game, why in found["forfeited"].items() if int(game) < 20}
+    table = cli("arena greedy", poison, *HOW, *out[:2]).out
     assert "forfeited" in table.splitlines()[0]
 
 
