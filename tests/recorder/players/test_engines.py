@@ -154,13 +154,25 @@ def test_the_game_loop_and_sessions_start_no_program() -> None:
         make_player("exec", {"command": command()})
 
 
+def children() -> list[psutil.Process]:
+    return [each for each in psutil.Process().children() if FAKE in each.cmdline()]
+
+
+#: For an engine: a board, its legal moves and its exponents.
+QUESTION = np.array([0x1200], np.uint64), np.array([7], np.uint8), np.uint8([[0] * 12 + [1, 2, 0, 0]])
+
+
 def test_its_processes_end_with_it() -> None:
     player = EnginePlayer(command(), 60.0, 10.0)
-    (child,) = [each for each in psutil.Process().children() if FAKE in each.cmdline()]
+    (child,) = children()
     player.close()
     assert not child.is_running()
+    player = EnginePlayer(command("hang", 0), 60.0, 0.1)
+    player(*QUESTION)
+    assert player.faults
+    assert not children(), "an engine that hangs is killed"
     player = EnginePlayer(command(), 60.0, 10.0)
-    (child,) = [each for each in psutil.Process().children() if FAKE in each.cmdline()]
+    (child,) = children()
     del player
     gc.collect()
     until = time.monotonic() + 10
@@ -171,11 +183,9 @@ def test_its_processes_end_with_it() -> None:
 
 def test_a_closed_engine_starts_again() -> None:
     player = EnginePlayer(command(), 60.0, 10.0)
-    board, legal, exps = np.array([0x1200], np.uint64), np.array([7], np.uint8), np.zeros((1, 16), np.uint8)
-    exps[0, 12:14] = 1, 2
-    assert player(board, legal, exps).tolist() == [0]
+    assert player(*QUESTION).tolist() == [0]
     player.close()
-    assert player(board, legal, exps).tolist() == [0]
+    assert player(*QUESTION).tolist() == [0]
     assert (player.faults, player.restarts) == ({}, 1)
     player.close()
 
