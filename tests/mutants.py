@@ -2,9 +2,9 @@
 
 :func:`planted` changes a function in this process, for tests that search for defects themselves.
 
-``python -m tests.mutants [NUMBER...]`` plants forty defects in a copy of the checkout, one by one, and runs
-the tests that have to find each. It exits with 1 if a defect is not found, or if its text no longer exists.
-Run it before and after tests are removed or merged. It takes an hour.
+``python -m tests.mutants [NUMBER...]`` plants some forty defects in a copy of the checkout, one by one, and
+runs the tests that have to find each. It exits with 1 if a defect is not found, or if its text no longer
+exists. Run it before and after tests are removed or merged. It takes an hour.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
         function.__code__ = before
 
 
-#: Forty defects: what a defect breaks, the old text, the new text, and the tests that have to find it.
+#: Some forty defects: what a defect breaks, the old text, the new text, and the tests that have to find it.
 FORTY = CHECKOUT / "tests/mutants.txt"
 
 
