@@ -33,16 +33,17 @@ class Entry(NamedTuple):
     name: str
     file: str = ""  # that has to exist
     memory: str = "-"  # of a player in this process
+    most: int = 10**9  # games of a slow engine
 
 
-def engine(command: str, name: str, file: str) -> Entry:
+def engine(command: str, name: str, file: str, most: int = 10**9) -> Entry:
     """Return an engine of this directory."""
-    return Entry(f"exec:start_timeout_s=600,move_timeout_s=600,./{command}", name, file)
+    return Entry(f"exec:start_timeout_s=600,move_timeout_s=600,./{command}", name, file, most=most)
 
 
 _STRONG = "805 MB"  # of the network's table
-_TDL = "moporgic-TDL2048/4x6patt.w"
-_ZIAP = "ziap-2048-tdl/nw4x6/weights.bin"
+_TDL = "moporgic-TDL2048/4x6patt.w"  # ./2048 -n 4x6patt -t 100 -o 4x6patt.w
+_ZIAP = "ziap-2048-tdl/nw4x6/weights.bin"  # ./2048 train -e 20 -a 1.0 -l 0.5 -c -o
 _WEAK = "aszczepanski-2048/data/2048_strategies/2048_a_weak_player.bin.txt"
 
 ENTRIES = [
@@ -50,22 +51,23 @@ ENTRIES = [
     Entry("ntuple", "`ntuple` (default)", "", _STRONG),
     Entry("ntuple:look_below=0", "`ntuple:look_below=0`: 1-ply", "", _STRONG),
     Entry("expectimax", "`expectimax`"),
-    engine("macroxue -d 3", "macroxue/2048-ai, depth 3, tables of 2019", "tuple_moves.11a"),
-    engine(f"moporgic -n 4x6patt -i {_TDL} -e 1 -d 2p", "moporgic/TDL2048, 2-ply, 30,000 games", _TDL),
-    engine(f"moporgic -n 4x6patt -i {_TDL} -e 1", "moporgic/TDL2048, 1-ply, 30,000 games", _TDL),
-    engine(f"ziap {_ZIAP} 0", "ziap/2048-tdl, 1-ply, 4,000 games", _ZIAP),
+    engine("macroxue -d 3", "macroxue/2048-ai, depth 3, small tables", "macroxue", most=5),
+    engine(f"moporgic -n 4x6patt -i {_TDL} -e 1 -d 2p", "moporgic/TDL2048, 2-ply, 100,000 games", _TDL),
+    engine(f"moporgic -n 4x6patt -i {_TDL} -e 1", "moporgic/TDL2048, 1-ply, 100,000 games", _TDL),
+    engine(f"ziap {_ZIAP} 0", "ziap/2048-tdl, 1-ply, 20,000 games", _ZIAP),
     engine(f"aszczepanski {_WEAK} 1", "aszczepanski/2048, 1-ply, the weak strategy that ships", _WEAK),
 ]  # fmt: skip
 
 _TILES = ("16384", "32768", "65536")
 
 
-def arena(entries: list[Entry], games: int, threads: int) -> Any:
-    """Return the document of an arena, whose games are kept for the next run."""
-    command = [sys.executable, "-m", "tape2048_tools.cli", "arena", *(each.player for each in entries)]
-    command += ["--games", str(games), "--threads", str(threads), "--out", "arena.jsonl", "--json"]
+def arena(entry: Entry, games: int, threads: int) -> Any:
+    """Return a player's facts from an arena, whose games are kept for the next run."""
+    command = [sys.executable, "-m", "tape2048_tools.cli", "arena", entry.player]
+    command += ["--games", str(min(games, entry.most)), "--threads", str(threads)]
+    command += ["--out", "arena.jsonl", "--json"]
     done = subprocess.run(command, cwd=DIRECTORY, stdout=subprocess.PIPE, text=True, check=False)
-    return json.loads(done.stdout)
+    return json.loads(done.stdout)["players"][entry.player]
 
 
 def row(entry: Entry, facts: dict[str, Any]) -> list[str]:
@@ -73,7 +75,7 @@ def row(entry: Entry, facts: dict[str, Any]) -> list[str]:
     shares = " / ".join(f"{facts['reach'][tile][0]:.0%}" for tile in _TILES)
     memory = f"{facts['peak_bytes'] / 1e6:,.0f} MB" if facts["peak_bytes"] else entry.memory
     score = f"{facts['mean_score']:,.0f} ± {facts['mean_score_error']:,.0f}"
-    return [entry.name, score, shares, f"{facts['moves_per_cpu_s']:,.0f}", memory]
+    return [entry.name, str(facts["games"]), score, shares, f"{facts['moves_per_cpu_s']:,.0f}", memory]
 
 
 def main() -> None:
@@ -85,10 +87,10 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     there = [each for each in ENTRIES if not each.file or (DIRECTORY / each.file).exists()]
-    found = arena(there, args.games, args.threads)["players"]
-    rows = [(each, found[each.player]) for each in there if found[each.player]["games"]]
+    played = ((each, arena(each, args.games, args.threads)) for each in there)
+    rows = [(each, facts) for each, facts in played if facts["games"]]
     rows.sort(key=lambda each: (-each[1]["speed_class"], -each[1]["mean_score"]))
-    heads = ["player", "mean score", " / ".join(_TILES), "moves/CPU s", "memory"]
+    heads = ["player", "games", "mean score", " / ".join(_TILES), "moves/CPU s", "memory"]
     missing = [each.name for each in ENTRIES if each not in there]
     text = table(heads, (row(*each) for each in rows))
     text += (

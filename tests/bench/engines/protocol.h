@@ -40,7 +40,7 @@ int serve(const std::string& name, Choose choose) {
     while (std::getline(std::cin, line)) {
         std::istringstream words(line);
         words >> word;
-        if (word == "tape2048") fprintf(answers, "engine %s\n", name.c_str());
+        if (word == "tape2048") fprintf(answers, "engine %s batch=64\n", name.c_str());
         while (word == "move" && words >> line) {
             Exponents exponents;
             for (int cell = 0; cell < 16; ++cell) exponents[cell] = std::stoi(line.substr(cell, 1), nullptr, 16);
