@@ -75,6 +75,7 @@ def split_text(text: str) -> tuple[str, dict[str, str]]:
 
     The parameters start behind the first colon that a ``key=`` follows, so that a name may hold colons. An
     engine's command is the rest of the text: ``exec:./engine --flag`` or ``exec:move_timeout_s=1,./engine``.
+    ``tdl2048:FILE`` is ``ntuple`` with these weights.
 
     Raises:
         ValueError: a parameter is no ``key=value``, or is repeated.
@@ -82,6 +83,9 @@ def split_text(text: str) -> tuple[str, dict[str, str]]:
     engine = re.fullmatch(rf"{_ENGINE}:(?P<args>(?:[a-z_]+_s=[^,]*,)*)(?:command=)?(?P<command>.+)", text)
     if engine:
         return _ENGINE, {**_split_args(engine["args"].removesuffix(",")), "command": engine["command"]}
+    network = re.fullmatch(r"(?P<weights>tdl2048(?:@[0-9+]*)?:[^,]*)(?:,(?P<args>.*))?", text)
+    if network:
+        return "ntuple", {"weights": network["weights"], **_split_args(network["args"])}
     match = re.fullmatch(r"(?P<name>.+?)(?::(?P<args>[A-Za-z_]\w*=.*))?", text)
     return (match["name"], _split_args(match["args"])) if match else (text, {})
 

@@ -65,7 +65,9 @@ class ExpectimaxArgs(Settings, frozen=True):
 class NTupleArgs(Settings, frozen=True):
     """Parameters of ``ntuple``."""
 
-    weights: Annotated[str, about("a shipped network (`strong`, `small`, `fast`), or a file")] = "strong"
+    weights: Annotated[
+        str, about("a shipped network (`strong`, `small`, `fast`), a file, or `tdl2048:FILE` of TDL2048")
+    ] = "strong"
     look_below: Annotated[
         Spawns, about("search 2-ply with fewer empty cells than this; 0: never, 16: always")
     ] = 3

@@ -51,11 +51,13 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from tape2048.base.text import counted
-from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, StorageError, TruncatedError
+from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, StorageError
 from tape2048.io.bulk_read import allocate
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import map_path
 from tape2048.io.safetensors import HEADER_END_MAX, decode, encode, read_tensor_table
+from tape2048.io.xz import XzReader, is_xz
+from tape2048.ntuple.tdl2048 import is_weight_file, read_tables, split_name
 
 U64 = np.uint64
 
@@ -279,11 +281,6 @@ EXPANDED_BYTES_MAX = 4 << 30
 
 _ENTRY_BYTES_MAX = 32  # of 15 tiles in a critic, and room for its scales
 
-_XZ_MAGIC = b"\xfd7zXZ\x00"
-
-#: Memory that the decompressor may take beside its output; `xz -9` needs 65 MB.
-_XZ_MEMORY_MAX = 256 << 20
-
 #: Literals are pairs of bytes, and the values of neighbouring entries are similar.
 _FILTER = {"id": lzma.FILTER_LZMA2, "lp": 1, "lc": 2, "pb": 1}
 
@@ -294,8 +291,9 @@ _VALUE_OFFSET = np.uint16(128)  # makes the high byte of small values 0
 
 
 def network_path(name: str) -> Path:
-    """Return the file of the network that ships under this name, or at this path; raise ConfigError."""
-    path, name = Path(name), "small" if name == _FORMER_SMALL else name
+    """Return the file of a network, named as for :func:`load_network`; raise ConfigError."""
+    tdl2048 = split_name(name)
+    path, name = Path(tdl2048.path if tdl2048 else name), "small" if name == _FORMER_SMALL else name
     if name in SHIPPED:
         path = Path(str(importlib.resources.files(__package__))) / "weights" / SHIPPED[name]
     try:
@@ -308,16 +306,20 @@ def network_path(name: str) -> Path:
         reason = "not a file"
     raise ConfigError(
         f"found no network at {name!r} ({reason})",
-        hint=f"weights is a path or a shipped network: {', '.join(SHIPPED)};"
+        hint=f"weights is a path, a shipped network ({', '.join(SHIPPED)}) or tdl2048:FILE;"
         " `tape2048 train-player` makes others",
     )
 
 
 def load_network(name: str) -> Network:
-    """Load a shipped network or the network in a file.
+    """Load a network.
+
+    Args:
+        name: a shipped network, a file, or the weight file of another program,
+            :mod:`tdl2048:FILE <tape2048.ntuple.tdl2048>`.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: there is no such network.
         FormatError: the file is not a complete network.
 
     Example:
@@ -353,19 +355,7 @@ def map_network(name: str) -> memoryview:
 
 
 def _expanded(data: memoryview | bytes, path: str, most: int) -> memoryview | bytes:
-    if bytes(data[: len(_XZ_MAGIC)]) != _XZ_MAGIC:
-        return data
-    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_MAX)
-    try:
-        expanded = decompressor.decompress(data, max_length=most)
-    except lzma.LZMAError as error:
-        raise ChecksumError(f"the compressed file is damaged: {error}", path=path) from error
-    if decompressor.unused_data:
-        rest = counted(len(decompressor.unused_data), "byte")
-        raise FormatError(f"the file continues for {rest} behind its compressed part", path=path)
-    if not decompressor.eof and len(expanded) < most:
-        raise TruncatedError("the compressed file is cut off", path=path)
-    return expanded
+    return XzReader(data, path).read(most) if is_xz(data) else data
 
 
 class StoredNetwork(NamedTuple):
@@ -379,7 +369,12 @@ class StoredNetwork(NamedTuple):
 
     @classmethod
     def of(cls, data: memoryview | bytes, path: str) -> StoredNetwork:
-        """Decode the bytes of a network file except for its tables; ``path`` is for messages."""
+        """Decode the bytes of a network file except for its tables.
+
+        ``path`` is for messages, and states the format as for :func:`load_network`.
+        """
+        if tdl2048 := split_name(path):
+            return cls._of_tdl2048(data, *tdl2048)
         forms = FORMAT, SPARSE_FORMAT
         arrays, _, layout, facts = decode_tables(data, path, forms, dict[str, Any], "train-player")
         scales = arrays.pop("scales", None)
@@ -394,6 +389,30 @@ class StoredNetwork(NamedTuple):
         if dtypes == {np.dtype("u1")}:
             _check_expanded(2 * layout.entries, EXPANDED_BYTES_MAX, path)
         return cls(layout, arrays, np.array(scales), facts, path)
+
+    @classmethod
+    def _of_tdl2048(cls, data: memoryview | bytes, path: str, sums: tuple[int, ...]) -> StoredNetwork:
+        tables = {(each.stage, each.cells): each for each in read_tables(data, path, EXPANDED_BYTES_MAX)}
+        stages = 1 + max(stage for stage, _ in tables)
+        layout = NetworkLayout(
+            tuple(cells for stage, cells in tables if stage == 0), check_sums(sums, "stages")
+        )
+        if stages != layout.stage_count:
+            raise ConfigError(
+                f"found {counted(stages, 'stage')} in the file, and the sums of tiles {list(sums)} at which "
+                f"further stages start; expected {stages - 1}",
+                path=path,
+                hint="TDL2048 does not store the sums of its option -@. Add all but the first, 0: "
+                "tdl2048@16384+24576:FILE",
+            )
+        keys = [(stage, cells) for stage in range(stages) for cells in layout.tuples]
+        if tables.keys() != set(keys):
+            found = ", ".join(f"{each.stage}/{each.pattern}" for each in tables.values())
+            raise ModelError(f"found the tables {found}; expected the same patterns in each stage", path=path)
+        arrays = {name: tables[key].values for name, key in zip(layout.names, keys, strict=True)}
+        patterns = [each.pattern for each in tables.values() if each.stage == 0]
+        facts = {"origin": "TDL2048", "patterns": patterns, "training": {"downgrade": 0}}
+        return cls(layout, arrays, np.ones((stages, len(layout.tuples)), np.float32), facts, path)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -448,7 +467,11 @@ def decode_tables(
 
     A compressed file is expanded to the size that its header declares, after a check of the header.
     """
-    length = int.from_bytes(_expanded(data, path, 8)[:8], "little")
+    first = bytes(_expanded(data, path, 8)[:8])
+    if is_weight_file(first):
+        hint = "Name a player's network tdl2048:FILE."
+        raise ModelError("found a weight file of TDL2048", path=path, hint=hint)
+    length = int.from_bytes(first, "little")
     head = _expanded(data, path, min(8 + length, HEADER_END_MAX))
     header = read_tensor_table(head, path)
     texts = header.texts

@@ -52,6 +52,7 @@ from tape2048.ntuple.network import (
     stage_tables,
     tuple_text,
 )
+from tape2048.ntuple.tdl2048 import split_name
 
 #: Reading a smaller table is about as fast as finding it.
 SHARED_BYTES_MIN = 8 << 20
@@ -68,12 +69,13 @@ _END = struct.Struct("<II")
 
 
 class _About(msgspec.Struct, frozen=True):
-    source: str  # SHA-256 of the network's file
+    source: str  # SHA-256 of the network's file, and of stages that its name states
     tuples: list[str]
     stages: list[int]
     positions: list[tuple[int, list[int]]]  # by the version that wrote the table
     scales: list[list[float]]
     facts: dict[str, Any]
+    is_float: bool = False  # f32 instead of i16
 
 
 class PlacedNetwork(NamedTuple):
@@ -123,8 +125,11 @@ class PlacedNetwork(NamedTuple):
 
 def load_placed(name: str) -> PlacedNetwork:
     """Load a network as :func:`load_network` does, in the order of a player."""
-    data = map_network(name)
-    source = hashlib.sha256(data).hexdigest()
+    data, tdl2048 = map_network(name), split_name(name)
+    digest = hashlib.sha256(data)
+    if tdl2048 and tdl2048.stages:  # which the file does not say
+        digest.update(repr(tdl2048.stages).encode())
+    source = digest.hexdigest()
     directory = _directory(source)
     if directory is None:
         return PlacedNetwork.of(StoredNetwork.of(data, name).expanded())
@@ -134,7 +139,7 @@ def load_placed(name: str) -> PlacedNetwork:
         if (kept := _kept(directory, source)) is not None:
             return kept
         stored = StoredNetwork.of(data, name)
-        if stored.dtype == np.int16 and 2 * stored.layout.entries >= SHARED_BYTES_MIN:
+        if stored.dtype.itemsize * stored.layout.entries >= SHARED_BYTES_MIN:
             with contextlib.suppress(OSError, TapeError):  # a damaged network is reported below
                 _keep(stored, directory, source)
         return _kept(directory, source) or PlacedNetwork.of(stored.expanded())
@@ -216,35 +221,42 @@ def _kept(directory: Path, source: str) -> PlacedNetwork | None:
         about = msgspec.json.decode(data[end - length : end].tobytes(), type=_About)
         layout = NetworkLayout.of(about.tuples, about.stages)
         scales = np.array(about.scales, np.float32)
+        dtype = np.dtype(np.float32 if about.is_float else np.int16)
     except (TapeError, ValueError, struct.error, msgspec.MsgspecError):
         return None
     if (
         about.source != source
         or about.positions != positions_of(layout)
         or scales.shape != (layout.stage_count, len(layout.tuples))
-        or end - length != 2 * layout.entries  # before the checksum, which takes minutes for a terabyte
+        # Before the checksum, which takes minutes for a terabyte.
+        or end - length != dtype.itemsize * layout.entries
         or not mapped.verify(data, checksum)
     ):
         return None
     with contextlib.suppress(OSError):  # a read-only directory
         os.utime(directory)
-    return PlacedNetwork(layout, data[: end - length].view(np.int16), scales, about.facts, directory)
+    return PlacedNetwork(layout, data[: end - length].view(dtype), scales, about.facts, directory)
 
 
 def _keep(stored: StoredNetwork, directory: Path, source: str) -> None:
-    layout = stored.layout
+    layout, dtype = stored.layout, stored.dtype
     drop_oldest(directory.parent.iterdir(), NETWORKS_KEPT_MAX)
-    if shutil.disk_usage(directory).free < 2 * layout.entries + _FREE_BYTES_MIN:
+    if shutil.disk_usage(directory).free < dtype.itemsize * layout.entries + _FREE_BYTES_MIN:
         return
     tuples, positions = [*map(tuple_text, layout.tuples)], positions_of(layout)
-    about = _About(source, tuples, [*layout.stages], positions, stored.scales.tolist(), stored.facts)
-    placed, checksum = allocate(2 * layout.stage_size).view(np.int16), 0
+    about = _About(
+        source, tuples, [*layout.stages], positions, stored.scales.tolist(), stored.facts, dtype == np.float32
+    )
+    placed, checksum = allocate(dtype.itemsize * layout.stage_size).view(dtype), 0
     with new_file(directory / "table", replace=True, durable=False) as fd:
         # Past the page cache: where memory is fragmented, writing would fill it with small pages.
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
         for tables in stored.stages():
-            place_stage(layout, tables, placed)
+            if dtype == np.int16:
+                place_stage(layout, tables, placed)
+            else:  # which keep the order of the file
+                np.concatenate(tables, out=placed)
             write_all(fd, placed.data)
             checksum = crc32c(placed, checksum)
         fcntl.fcntl(fd, fcntl.F_SETFL, 0)

@@ -16,6 +16,7 @@ build() { # NAME SOURCES FLAGS...: what does not build is named, and the others 
 build nneonneo nneonneo-2048-ai
 build macroxue macroxue-2048-ai $out/macroxue-2048-ai/board.cc
 build moporgic moporgic-TDL2048 -std=c++20
+build moporgic_values moporgic-TDL2048 -std=c++20
 build ziap ziap-2048-tdl -std=c++17 -I$out/ziap-2048-tdl/src
 src=$out/aszczepanski-2048/src
 build aszczepanski aszczepanski-2048 -I$src $src/common/*.cpp $src/eval/*.cpp \

@@ -11,6 +11,7 @@ import numpy as np
 
 from tape2048.io.durable import check_new_file
 from tape2048.ntuple.network import SHIPPED, file_facts, load_network, save_network, tuple_text
+from tape2048.ntuple.tdl2048 import split_name
 from tape2048_recorder.players.options import make_player
 from tape2048_tools.commands.players.contests import (
     GAMES,
@@ -54,7 +55,9 @@ def command() -> None:
 
 def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     if value not in SHIPPED:
-        refuse_missing(Path(value), f"name a file, or a network that ships: {', '.join(SHIPPED)}")
+        tdl2048 = split_name(value)
+        hint = f"name a file, a network that ships ({', '.join(SHIPPED)}), or tdl2048:FILE"
+        refuse_missing(Path(tdl2048.path if tdl2048 else value), hint)
     return value
 
 
@@ -62,7 +65,10 @@ def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 @click.argument("weights", callback=_network)
 @json_option()
 def info(*, weights: str, as_json: bool) -> None:
-    """Show the contents of a network file. WEIGHTS is a file or a shipped network (strong, small, fast)."""
+    """Show the contents of a network file.
+
+    WEIGHTS is a file, a shipped network (strong, small, fast), or tdl2048:FILE, a weight file of TDL2048.
+    """
     network = load_network(weights)
     layout = network.layout
     used = int((network.table != 0).sum())
@@ -218,14 +224,20 @@ def _falls_tables(found: dict[int, Falls]) -> list[Table]:
     return [all_of, by_empty]
 
 
-@command.subcommand("tape2048 player quantise runs/mine/network.safetensors --out mine.ntuple --step 16")
+@command.subcommand(
+    "tape2048 player quantise runs/mine/network.safetensors --out mine.ntuple --step 16",
+    "tape2048 player quantise tdl2048:4x6patt.w --out 4x6patt.ntuple",
+)
 @click.argument("source", callback=_network)
 @out_option("The new file.")
 @click.option("--step", type=float, default=16.0, show_default=True, help="Points of score per int16 step.")
 @force_option("the file")
 @json_option()
 def quantise(*, source: str, out: Path, step: float, force: bool, as_json: bool) -> None:
-    """Write a float32 network as int16, compressed. `player eval` of both shows the loss."""
+    """Write a float32 network as int16, compressed.
+
+    SOURCE is a file, or tdl2048:FILE, a weight file of TDL2048. `player eval` of both shows the loss.
+    """
     check_new_file(out, replace=force)
     network = load_network(source).quantised(step)
     written = save_network(network, out)

@@ -1,0 +1,56 @@
+"""Reader of xz files that expands no more than is asked for."""
+
+from __future__ import annotations
+
+import lzma
+
+from tape2048.base.text import counted
+from tape2048.errors import ChecksumError, FormatError, TruncatedError
+
+_MAGIC = b"\xfd7zXZ\x00"
+
+#: Memory that the decompressor may take beside its output; `xz -9` needs 65 MB.
+_MEMORY_MAX = 256 << 20
+
+_READ_BYTES = 1 << 20  # compressed bytes that the decompressor gets at a time
+
+
+def is_xz(data: memoryview | bytes) -> bool:
+    """Return whether a file starts as an xz file does."""
+    return bytes(data[: len(_MAGIC)]) == _MAGIC
+
+
+class XzReader:
+    """The expanded bytes of an xz file, front to back; ``path`` is for messages."""
+
+    def __init__(self, data: memoryview | bytes, path: str) -> None:
+        self._data, self._path, self._at = data, path, 0
+        self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_MAX)
+
+    def read(self, count: int) -> bytes:
+        """Return the next ``count`` bytes, or all that are left.
+
+        Raises:
+            ChecksumError: the file is damaged.
+            FormatError: it continues behind its compressed part.
+            TruncatedError: it is cut off.
+        """
+        parts: list[bytes] = []
+        while count and not self._decompressor.eof:
+            more: memoryview | bytes = b""
+            if self._decompressor.needs_input:
+                more = self._data[self._at : self._at + _READ_BYTES]
+                self._at += len(more)
+                if not more:
+                    raise TruncatedError("the compressed file is cut off", path=self._path)
+            try:
+                parts.append(self._decompressor.decompress(more, count))
+            except lzma.LZMAError as error:
+                raise ChecksumError(f"the compressed file is damaged: {error}", path=self._path) from error
+            count -= len(parts[-1])
+        rest = len(self._decompressor.unused_data) + len(self._data) - self._at
+        if self._decompressor.eof and rest:
+            raise FormatError(
+                f"the file continues for {counted(rest, 'byte')} behind its compressed part", path=self._path
+            )
+        return b"".join(parts)
