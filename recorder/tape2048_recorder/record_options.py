@@ -170,6 +170,38 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             why="recorders that share a seed need different leases, so that no game is repeated",
         ),
     ] = 0
+    start_from: Annotated[
+        _PathText | None,
+        about(
+            "start games from the boards of this file (as for `player eval --from`), session or directory of "
+            "sessions; a game's seed decides which; empty: every game starts with two tiles",
+            why="most users want whole games",
+            none="",
+            form="a path (~ is not expanded)",
+            flag="--from",
+        ),
+    ] = None
+    start_where: Annotated[
+        str | None,
+        about(
+            "with `start_from` of sessions: take boards of these games only, as `where` of the SDK",
+            why="all games",
+            none="",
+            form="a condition in SQL",
+            flag="--where",
+        ),
+    ] = None
+    start_rows_where: Annotated[
+        str | None,
+        about(
+            "with `start_from` of sessions: take of each game the first board for which this is true, as "
+            "`rows_where` of the SDK: `board_highest >= 14`",
+            why="a session does not say where its games get interesting",
+            none="",
+            form="a condition in SQL",
+            flag="--rows-where",
+        ),
+    ] = None
     rotate_steps: Annotated[
         Count,
         about(
@@ -535,6 +567,10 @@ def _conflicts(
     if config.lease and config.seed is None:
         problem = f"found {config.lease} with a random seed, expected 0: a lease is a share of a seed's games"
         yield "lease", problem, "Give every recorder that has a lease the same --seed."
+    for name in ("start_where", "start_rows_where"):
+        if getattr(config, name) is not None and config.start_from is None:
+            problem = "found it without start_from, whose sessions it selects from"
+            yield name, problem, "Name a session or a directory of sessions: --from."
     if config.storage == "tape" and config.sample_rate > 1:
         problem = f"found {config.sample_rate}, expected 1: a tape ({origins['storage']}) keeps every step"
         yield "sample_rate", problem, 'Drop sample_rate (readers can skip rows), or set storage = "rows".'

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -27,6 +27,7 @@ from tape2048_recorder.daemon.daemon import Daemon, Reload
 from tape2048_recorder.daemon.instance import GameProgress, Instance, Ledger
 from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.daemon.weights import Playing
+from tape2048_recorder.game.starts import StartBoards, keep_starts
 from tape2048_recorder.players.options import check_player
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_recorder.recording.partial import utc_text
@@ -45,6 +46,10 @@ from tape2048_recorder.status.report import (
     StatusFile,
 )
 from tape2048_recorder.status.signals import Signals
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 #: Interval of writing the status file, without a change of state.
 STATUS_FILE_S = 1.0
@@ -168,8 +173,11 @@ def run(
     load: Callable[[], RecorderConfig] | None = None,
     changed: Callable[[RecorderConfig], None] = lambda _: None,
     signals: Signals | None = None,
+    boards: npt.NDArray[np.uint64] | None = None,
 ) -> RecordingSummary:
     """Record until a limit is met or a signal comes. Main thread only.
+
+    Each game starts from one of ``boards``, ``u64[n]``, if some are given: its seed decides which.
 
     Returns:
         The summary of the recorded games and published sessions, and the reason of the end.
@@ -197,7 +205,9 @@ def run(
 
             reload = Reload(load, service, around=service.manager.reloading, changed=apply)
         played = msgspec.structs.replace(config, seed=progress.state.seed, player_args=player_args)
-        return record(config, played, service, progress, begun=begun, signals=signals, reload=reload)
+        starts = None if boards is None else keep_starts(out_dir, boards)
+        how: dict[str, Any] = {"begun": begun, "signals": signals, "reload": reload}
+        return record(config, played, service, progress, starts=starts, **how)
 
 
 def record(
@@ -209,6 +219,7 @@ def record(
     begun: float,
     signals: Signals,
     reload: Reload | None,
+    starts: StartBoards | None = None,
     world: World = REAL,
 ) -> RecordingSummary:
     """Record as :func:`run` does, with the instance's lock held.
@@ -216,7 +227,7 @@ def record(
     ``played`` is the configuration with the seed in effect and every parameter of the player.
     """
     out_dir = progress.instance.out_dir
-    playing, recording, recovered = _start(config, played, service, progress, world)
+    playing, recording, recovered = _start(config, played, service, progress, starts=starts, world=world)
     daemon = Daemon(
         config=config,
         reporter=service,
@@ -231,10 +242,11 @@ def record(
         world=world,
     )
     lease = f", lease {config.lease}" if config.lease else ""
+    begins = "" if starts is None else f" from {counted(starts.count, 'board')} of {config.start_from}"
     service.event(
         "info",
-        f"recording {player_text(effective(config))} with {counted(config.worker_count, 'worker')} "
-        f"into {out_dir} (seed {played.seed}{lease}, instance {config.instance})",
+        f"recording {player_text(effective(config))} with {counted(config.worker_count, 'worker')}"
+        f"{begins} into {out_dir} (seed {played.seed}{lease}, instance {config.instance})",
     )
     try:
         daemon.run()
@@ -249,16 +261,23 @@ def record(
 
 
 def _start(
-    config: RecorderConfig, played: RecorderConfig, service: Service, progress: GameProgress, world: World
+    config: RecorderConfig,
+    played: RecorderConfig,
+    service: Service,
+    progress: GameProgress,
+    *,
+    starts: StartBoards | None,
+    world: World,
 ) -> tuple[Playing, Recording, list[Path]]:
     """Start the workers, which compile during the recovery; return the recovered sessions too."""
     instance = progress.instance
     with contextlib.ExitStack() as stack:
         with _resource_errors("no memory to share with workers could be made", "open files"):
-            supervisor = Supervisor(played, world)
+            file = None if starts is None else starts.path(instance.out_dir)
+            supervisor = Supervisor(played, world, file)
         stack.callback(supervisor.close)
         playing = stack.enter_context(
-            contextlib.closing(Playing(played, instance.out_dir, supervisor, service))
+            contextlib.closing(Playing(played, instance.out_dir, supervisor, service, starts))
         )
         with _resource_errors("no process or thread could be started", "tasks"):
             for worker in supervisor.workers:

@@ -33,7 +33,7 @@ from tape2048.rows.filters import (
     session_columns,
 )
 from tape2048.rows.phases import ALL, Phase, make_phase
-from tape2048.rows.splits import check_shares, parts_of_hashes, run_hash
+from tape2048.rows.splits import check_shares, parts_of_hashes, run_hash, split_hash
 from tape2048.rows.view import ViewTables
 from tape2048.session import run_table
 from tape2048.session.remote import CACHE_MAX_MB
@@ -467,6 +467,8 @@ class Corpus(RowView):
     def split(self, *, salt: str = "", **parts: float) -> dict[str, Self]:
         """Split the runs by a hash of their identity, so that a game is always in the same part.
 
+        Games that start from the same given board (``record --from``) are in the same part, too.
+
         Args:
             salt: text that selects another split.
             **parts: name and share of each part. The sum is 1.
@@ -488,13 +490,14 @@ class Corpus(RowView):
         check_shares(shares, parts)
         if not isinstance(salt, str):
             raise TypeError(f"salt={salt!r}; expected text")
-        hashes = self._run_hashes(salt)
+        hashes = split_hash(self.runs, self.sessions, salt)
         part = parts_of_hashes(hashes, shares)
         hint = "Use more games, or a larger share."
         if (different := len(np.unique(hashes))) < len(hashes):
             hint = (
                 f"of {len(hashes):,} runs, {different:,} have different identities, and equal runs go to one "
-                "part: a foreign session may have the same seed for all its runs"
+                "part: a foreign session may have the same seed for all its runs, and games from one given "
+                "board count as equal"
             )
         found = {}
         for i, (name, share) in enumerate(parts.items()):

@@ -130,7 +130,7 @@ def play(table: Any, seeds: Any, look_below: Any) -> int:
     """Play the games of these seeds, looking a spawn ahead where fewer cells are empty; returns the moves."""
     moves = 0
     for i in range(seeds.shape[0]):
-        board, _, state, gamma = new_game(seeds[i])
+        board, _, state, gamma = new_game(seeds[i], U64(0))
         while True:
             if count_empty(board) < look_below:
                 _, after, _ = _best_ahead(table, board)
@@ -204,7 +204,7 @@ def learn(learner: Any, moves_max: Any) -> int:
     moves = 0
     while moves < moves_max:
         learner.state[0] += U64(1)
-        board, _, state, gamma = new_game(learner.state[0])
+        board, _, state, gamma = new_game(learner.state[0], U64(0))
         if learner.state[1]:
             board, _, state = spawn(learner.state[1], state, gamma)
         length = 0

@@ -10,11 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tape2048.errors import TapeError
+from tape2048_recorder.evaluation.positions import read_starts
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 from tape2048_recorder.status.report import Level, Status
@@ -47,7 +49,9 @@ def main() -> int:
             assert hasattr(target, attribute), name
             setattr(target, attribute, value)
     try:
-        summary = run(RecorderConfig(**settings), Lines())
+        config = RecorderConfig(**settings)
+        boards = None if config.start_from is None else read_starts(Path(config.start_from))
+        summary = run(config, Lines(), boards=boards)
     except TapeError as error:
         say(error=type(error).__name__, message=str(error), hint=error.hint)
         return error.exit_code

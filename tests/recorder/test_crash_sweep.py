@@ -411,13 +411,13 @@ MUTANTS = {
     "the name before the content": (
         "publish:publish_steps",
         (
-            "size = yield from _finish_files(world, stage / STAGED, facts, blocks, extra)\n"
+            "size = yield from _finish_files(world, stage / STAGED, facts, blocks, extra, given=given)\n"
             "        yield 0.0\n"
             "        path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)"
         ),
         (
             "path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)\n"
-            "        size = yield from _finish_files(world, path, facts, blocks, extra)"
+            "        size = yield from _finish_files(world, path, facts, blocks, extra, given=given)"
         ),
     ),
     "the shell removed from its end": (

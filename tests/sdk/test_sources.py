@@ -286,6 +286,7 @@ def test_any_source_serves_its_rows(
         "steps_left",
         "score",
         "highest",
+        "board_highest",
         "seed",
     ]
     fields += ["action"] if storages <= {*WITH_ACTION} else []
@@ -348,7 +349,7 @@ def _check_fields(found: dict[str, Any], rows: dict[str, NDArray[Any]], numbers:
         "action": rows["action"][numbers], "score": rows["max_score"][numbers], "seed": rows["seed"][numbers],
         "steps_left": rows["steps"][numbers] - rows["step"][numbers] - 1,
         "highest": np.log2(tiles).astype(np.uint8), "legal": rows["legal"][numbers],
-        "ev_values": rows["ev_values"][numbers],
+        "ev_values": rows["ev_values"][numbers], "board_highest": exps.max(axis=1),
         "run": (np.cumsum(np.diff(rows["run"], prepend=-1) != 0) - 1)[numbers],
     }  # fmt: skip
     for name, values in expected.items():

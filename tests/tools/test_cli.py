@@ -281,6 +281,7 @@ validate nope
 prune nope
 merge nope nope --out out
 recover nope
+record --player random --from nope
 status nope
 status
 rotate nope

@@ -14,7 +14,7 @@ from tape2048.base.text import counted
 from tape2048.critic.facts import check_embeddings, stranger_remarks
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
 from tape2048.players import name_players, only_player, players_of
-from tape2048.rows.splits import parts_of_hashes, run_hash
+from tape2048.rows.splits import parts_of_hashes, split_hash
 from tape2048.training import METRICS, read_metrics
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
@@ -155,7 +155,7 @@ def _part(corpus: Corpus, info: CriticFacts, name: str) -> Corpus | None:
     names, shares = list(info.split.fractions), list(info.split.fractions.values())
     if name not in names:
         return None
-    mine = parts_of_hashes(run_hash(corpus.runs, corpus.sessions, info.split.salt), shares) == names.index(
+    mine = parts_of_hashes(split_hash(corpus.runs, corpus.sessions, info.split.salt), shares) == names.index(
         name
     )
     return corpus.where(mine) if corpus.row_counts[mine].sum() else None

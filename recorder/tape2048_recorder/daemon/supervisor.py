@@ -121,9 +121,10 @@ class WorkerPlace:
 class Supervisor:
     """Starts and ends workers."""
 
-    def __init__(self, config: RecorderConfig, world: World = REAL) -> None:
+    def __init__(self, config: RecorderConfig, world: World = REAL, starts: Path | None = None) -> None:
         self._world = world
         self._settings = msgspec.structs.asdict(config)
+        self._starts = None if starts is None else str(starts)
         #: Played by workers that start from now on; None for players without a ``model_dir``.
         self.weights: Weights | None = None
         self.shared = Shared.create(config.worker_count)
@@ -177,7 +178,13 @@ class Supervisor:
         slot["oldest"] = 0 if self.weights is None else self.weights.generation
         slot["flushed"] = slot["flush"]
         spec = WorkerSpec(
-            worker.index, os.getpid(), theirs.fileno(), self.shared.fd, self._settings, self.weights
+            worker.index,
+            os.getpid(),
+            theirs.fileno(),
+            self.shared.fd,
+            self._settings,
+            self.weights,
+            self._starts,
         )
         # A worker is one thread. Libraries must not start further threads.
         threads = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

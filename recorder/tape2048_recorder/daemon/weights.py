@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tape2048_recorder.daemon.supervisor import Supervisor, WorkerPlace
+    from tape2048_recorder.game.starts import StartBoards
     from tape2048_recorder.record_options import RecorderConfig
     from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.status.report import Reporter
@@ -264,9 +265,15 @@ class Playing:
     """The player of all workers, and its weights where they change during recording."""
 
     def __init__(
-        self, played: RecorderConfig, out_dir: Path, supervisor: Supervisor, reporter: Reporter
+        self,
+        played: RecorderConfig,
+        out_dir: Path,
+        supervisor: Supervisor,
+        reporter: Reporter,
+        starts: StartBoards | None = None,
     ) -> None:
         self._played = played
+        self._starts = starts
         self.supervisor = supervisor
         self._live: LiveWeights | None = None
         self._offered: dict[int, int] = {}  # the last generation, by worker
@@ -307,6 +314,7 @@ class Playing:
             config=effective(config),
             config_sha256=config_sha256(config),
             rules=RULES,
+            start_boards=self._starts,
         )
         return facts if self._live is None else self._live.facts(facts, generation)
 

@@ -2,7 +2,8 @@ r"""Positions of games: start files, and the places at which games are lost.
 
 A start file has boards from which games start, to measure a stage of the game by itself. It is ``.npy`` with
 exponents, ``u8[N, 16]``, or text: a line for each board, its 16 hexadecimal digits (cell 0 first), with or
-without ``0x``; empty lines and text after a ``#`` do not count.
+without ``0x``; empty lines and text after a ``#`` do not count. A board that no game reaches before a move is
+rejected, where that can be told from the board.
 
 Games are lost by the values of an n-tuple network. The value of a board is that of its best answer,
 :math:`v(b) = \max_m (r_m + V(s_m))`: the points that the network expects from here. Over a move and a spawn
@@ -23,10 +24,10 @@ import numpy as np
 from tape2048.critic.ntuple.critic import GameBoards
 from tape2048.errors import ConfigError, EmptyCorpusError, FieldError
 from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, check_header
-from tape2048.game.rules import boards_to_exps, exps_to_boards, legal_masks
+from tape2048.game.moves import START_FAULTS, start_faults
+from tape2048.game.rules import boards_to_exps, exps_to_boards
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import map_path
-from tape2048.ntuple.network import TILES
 from tape2048.rows.buffers import find_sessions, open_sessions
 from tape2048.rows.duplicates import distinct_runs
 from tape2048.session.run_table import exponents_of
@@ -45,26 +46,42 @@ _HINT = "`tape2048 player starts` writes start files; text has the 16 hexadecima
 _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
 
 
+#: Most boards of a start file, or of sessions: 8 MB.
+STARTS_MAX = 1 << 20
+
+
 def read_starts(path: Path) -> npt.NDArray[np.uint64]:
     """Read a start file: at least one board, ``u64[N]``."""
     data = map_path(path)
-    boards = _of_npy(data, path) if bytes(data[:6]) == _MAGIC else _of_text(bytes(data), path)
+    lines = None
+    if bytes(data[:6]) == _MAGIC:
+        boards = _of_npy(data, path)
+    else:
+        boards, lines = _of_text(bytes(data), path)
     if not len(boards):
         raise FieldError("found no board, expected at least one", path=path, hint=_HINT)
-    exps = boards_to_exps(boards)
-    # A board before a move has two tiles at least, a new tile and a legal move.
-    faults = (
-        ((exps > 0).sum(axis=1) < 2, "has fewer than two tiles"),
-        (~((exps == 1) | (exps == 2)).any(axis=1), "has no 2 and no 4, of which each move adds one"),
-        (legal_masks(boards) == 0, "has no legal move"),
-    )
-    for wrong, what in faults:
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise FieldError(
-                f"board {at}, 0x{int(boards[at]):016x}, {what}", path=path, hint="leave it out; " + _HINT
-            )
+    check_starts(boards, path, lambda at: f"board {at}" if lines is None else f"line {lines[at]}")
     return boards
+
+
+def check_starts(
+    boards: npt.NDArray[np.uint64], path: Path, place: Callable[[int], str] = "board {}".format
+) -> None:
+    """Raise FieldError unless games can start from all of these boards, at most :data:`STARTS_MAX`."""
+    if len(boards) > STARTS_MAX:
+        found = f"found {len(boards):,} boards, expected at most {STARTS_MAX:,}"
+        raise FieldError(found, path=path, hint="take some")
+    faults = start_faults(boards)
+    if faults.any():
+        at = int((faults > 0).argmax())
+        like = int((faults > 0).sum()) - 1
+        more = f" (and {like:,} more boards)" if like else ""
+        raise FieldError(
+            f"{place(at)}, 0x{int(boards[at]):016x}, {START_FAULTS[faults[at]]}{more}; expected boards "
+            "that a game reaches before a move",
+            path=path,
+            hint="leave it out; " + _HINT,
+        )
 
 
 def _of_npy(data: npt.NDArray[np.uint8], path: Path) -> npt.NDArray[np.uint64]:
@@ -78,8 +95,8 @@ def _of_npy(data: npt.NDArray[np.uint8], path: Path) -> npt.NDArray[np.uint64]:
     return exps_to_boards(exps)
 
 
-def _of_text(data: bytes, path: Path) -> npt.NDArray[np.uint64]:
-    boards = []
+def _of_text(data: bytes, path: Path) -> tuple[npt.NDArray[np.uint64], list[int]]:
+    boards, lines = [], []
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
         text = line.partition("#")[0].strip()
         if not text:
@@ -92,26 +109,8 @@ def _of_text(data: bytes, path: Path) -> npt.NDArray[np.uint64]:
                 hint="the exponents from the top left on: 0x1B00000000000000 has a 2 and a 2048",
             )
         boards.append(int(match[1], 16))
-    return np.array(boards, dtype=np.uint64)
-
-
-def first_boards(root: Path, tile: int) -> npt.NDArray[np.uint64]:
-    """Return the first board with a tile of each game of a session or a directory of sessions, ``u64[N]``."""
-    if tile not in TILES:
-        raise ConfigError(f"found the tile {tile}, expected one from {TILES[0]} to {TILES[-1]}")
-    found: list[npt.NDArray[np.uint8]] = []
-    sessions, _ = open_sessions(find_sessions(root))
-    for session, chosen in zip(sessions, distinct_runs(sessions), strict=True):
-        for run in np.flatnonzero(chosen & (session.runs["highest_tile"] >= tile)).tolist():
-            exps = session.tokens(session.numbers_of(run))
-            has = (exps >= tile.bit_length() - 1).any(axis=1)
-            if has.any():
-                found.append(exps[has.argmax()])
-    if not found:
-        raise ConfigError(
-            f"found no board with a {tile} below {root}", hint="a lower tile, or games of a stronger player"
-        )
-    return exps_to_boards(np.stack(found))
+        lines.append(number)
+    return np.array(boards, dtype=np.uint64), lines
 
 
 def write_starts(path: Path, boards: npt.NDArray[np.uint64], *, replace: bool = False) -> None:

@@ -97,6 +97,7 @@ def create_fleet(store: Store, config: RecorderConfig) -> FleetPlan:
         store.get(FLEET_JSON, SMALL_BYTES_MAX)
         hint = f"Join it: tape2048 fleet join {store.url}"
         raise NameTakenError("there is a fleet already. Nothing was changed", path=store.url, hint=hint)
+    _refuse_starts(config)
     seed = int.from_bytes(os.urandom(8)) if config.seed is None else config.seed
     settings = {name: getattr(config, name) for name in PINNED} | {"model_tag": config.tag, "seed": seed}
     plan = FleetPlan(
@@ -142,6 +143,7 @@ def read_drain(store: Store) -> Drain | None:
 
 def refuse_differences(plan: FleetPlan, given: Loaded) -> None:
     """Raise ConfigError if a node's flags, environment, file or installed player differ from its fleet's."""
+    _refuse_starts(given.config)
     for name in PINNED:
         origin, value = given.origins[name], getattr(given.config, name)
         if origin.kind != "default" and value != plan.settings[name]:
@@ -155,6 +157,14 @@ def refuse_differences(plan: FleetPlan, given: Loaded) -> None:
         raise ConfigError(
             f"the player {config.player} is {here[:12]} here, and {plan.player_sha256[:12]} in the fleet",
             hint="Install the version of tape2048, and the network, that the fleet was started with.",
+        )
+
+
+def _refuse_starts(config: RecorderConfig) -> None:
+    if config.start_from is not None:
+        raise ConfigError(
+            f"start_from: found {config.start_from!r}, expected none: a fleet plays whole games",
+            hint="Run `tape2048 record --from` on each node, with one --seed and different --lease.",
         )
 
 

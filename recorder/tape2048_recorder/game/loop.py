@@ -33,7 +33,7 @@ from tape2048.jit.intrinsics import claim_in, leading_zeros, store8, store32, st
 from tape2048.tape.layout import WIN_BIT
 from tape2048_recorder.game.games_file import GamesFile
 from tape2048_recorder.game.player_api import NO_MOVE, choose
-from tape2048_recorder.game.rng import new_game, spawn, start
+from tape2048_recorder.game.rng import new_game, spawn
 
 U64 = np.uint64
 
@@ -42,7 +42,8 @@ GAMES_PLAYED, BUFFER_FULL, STEPS_PLAYED = range(3)
 
 # The words of ``game``: 1 while a game is in progress; its board, generator, moves, 4s spawned and first row
 # in the buffer (the rows before it are of finished games); rows in the buffer; the index of the game in
-# progress, or the next one, in ids and seeds; finished runs; and the steps made since the state was created.
+# progress, or the next one, in the waiting games; finished runs; and the steps made since the state was
+# created.
 _IN_PLAY, _BOARD, _STATE, _GAMMA, _STEP, _FOURS, _FIRST_ROW, _ROWS, _NEXT, _RUNS, _PLAYED = range(11)
 _GAME_WORDS = 11
 
@@ -97,6 +98,7 @@ def _play(
     player: Any,
     ids: Any,
     seeds: Any,
+    starts: Any,
     game: Any,
     kept: Any,
     actions: Any,
@@ -123,9 +125,10 @@ def _play(
         if not in_play:
             if index == U64(ids.shape[0]) or rows >= U64(rows_enough):
                 break
-            board, fours, state, gamma = new_game(seeds[index])
+            board, fours, state, gamma = new_game(seeds[index], starts[index])
             step = to_sample = won = U64(0)
-            first_row, in_play, watched = rows, True, U64(MOVES_BEFORE_WIN)
+            first_row, in_play = rows, True
+            watched = U64(MOVES_BEFORE_WIN) if starts[index] == U64(0) else U64(0)
         while won == U64(0):
             if rows == rows_max or steps_left == U64(0):
                 status = BUFFER_FULL if rows == rows_max else STEPS_PLAYED
@@ -199,13 +202,8 @@ def play_unrecorded(player: Any, boards: Any, seeds: Any, scores: Any, highest: 
     """
     steps = 0
     for i in range(seeds.shape[0]):
-        if boards.shape[0]:
-            board = boards[i]
-            state, gamma = start(seeds[i])
-        else:
-            board, _, state, gamma = new_game(seeds[i])
-        before = board_score(board)
-        fours = won = U64(0)
+        board, fours, state, gamma = new_game(seeds[i], boards[i] if boards.shape[0] else U64(0))
+        won = U64(0)
         while True:
             move, after, state = choose(player, board, state, gamma)
             if move == NO_MOVE:
@@ -216,17 +214,9 @@ def play_unrecorded(player: Any, boards: Any, seeds: Any, scores: Any, highest: 
                 break
             board, is_four, state = spawn(after, state, gamma)
             fours += is_four
-        scores[i] = board_score(board) - before - (fours << U64(2)) + won
+        scores[i] = board_score(board) - (fours << U64(2)) + won
         highest[i] = final_exponent(board if won == U64(0) else WON)
     return steps
-
-
-@kernel
-def _begin_at(game: Any, board: Any, seed: Any) -> None:
-    game[:] = U64(0)
-    game[_IN_PLAY] = U64(1)
-    game[_BOARD] = board
-    game[_STATE], game[_GAMMA] = start(seed)
 
 
 class BlockBuffer:
@@ -256,7 +246,7 @@ class Buffer(BlockBuffer):
         self._actions = np.empty(rows_max if self.record_action else 0, dtype=np.uint8)
         self._piece = np.empty(PIECE_BYTES if self.file.is_tape else _PIECE_ROWS, dtype=self.dtype)
         self._game = np.zeros(_GAME_WORDS, dtype=np.uint64)
-        self._ids, self._seeds = np.empty((2, 0), dtype=np.uint64)
+        self._waiting = np.empty((3, 0), dtype=np.uint64)  # ids, seeds, and boards to start from, or 0
 
     @property
     def rows_finished(self) -> int:
@@ -281,7 +271,7 @@ class Buffer(BlockBuffer):
     @property
     def games_waiting(self) -> int:
         """Games that have not started."""
-        return int(self._ids.size - self._game[_NEXT]) - self.in_play
+        return int(self._waiting.shape[1] - self._game[_NEXT]) - self.in_play
 
     @property
     def runs(self) -> npt.NDArray[np.void]:
@@ -313,19 +303,23 @@ class Buffer(BlockBuffer):
         )
         return out
 
-    def give(self, ids: npt.NDArray[np.uint64], seeds: npt.NDArray[np.uint64]) -> None:
-        """Append games to play."""
+    def give(
+        self,
+        ids: npt.NDArray[np.uint64],
+        seeds: npt.NDArray[np.uint64],
+        boards: npt.NDArray[np.uint64] | None = None,
+    ) -> None:
+        """Append games to play, new ones or from ``boards`` (0: a new game)."""
         if len(ids) != len(seeds):
             raise ValueError(f"{len(ids)} ids, {len(seeds)} seeds; expected one seed for each")
-        begun = slice(int(self._game[_NEXT]), None)
-        self._ids = np.concatenate([self._ids[begun], ids])
-        self._seeds = np.concatenate([self._seeds[begun], seeds])
+        games = np.stack([ids, seeds, np.zeros_like(ids) if boards is None else boards])
+        self._waiting = np.concatenate([self._waiting[:, int(self._game[_NEXT]) :], games], axis=1)
         self._game[_NEXT] = 0
 
     def begin_at(self, board: int, seed: int) -> None:
-        """Drop all games, and start one from a packed board, with the generator of a seed."""
-        self._ids, self._seeds = np.zeros(1, dtype=np.uint64), np.array([seed], dtype=np.uint64)
-        _begin_at(self._game, U64(board), self._seeds[0])
+        """Drop all games, and give one from a packed board (0: a new one), with a seed's generator."""
+        self._game[:] = 0
+        self._waiting = np.array([[0], [seed], [board]], dtype=np.uint64)
 
     def boards_and_moves(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
         """Return the boards of the only game so far, ``u64[n + 1]``, and its recorded moves, ``u8[n]``."""
@@ -335,7 +329,7 @@ class Buffer(BlockBuffer):
     def forget_waiting(self) -> None:
         """Drop the games that have not started."""
         end = int(self._game[_NEXT]) + self.in_play
-        self._ids, self._seeds = self._ids[:end], self._seeds[:end]
+        self._waiting = np.ascontiguousarray(self._waiting[:, :end])
 
     def resize(self, rows_max: int) -> None:
         """Hold this many rows, or at least the current rows."""
@@ -368,7 +362,8 @@ def play_into(buffer: Buffer, player: Any, *, steps_max: int, rows_enough: int =
     if len(buffer.runs) + buffer.games_waiting + buffer.in_play > buffer.runs_max:
         room = buffer.runs_max - len(buffer.runs)
         raise ValueError(f"{buffer.games_waiting} games wait, and {room} more fit the buffer")
-    state = buffer._ids, buffer._seeds, buffer._game, buffer._kept, buffer._actions, buffer._runs
+    ids, seeds, starts = buffer._waiting
+    state = ids, seeds, starts, buffer._game, buffer._kept, buffer._actions, buffer._runs
     tape = True if buffer.file.is_tape else None
     return int(_play(player, *state, U64(buffer.sample_rate), U64(steps_max), U64(rows_enough), tape))
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from tape2048.game.rules import empty_mask
+from tape2048.game.rules import board_score, empty_mask
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import high64, mix, popcount, select_bit
 
@@ -86,9 +86,15 @@ def spawn(board: Any, state: Any, gamma: Any) -> Any:
 
 
 @kernel
-def new_game(seed: Any) -> Any:
-    """Return ``(board, fours, state, gamma)`` of a seed's game after two spawns, ``fours`` of them 4s."""
+def new_game(seed: Any, given: Any) -> Any:
+    """Return ``(board, fours, state, gamma)`` of a seed's game, from a given board or after two spawns (0).
+
+    ``fours`` of the spawned tiles are 4s. Of a given board they are as many as make its score 0, so that the
+    score counts from there.
+    """
     state, gamma = start(seed)
+    if given != U64(0):
+        return given, board_score(given) >> U64(2), state, gamma
     board, first, state = spawn(U64(0), state, gamma)
     board, second, state = spawn(board, state, gamma)
     return board, first + second, state, gamma
@@ -97,11 +103,16 @@ def new_game(seed: Any) -> Any:
 @kernel
 def _fill_starts(seeds: Any, out: Any) -> None:
     for i in range(seeds.shape[0]):
-        out[i] = new_game(seeds[i])[0]
+        out[i] = new_game(seeds[i], U64(0))[0]
 
 
-def start_boards(seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the boards that the games of these seeds start with; both ``u64[n]``."""
+def start_boards(
+    seeds: npt.NDArray[np.uint64], given: npt.NDArray[np.uint64] | None = None
+) -> npt.NDArray[np.uint64]:
+    """Return the boards that the games of these seeds start with, ``u64[n]``; one of ``given``, if any."""
+    if given is not None:
+        drawn: npt.NDArray[np.uint64] = given[mix(seeds) % U64(len(given))]
+        return drawn
     boards = np.empty(len(seeds), np.uint64)
     _fill_starts(seeds, boards)
     return boards

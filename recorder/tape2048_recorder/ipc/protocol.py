@@ -187,7 +187,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """The argument of a worker process: its index, the descriptors that it inherits, and its settings.
 
     ``settings`` are the fields of the recorder's configuration, with the seed in effect and every parameter
-    of the player. ``weights`` are for batched players.
+    of the player. ``weights`` are for batched players. ``starts`` is the file of the boards to start from.
     """
 
     index: int
@@ -196,6 +196,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     shared_fd: int
     settings: dict[str, Any]
     weights: Weights | None = None
+    starts: str | None = None
 
 
 FromWorker: TypeAlias = (

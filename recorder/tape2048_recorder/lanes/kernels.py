@@ -22,7 +22,6 @@ from numba.extending import register_jitable
 
 from tape2048.formats.session import ACTION_STEP_DTYPE
 from tape2048.game.rules import (
-    MOVES_BEFORE_WIN,
     SLIDE,
     WON,
     board_score,
@@ -303,7 +302,7 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
         lanes.states[i] = state
         made = tape_byte(move, board ^ after, is_four)
         step = lanes.steps[i]
-        if step >= U64(MOVES_BEFORE_WIN) and wins(lanes.boards[i], move):
+        if wins(lanes.boards[i], move):
             board, made = WON, move | U64(WIN_BIT)
         at = step % _CHUNK
         if at == U64(0):
@@ -377,11 +376,7 @@ def _free_chunks(lanes: Any, i: Any, log: Any) -> None:
 def _begin(lanes: Any, i: Any, waiting: Any) -> None:
     at = waiting.counts[0]
     waiting.counts[0] = at + U64(1)
-    board = waiting.boards[at]
-    if board == U64(0):
-        board, _, state, gamma = rng.new_game(waiting.seeds[at])
-    else:
-        state, gamma = rng.start(waiting.seeds[at])
+    board, _, state, gamma = rng.new_game(waiting.seeds[at], waiting.boards[at])
     lanes.ids[i], lanes.seeds[i], lanes.starts[i] = waiting.ids[at], waiting.seeds[at], board
     lanes.states[i], lanes.gammas[i], lanes.steps[i] = state, gamma, U64(0)
     _show(lanes, i, board)

@@ -188,11 +188,11 @@ class LaneTable:
         """End the process of an engine."""
         self._caller.close()
 
-    def retire(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Start no more games. Return ids and seeds of the waiting games."""
+    def retire(self) -> tuple[npt.NDArray[np.uint64], ...]:
+        """Start no more games. Return the waiting ones, as :meth:`give` takes them."""
         self.refill = False
         begun = int(self._waiting.counts[0])
-        rest = self._waiting.ids[begun:], self._waiting.seeds[begun:]
+        rest = tuple(games[begun:] for games in self._waiting[:-1])
         self._waiting = _waiting(*np.empty((3, 0), dtype=np.uint64))
         return rest
 

@@ -289,7 +289,7 @@ def train(
     while moves < moves_max and games < scores.shape[0]:
         is_new = restart == U64(0)
         seed, random = rng.next_u64(random, gamma)
-        new_board, _, game, game_gamma = rng.new_game(seed)
+        new_board, _, game, game_gamma = rng.new_game(seed, U64(0))
         board = new_board if is_new else restart
         guided = guiding and (seed & U64(1)) == U64(0)
         length, score, end, board = _play(plays, lane, board, game, game_gamma, pooling, guided)

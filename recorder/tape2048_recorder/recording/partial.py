@@ -63,6 +63,7 @@ from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE, SESSION_NAME
 from tape2048.io.durable import NEW_FILE_MODE, storage_errors
 from tape2048_recorder.game.games_file import GamesFile
+from tape2048_recorder.game.starts import StartBoards
 from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
@@ -205,6 +206,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config_sha256: str
     storage: Annotated[str, msgspec.Meta(pattern="^(rows|tape)$")] = "rows"
     rules: int = 1  # of drafts without it
+    start_boards: StartBoards | None = None  # not recorded if every game starts with two tiles
 
     @property
     def file(self) -> GamesFile:

@@ -45,6 +45,7 @@ from tape2048.tape.layout import (
     TAPE_NPY,
     anchor_count,
 )
+from tape2048_recorder.game.starts import load_starts
 from tape2048_recorder.recording.partial import (
     COMPACTION_DRAFT,
     JOURNAL,
@@ -139,7 +140,10 @@ def publish_steps(
         rows = sum(block.rows for block in blocks)
         runs = sum(len(block.runs) for block in blocks)
         extra = {"ended_at": ended_at, "recovered": recovered}
-        size = yield from _finish_files(world, stage / STAGED, facts, blocks, extra)
+        given = None
+        if facts.start_boards is not None and file.is_tape:
+            given = load_starts(facts.start_boards.path(out_dir))
+        size = yield from _finish_files(world, stage / STAGED, facts, blocks, extra, given=given)
         yield 0.0
         path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)
         published = Published(path, rows, runs, size, recovered, claimed - rows)
@@ -324,7 +328,13 @@ def _compact(
 
 
 def _finish_files(
-    world: World, session: Path, facts: Facts, blocks: list[Block], extra: dict[str, Any]
+    world: World,
+    session: Path,
+    facts: Facts,
+    blocks: list[Block],
+    extra: dict[str, Any],
+    *,
+    given: NDArray[np.uint64] | None,
 ) -> Generator[float, None, int]:
     """Write header, true length, metadata and manifest: all but the name. Return the session's bytes."""
     file = facts.file
@@ -347,12 +357,14 @@ def _finish_files(
             raise
     runs = np.concatenate([block.runs for block in blocks], dtype=RUN_DTYPE)
     summaries = np.array([block[:3] for block in blocks], dtype=BLOCK_DTYPE)
-    told = {**msgspec.structs.asdict(facts), **extra, "rows": rows, "runs": len(runs)}
+    told = {**msgspec.to_builtins(facts), **extra, "rows": rows, "runs": len(runs)}
+    if facts.start_boards is None:
+        del told["start_boards"]
     files = {file.name: FileEntry(file.at(rows), checksum)}
     on_tape: dict[str, Any] = {}
     yield 0.0
     if file.is_tape:
-        anchors, starts = yield from decode_games(world, session, runs)
+        anchors, starts = yield from decode_games(world, session, runs, given)
         files[ANCHORS_NPY] = anchors
         on_tape = {"start_boards": starts, "anchor_rows": ANCHOR_ROWS}
     size = world.finish_session(session, files, runs, summaries, told, **on_tape)
@@ -362,12 +374,13 @@ def _finish_files(
 
 
 def decode_games(
-    world: World, session: Path, runs: NDArray[np.void]
+    world: World, session: Path, runs: NDArray[np.void], given: NDArray[np.uint64] | None = None
 ) -> Generator[float, None, tuple[FileEntry, NDArray[np.uint64]]]:
     """Check the games of a staged session against its ``runs``, and write its anchors, piece by piece.
 
     Each game is decoded once, and compared with the rules and with its worker's report: steps, score, highest
-    tile, end. The boards on the way give the anchors. Memory does not grow with the session. Returns the
+    tile, end. The boards on the way give the anchors. Memory does not grow with the session. ``given`` are
+    the boards of which each game starts from one. Returns the
     entry of the anchors' file, and the start boards ``u64[R]`` in the order of the runs.
     """
     from tape2048.tape.reader import anchors_of, check_games, game_pieces
@@ -377,7 +390,7 @@ def decode_games(
     ends = np.cumsum(runs["rows"], dtype=np.uint64)
     if not np.array_equal(runs["first_row"], ends - runs["rows"]):
         raise BookkeepingError("its runs do not lie one after the other", path=path)
-    starts = start_boards(np.ascontiguousarray(runs["seed"]))
+    starts = start_boards(np.ascontiguousarray(runs["seed"]), given)
     header = rows_header(ANCHOR_DTYPE, anchor_count(int(ends[-1])), TAPE_HEADER_BYTES)
     checksum, size = crc32c(header), len(header)
     boards = np.empty(_PIECE_ROWS, np.uint64)

@@ -57,6 +57,7 @@ from tape2048.base.intervals import wilson
 from tape2048.base.resources import available_cores
 from tape2048.base.text import counted, json_bytes
 from tape2048.errors import ConfigError, TapeError
+from tape2048.formats.session import START_BOARDS
 from tape2048.game.moves import UNKNOWN, spawn_between
 from tape2048.game.rules import (
     WON,
@@ -311,6 +312,7 @@ class Judge:
             facts: a session's facts, or those of a run's engine.
             runs: ``max_score`` and ``highest_tile`` of the player's games; None: no game is known.
         """
+        runs = None if START_BOARDS in facts else runs  # which do not start with the boards that it expects
         args, known = facts.get("player_args"), 0 if runs is None else len(runs)
         if self.tile is None and isinstance(args, dict) and args.get("weights") == self.weights:
             if (plies := plies_of("ntuple", args)) <= self.ahead + 1:

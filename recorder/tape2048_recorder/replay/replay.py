@@ -18,7 +18,14 @@ import numpy as np
 from tape2048.base.findings import Finding
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, FieldError, FormatError, ReplayError
-from tape2048.formats.session import ROWS, RULES, RULES_1, SAMPLE_RATE_MAX, TAPE, step_dtype
+from tape2048.formats.session import (
+    ROWS,
+    RULES,
+    RULES_1,
+    SAMPLE_RATE_MAX,
+    TAPE,
+    step_dtype,
+)
 from tape2048.session.session import Session
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.options import make_player, own, player_sha256
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     #: As ``Play`` in :mod:`tape2048.conversion.session_runs`.
-    Play = Callable[[int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
+    Play = Callable[[int, int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
 
 _STEPS_MAX = 1 << 18  # no game is longer: a move adds at least 2 to a sum of at most 16 x 32768
 
@@ -94,11 +101,11 @@ def replayer(path: Path, facts: Mapping[str, Any]) -> Play:
 
     local = threading.local()  # a player with a cache is for one thread
 
-    def play(seed: int, steps: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    def play(seed: int, steps: int, start: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         if not hasattr(local, "player"):
             local.player = own(made)
         buffer = Buffer(rows_max=min(steps, _STEPS_MAX) + 1, runs_max=1, record_action=True, sample_rate=1)
-        buffer.give(np.zeros(1, np.uint64), np.array([seed], np.uint64))
+        buffer.begin_at(start, seed)
         play_into(buffer, local.player, steps_max=buffer.rows_max)
         return buffer.boards_and_moves()
 
@@ -155,11 +162,12 @@ def _differing(session: Session, meta: PlayerFacts, player: Any, piece: slice) -
         storage=ROWS if session.tape is None else TAPE,
     )
     seeds = np.ascontiguousarray(recorded["seed"])
-    buffer.give(np.ascontiguousarray(recorded["id"]), seeds)
+    given = None if session.start_boards is None else session.start_boards[piece]
+    buffer.give(np.ascontiguousarray(recorded["id"]), seeds, given)
     player = own(player)
     play_all(buffer, player)
     played, made = buffer.runs, buffer.rows
-    starts = start_boards(seeds)
+    starts = start_boards(seeds) if given is None else given
     recorded_starts = starts if session.tape is None else session.tape.starts[piece]
     found = []
     for i in range(len(recorded)):

@@ -81,8 +81,8 @@ class BatchWorker(Worker):
 
     # The feed of the tables.
 
-    def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Get the ids and seeds of games to start, both u64[n]; None at the end."""
+    def more(self, want: int) -> tuple[npt.NDArray[np.uint64], ...] | None:
+        """Get games to start, as ``LaneTable.give`` takes them; None at the end."""
         if not self._more_games:
             return None
         self._note_finished()
@@ -90,8 +90,7 @@ class BatchWorker(Worker):
         if not isinstance(answer, PlayGames):
             self._more_games = False
             return None
-        ids = np.arange(answer.first_id, answer.first_id + answer.count, dtype=np.uint64)
-        return ids, self._game_seeds(self._seed, ids)
+        return self._games_of(answer)
 
     def flush(self, table: LaneTable) -> None:
         """Write a table's finished games as one block."""

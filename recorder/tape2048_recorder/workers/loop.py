@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from crc32c import crc32c
 
 from tape2048.io.durable import write_all
+from tape2048_recorder.game.starts import load_starts, seeds_key
 from tape2048_recorder.ipc.protocol import (
     DRAIN,
     HURRY,
@@ -60,10 +63,13 @@ class Worker:
         from tape2048_recorder.game import loop, rng
 
         self._check_tables = check_tables
-        self._loop = loop
-        self._game_seeds = rng.game_seeds
+        self._loop, self._rng = loop, rng
         self._config = RecorderConfig(**spec.settings)
         self._seed: int = spec.settings["seed"]
+        self._starts: npt.NDArray[np.uint64] | None = None
+        if spec.starts is not None:
+            self._starts = load_starts(Path(spec.starts))
+            self._seed ^= seeds_key(Path(spec.starts))
         self._first_weights = spec.weights
         self._channel = channel
         self._slot = shared.slots[spec.index : spec.index + 1]
@@ -135,8 +141,15 @@ class Worker:
         if not isinstance(answer, PlayGames):
             self._more_games = False
             return
-        ids = np.arange(answer.first_id, answer.first_id + answer.count, dtype=np.uint64)
-        self._buffer.give(ids, self._game_seeds(self._seed, ids))
+        self._buffer.give(*self._games_of(answer))
+
+    def _games_of(self, given: PlayGames) -> tuple[npt.NDArray[np.uint64], ...]:
+        """Return the ids of games, their seeds, and the boards that they start from, if some were given."""
+        ids = np.arange(given.first_id, given.first_id + given.count, dtype=np.uint64)
+        seeds = self._rng.game_seeds(self._seed, ids)
+        if self._starts is None:
+            return ids, seeds
+        return ids, seeds, self._rng.start_boards(seeds, self._starts)
 
     def _games_wanted(self) -> int:
         buffer = self._buffer

@@ -41,7 +41,8 @@ SPAWNS_MIN = 10_000
 EXPECTED_MIN = 5
 
 _RULES, _SCORES, _STARTS, _ROWS = "moves, merges, spawns", "scores", "starts", "sampled games"
-# The last row of the counts: games, moves, games with a score, with a known end, and without a move there.
+# The last row of the counts: games, moves, games with a score, with a known end, without a move there, and
+# from given boards.
 _FACTS = 17
 
 
@@ -121,8 +122,8 @@ def audit(
     if doubled:
         text = "left out: %s that %s holds twice"
         logging.getLogger("tape2048").warning(text, counted(doubled, "game"), path)
-    games, moves, *facts = counts[_FACTS, :5].tolist()
-    checks = _rules(broken, games, *facts) + _tests(counts)
+    games, moves = counts[_FACTS, :2].tolist()
+    checks = _rules(broken, counts[_FACTS]) + _tests(counts)
     spawns = int(counts[2:16, 16].sum())
     wrong = next((check.text for check in checks if check.ok is False), None)
     verdict = f"too few to tell: {spawns:,} spawns; expected at least {SPAWNS_MIN:,}"
@@ -152,7 +153,7 @@ def _games(path: Path, workers: int | None, progress: Progress) -> Iterator[Exam
 
 def _examine(found: SourceRun) -> Examined:
     """Return a game, the rule that it breaks, its counts, and its seed or boards with player and outcome."""
-    from tape2048.game.moves import count_spawns
+    from tape2048.game.moves import count_spawns, start_fault
     from tape2048.game.rules import count_empty, legal_mask
 
     run, error, rule, key, counts = found.run, found.error, None, None, np.zeros((18, 18), np.int64)
@@ -168,6 +169,8 @@ def _examine(found: SourceRun) -> Examined:
         if identity is not None:
             key = identity.seed, f"{identity.player_sha256} {outcome}"
         rule = _STARTS if count_empty(states[0]) > 14 else None
+        if found.given_start:
+            rule = _STARTS if start_fault(states[0]) else None
         try:
             check_rules(run)
         except (ReplayError, BookkeepingError) as caught:
@@ -175,13 +178,15 @@ def _examine(found: SourceRun) -> Examined:
                 rule, error = _RULES if isinstance(caught, ReplayError) else _SCORES, caught.detach()
         if rule != _RULES:
             count_spawns(states, moves if found.ending_known else moves[:-1], given, counts)
+            counts[16] *= not found.given_start  # of which the rules say nothing
+            counts[_FACTS, 5] = found.given_start
     counts[_FACTS, 0] = rule != _ROWS and (rule is not None or error is None)
     return found._replace(error=error), rule, counts, key
 
 
-def _rules(
-    broken: dict[str, tuple[int, str]], games: int, scores: int, ends: int, ended: int
-) -> list[AuditCheck]:
+def _rules(broken: dict[str, tuple[int, str]], facts: NDArray[np.int64]) -> list[AuditCheck]:
+    games, _, scores, ends, ended, given = facts[:6].tolist()
+
     def rule(name: str, sample: int, what: str) -> AuditCheck:
         count, first = broken.get(name, (0, ""))
         text = f"{count:,} of {sample:,} games {what}{first and f' ({first})'}"
@@ -190,8 +195,10 @@ def _rules(
     checks = [
         rule(_RULES, games, "break the rules"),
         rule(_SCORES, scores, "have another score or highest tile"),
-        rule(_STARTS, games, "start with fewer than two tiles"),
+        rule(_STARTS, games, "start with fewer than two tiles" + ", or where no game comes" * bool(given)),
     ]
+    if given:
+        checks.append(AuditCheck("given starts", given, None, f"{given:,} of {games:,} games were given one"))
     text = f"{ended:,} of {ends:,} games end without a legal move, {ends - ended:,} break off"
     checks.append(AuditCheck("ends", ends, True if ends else None, text if ends else "not checked"))
     count, first = broken.get(_ROWS, (0, ""))

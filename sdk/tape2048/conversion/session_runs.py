@@ -31,6 +31,7 @@ from tape2048.formats.session import (
     RULES,
     RULES_1,
     RUN_DTYPE,
+    START_BOARDS,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     TAPE,
@@ -54,9 +55,10 @@ if TYPE_CHECKING:
     from tape2048.formats.session import Storage
     from tape2048.session.columns import Located
 
-    #: Plays a game again: from its seed and number of moves to its boards, ``u64[n + 1]``, and its moves,
-    #: ``u8[n]``. Where the number is wrong, n is another one.
-    Play = Callable[[int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
+    #: Plays a game again: from its seed, its number of moves and the board that it was given to start from
+    #: (or 0) to its boards, ``u64[n + 1]``, and its moves, ``u8[n]``. Where the number is wrong, n is another
+    #: one.
+    Play = Callable[[int, int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
 
     #: Makes the :data:`Play` of a session's player, from the session's path and its facts; raises ReplayError
     #: if that player is not available here.
@@ -135,7 +137,8 @@ def session_run(
             run = Run.from_boards(boards, [] if moves is None else moves, final, meta)
             return until_win(run), certain, ()
     if play is not None:
-        states, made = play(int(row["seed"]), steps)
+        start = int(boards[0]) if START_BOARDS in session.meta and len(boards) else 0
+        states, made = play(int(row["seed"]), steps, start)
         at = rows["step_idx"]
         same = len(made) == steps and (not len(at) or int(at.max()) < steps)
         if not (same and np.array_equal(states[at], boards) and (moves is None or (made[at] == moves).all())):
@@ -490,7 +493,7 @@ def _rows_onto_tape(
             path=session.path,
             hint="bring its player back, with its weights, or keep the session unchanged",
         )
-    with TapeWriter(draft) as writer:
+    with TapeWriter(draft, given_starts=START_BOARDS in session.meta) as writer:
         for games, rows in game_pieces(session.runs, _PIECE_ROWS):
             runs = []
             for ordinal in range(games.start, games.stop):

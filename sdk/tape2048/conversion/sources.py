@@ -27,7 +27,7 @@ from tape2048.errors import (
 from tape2048.formats.dataset_layout import SkippedRun
 from tape2048.formats.metadata import read_facts
 from tape2048.formats.registry import FORMATS, load_function
-from tape2048.formats.session import METADATA_DB
+from tape2048.formats.session import METADATA_DB, START_BOARDS
 from tape2048.io.reading import first_bytes, reading
 from tape2048.runs import jsonl, parquet
 from tape2048.runs.files import JSONL_GZ, find_run_files, read_run_file
@@ -71,6 +71,7 @@ class SourceRun(NamedTuple):
         values_lost: steps whose chosen move's value the source does not hold.
         lost: what the run lacks since the source was opened with ``lossy``.
         id: the run's id in its session; None elsewhere.
+        given_start: whether it was given the board to start from, as its session says.
         error: the defect; None with a run.
 
     Example:
@@ -85,6 +86,7 @@ class SourceRun(NamedTuple):
     values_lost: int = 0
     lost: tuple[str, ...] = ()
     id: int | None = None
+    given_start: bool = False
     error: TapeError | None = None
 
     @property
@@ -378,7 +380,7 @@ def read_sessions(
         )
         if column is not None:
             run = with_values(run, session, ordinal, column)
-        return run, certain, 0, lost, int(session.runs["id"][ordinal])
+        return run, certain, 0, lost, int(session.runs["id"][ordinal]), START_BOARDS in session.meta
 
     source = _numbered(path, kind, ends[-1] if ends else 0, name, read)
     kept = [set() if found is None else {*found.columns} for found in columns]
@@ -386,6 +388,7 @@ def read_sessions(
     # Without the player, a seed identifies no game.
     unknown = (one for one in opened if one.foreign is not None and not one.meta.get("player_sha256"))
     names |= {"seed"} if any(one.runs["seed"].any() for one in unknown) else set()
+    names |= {START_BOARDS} if any(START_BOARDS in one.meta for one in opened) else set()
     return dataclasses.replace(source, columns=tuple(sorted(names)))
 
 

@@ -73,5 +73,9 @@ FIELDS = {
         np.uint8, "exponent of the game's highest tile", needs=("run",),
         make=lambda runs, run: np.maximum(np.frexp(runs["highest_tile"][run].astype(float))[1] - 1, 0),
     ),
+    "board_highest": Field(
+        np.uint8, "exponent of the board's highest tile", needs=("tokens",),
+        make=lambda _runs, tokens: tokens.max(axis=1),
+    ),
     "seed": Field(np.uint64, "seed of the game", needs=("run",), make=lambda runs, run: runs["seed"][run]),
 }  # fmt: skip

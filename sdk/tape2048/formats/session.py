@@ -56,6 +56,10 @@ TOP_TILE = 65536
 #: Where two tiles of 32768 did not merge.
 RULES_1 = "two tiles of 32768 merge, which ends the game, except under rules 1"
 
+#: The fact of a session whose games start from given boards: their number (``count``) and SHA-256, of a
+#: recorder. In other sessions, every game starts with two tiles.
+START_BOARDS = "start_boards"
+
 STEPS_NPY = "steps.npy"
 METADATA_DB = "metadata.db"
 MANIFEST = "manifest.json"
@@ -106,7 +110,7 @@ CREATE TABLE blocks(first_row INTEGER PRIMARY KEY, rows INT, crc32c INT);
 """
 
 #: The same with the column that a session on tape has beside these (see above): the board
-#: after a game's two first spawns, as SQLite's signed integer.
+#: after a game's two first spawns, or that it was given to start from, as SQLite's signed integer.
 TAPE_SCHEMA = SCHEMA.replace("rows INT);", "rows INT, start_board BIGINT);", 1)
 
 #: A packed copy of the run table, for readers in a tenth of the time: the row of ``runs_packed`` holds it as

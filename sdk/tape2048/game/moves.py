@@ -90,6 +90,70 @@ def is_start(board: Any) -> Any:
     return board & U64(0xCCCCCCCCCCCCCCCC) == U64(0) and doubled == U64(0) and popcount(board) == U64(2)
 
 
+#: What :func:`start_fault` finds: each, and why no game can reach such a board.
+START_FAULTS = (
+    "",
+    "has fewer than two tiles",
+    "has no 2 and no 4, of which each move adds one",
+    "has no legal move",
+    "has tiles that no move and one new 2 or 4 leave like this",
+)
+
+
+@kernel
+def start_fault(board: Any) -> Any:
+    """Return why no game has a move to make on a board, an index of :data:`START_FAULTS`; 0: none is known.
+
+    A move leaves all tiles against its side, and the spawn adds one: without some 2 or 4, a board must look
+    like that. A tile above 4 comes from two of half its size. Going back merge by merge, n tiles of at least
+    2**e were n + e - 2 tiles of at least 4, in 16 cells: the n-th largest exponent is at most 18 - n.
+    """
+    if is_start(board):
+        return 0
+    new = packed = False
+    large = np.zeros(16, np.int64)  # tiles by exponent
+    for shift in range(0, 64, 4):
+        exponent = (board >> U64(shift)) & U64(15)
+        large[exponent] += 1
+        if exponent == U64(1) or exponent == U64(2):
+            before = board & ~(U64(15) << U64(shift))
+            new, packed = True, packed or _is_packed(before) or _is_packed(transpose(before))
+    if large[0] > 14:
+        return 1
+    if not new:
+        return 2
+    if legal_mask(board) == U64(0):
+        return 3
+    count = 0
+    for exponent in range(15, 2, -1):
+        count += large[exponent]
+        packed = packed and count <= 18 - exponent
+    return 0 if packed else 4
+
+
+@kernel
+def _fill_faults(boards: Any, faults: Any) -> None:
+    for i in range(boards.shape[0]):
+        faults[i] = start_fault(boards[i])
+
+
+def start_faults(boards: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Return :func:`start_fault` of packed boards: ``u64[n]`` to ``u8[n]``."""
+    faults = np.empty(len(boards), np.uint8)
+    _fill_faults(np.ascontiguousarray(boards), faults)
+    return faults
+
+
+@register_jitable
+def _is_packed(board: Any) -> Any:
+    """Tell whether the tiles of all rows lie at the left, or all at the right."""
+    full = ~empty_mask(board) & ONES
+    to_left, to_right = full << U64(4), full >> U64(4)  # of each cell, whether the next one is full
+    holes_left = to_left & ~full & ~U64(0x0001000100010001)
+    holes_right = to_right & ~full & ~U64(0x1000100010001000)
+    return holes_left == U64(0) or holes_right == U64(0)
+
+
 @kernel
 def find_fault(states: Any, moves: Any, score: Any, tile: Any) -> Any:
     """Return the first step against the rules (n: a wrong score or tile; -1: none) and the moves' score.

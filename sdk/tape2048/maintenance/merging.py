@@ -27,6 +27,7 @@ from tape2048.formats.session import (
     METADATA_DB,
     RUN_DTYPE,
     SESSION_NAME,
+    START_BOARDS,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     FileEntry,
@@ -204,11 +205,11 @@ def _check_mergeable(parts: list[Session]) -> None:
                 path=part.path,
                 hint="merge sessions with record_action and sessions without it separately",
             )
-        for name in _SHARED:
-            if part.meta[name] != first.meta[name]:
+        for name in (*_SHARED, START_BOARDS):
+            if part.meta.get(name) != first.meta.get(name):
                 raise MaintenanceError(
-                    f"{name} is {_short(part.meta[name])}; in {first.path.name} it is "
-                    f"{_short(first.meta[name])}",
+                    f"{name} is {_short(part.meta.get(name))}; in {first.path.name} it is "
+                    f"{_short(first.meta.get(name))}",
                     path=part.path,
                     hint="merge only sessions of one player with the same settings",
                 )
@@ -327,7 +328,7 @@ def _write_tape(
     report: Callable[[int, int], object],
 ) -> int:
     """Write a session on tape as :func:`_write_rows`; every game is decoded on the way."""
-    with TapeWriter(directory) as writer:
+    with TapeWriter(directory, given_starts=START_BOARDS in facts) as writer:
         for part, table in zip(parts, tables, strict=True):
             assert part.tape is not None
             for games, piece in _pieces(part):

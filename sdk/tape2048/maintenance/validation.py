@@ -30,7 +30,7 @@ from tape2048.errors import (
 )
 from tape2048.formats.metadata import Metadata, packed_defect
 from tape2048.formats.npy import NpyHeader, read_header
-from tape2048.formats.session import MANIFEST, METADATA_DB, SAMPLE_RATE_MAX, STEP_DTYPES
+from tape2048.formats.session import MANIFEST, METADATA_DB, SAMPLE_RATE_MAX, START_BOARDS, STEP_DTYPES
 from tape2048.io.reading import crc32c, open_regular, read_exactly
 from tape2048.session.columns import Columns, column_files, find_drafts
 from tape2048.session.directory import PLAIN_NAME, list_names
@@ -119,6 +119,10 @@ class RowChecks:
         recorded = self._owners is not None and str(metadata.session.get("engine")).startswith(_RECORDER)
         #: The last row of each recorded run: its board, and its action (above 3 where rows have none).
         self._last = np.full((len(self._runs), 17), 255, np.uint8) if recorded else None
+        #: The first board of each run, where games may start from any.
+        self._first = None
+        if recorded and START_BOARDS in metadata.session:
+            self._first = np.zeros((len(self._runs), 16), np.uint8)
         #: The last row of each run of another program so far.
         self._before = np.zeros(len(self._runs) if self._plays else 0, _ROW_DTYPE)
         self._rows = rows
@@ -163,6 +167,9 @@ class RowChecks:
         highest = np.maximum.reduceat(exps.reshape(-1), begins * 16)
         known = owner[begins] >= 0
         np.maximum.at(self._highest, owner[begins][known], highest[known])
+        if self._first is not None:
+            begun = np.flatnonzero((number == 0) & served)
+            self._first[owner[begun]] = exps[begun]
         if self._last is not None:
             ends = np.append(begins[1:], len(owner)) - 1
             self._last[owner[ends], :16] = exps[ends]
@@ -298,14 +305,16 @@ class RowChecks:
         yield from first(beyond, lambda at: f"{has_tile(at)}, but its rows get no further than {seen[at]}")
         if self._last is not None and not self._bad_rows:
             moves = (counts - 1) * rate
-            last = self._last
+            last, starts = self._last, self._first
             explained = np.empty(len(last), np.bool_)
             for begin in range(0, len(last), _RUNS_AT_ONCE):
                 some = slice(begin, begin + _RUNS_AT_ONCE)
-                explained[some] = outcomes(last[some], moves[some]).explain(runs[some])
+                due_here = outcomes(last[some], moves[some], _some(starts, some))
+                explained[some] = due_here.explain(runs[some])
             wrong = (counts == due) & (counts > 0) & ~explained
             yield from first(
-                wrong, lambda at: outcomes(last[at : at + 1], moves[at : at + 1]).describe(runs[at])
+                wrong,
+                lambda at: outcomes(last[[at]], moves[[at]], _some(starts, [at])).describe(runs[at]),
             )
 
 
@@ -462,12 +471,28 @@ class Outcomes(NamedTuple):
         return f"{found}, but its last row leads to {' or '.join(sorted(ways)) or 'no legal move'}"
 
 
-def outcomes(rows: NDArray[np.uint8], moves: NDArray[np.int64]) -> Outcomes:
-    """Compute the outcomes of boards."""
+def _some(starts: NDArray[np.uint8] | None, which: Any) -> NDArray[np.uint8] | None:
+    return None if starts is None else starts[which]
+
+
+def outcomes(
+    rows: NDArray[np.uint8], moves: NDArray[np.int64], starts: NDArray[np.uint8] | None = None
+) -> Outcomes:
+    """Compute the outcomes of boards, ``u8[n, 17]``, after moves from ``starts`` (exponents) or two spawns.
+
+    A score counts from the start.
+    """
     exps = rows[:, :16].astype(np.int64)
     tiles = np.where(exps > 0, np.int64(1) << exps, 0)
-    fours = tiles.sum(axis=1) // 2 - (moves + 2)
-    before = (tiles * (exps - 1)).sum(axis=1) - 4 * fours
+    spawned, score = tiles.sum(axis=1) // 2, (tiles * (exps - 1)).sum(axis=1)
+    if starts is None:
+        fours = spawned - (moves + 2)
+    else:
+        given = starts.astype(np.int64)
+        values = np.where(given > 0, np.int64(1) << given, 0)
+        fours = spawned - values.sum(axis=1) // 2 - moves
+        score -= (values * (given - 1)).sum(axis=1)
+    before = score - 4 * fours
     boards = exps.reshape(-1, 4, 4)
     lines = np.stack([boards.transpose(0, 2, 1), boards], axis=1)
     packed = np.take_along_axis(lines, np.argsort(lines == 0, axis=-1, kind="stable"), axis=-1)

@@ -7,7 +7,8 @@ of the identity decides its part, so no game is ever in two parts, and none move
     u    = mix64(mix64(seed + key)) / 2**64
     part = the first part with a cumulated share above u
 
-(sums modulo 2**64; ``mix64`` is SplitMix64's finalizer.)
+(sums modulo 2**64; ``mix64`` is SplitMix64's finalizer.) Games that were given a board to start from share
+positions, whoever plays them. The board is in place of the seed there, and the key is that of no player.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tape2048.formats.session import START_BOARDS
 from tape2048.jit.mix import mix64
 from tape2048.players import facts_of_runs
+from tape2048.session.run_table import ordinals_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +57,18 @@ def run_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") 
     # Twice: seeds are often consecutive, and the keys of two salts may be close.
     hashed: NDArray[np.uint64] = mix64(mix64(numbers + keys[index]))
     return hashed
+
+
+def split_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") -> NDArray[np.uint64]:
+    """Return the hashes that decide the parts of runs, ``u64[R]``: equal for runs from one given board."""
+    hashes = run_hash(runs, sessions, salt)
+    for ordinal, session in enumerate(sessions):
+        if START_BOARDS in session.meta and (boards := getattr(session, "start_boards", None)) is not None:
+            mine = np.flatnonzero(runs["session"] == ordinal)
+            table: NDArray[np.void] = session.runs  # type: ignore[attr-defined]
+            starts = boards[ordinals_of(table["id"], runs["id"][mine])]
+            hashes[mine] = mix64(mix64(starts + np.uint64(player_key("", salt))))
+    return hashes
 
 
 def parts_of_seeds(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 import numpy as np
 
 from tape2048.base.text import facts_table
-from tape2048.errors import BookkeepingError, MissingPathError, ReplayError, StorageError
+from tape2048.errors import BookkeepingError, FieldError, MissingPathError, ReplayError, StorageError
 from tape2048.formats.npy import Load, check_load
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
 from tape2048.formats.session import (
@@ -17,6 +17,7 @@ from tape2048.formats.session import (
     EXPS_OFFSET,
     METADATA_DB,
     SESSION_NAME,
+    START_BOARDS,
     Manifest,
     step_dtype,
 )
@@ -384,6 +385,35 @@ class Session(RowView):
             ValueError: the thresholds are invalid or empty.
         """
         return run_labels(self.runs, thresholds)
+
+    @property
+    def start_boards(self) -> NDArray[np.uint64] | None:
+        """The boards that the games were given to start from, ``u64[R]``.
+
+        None where every game starts with two tiles, and for sessions of other programs. Of a session of rows,
+        a row of each run is read.
+
+        Raises:
+            FieldError: a tile above 32768.
+
+        Example:
+            >>> from tape2048 import Session, sessions
+            >>> Session.open(sessions("selfplay")[0]).start_boards is None
+            True
+        """
+        if START_BOARDS not in self.meta or self.foreign is not None or self.dataset is not None:
+            return None
+        if self.tape is not None:
+            return self.tape.starts
+        from tape2048.game.rules import EXPONENT_MAX, exps_to_boards  # loads the compiler
+
+        boards, has_rows = np.zeros(len(self.runs), np.uint64), self.runs["rows"] > 0
+        exps = self.tokens(self.runs["first_row"][has_rows].astype(np.int64))
+        if (exps > EXPONENT_MAX).any():
+            run = self.runs["id"][has_rows][(exps > EXPONENT_MAX).any(axis=1).argmax()]
+            raise FieldError(f"run {run} starts with a tile above 32768", path=self.path)
+        boards[has_rows] = exps_to_boards(exps)
+        return boards
 
     def labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
         """Return the labels of each row's run, ``bool[N, T]``, as a new array; see :meth:`run_labels`."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048.game.moves import is_start, spawn_between
+from tape2048.game.moves import spawn_between, start_fault
 from tape2048.game.rules import (
     SLIDE_APART,
     WON,
@@ -230,7 +230,7 @@ def find_defect(tape: Any, first: Any, steps: Any, start: Any) -> tuple[Any, Any
 
     The step of a sound game that ends with a 65536 is the last one, and that of another sound game ``steps``.
     """
-    if not is_start(start):
+    if start_fault(start):
         return 0, BAD_START, start
     board = start
     for step in range(steps):
@@ -275,7 +275,7 @@ def judge(  # noqa: PLR0917 - a kernel takes arrays
         final = finals[game]
         step, kind, merged = count, SOUND, U64(0)
         # Two tiles of 32768 stay on the boards until the end.
-        if wrong[game] or legal_mask(final) != U64(0) or not is_start(starts[game]) or has_pair(final):
+        if wrong[game] or legal_mask(final) != U64(0) or start_fault(starts[game]) or has_pair(final):
             step, kind, board = find_defect(tape, begin, count, starts[game])
             if kind == SOUND and step < count:
                 final, finals[game] = board, WON

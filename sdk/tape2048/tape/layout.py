@@ -22,7 +22,8 @@ game recorded under rules 1, in which they do not merge, has the boards that wer
 the rows after it are decoded. K is a power of two, ``anchor_rows`` in the manifest.
 
 In ``metadata.db``, the table ``runs`` has the column ``start_board``, the packed board after the two first
-spawns (as a signed integer). ``session`` has ``storage = "tape"``, and ``blocks`` cover ``tape.npy``.
+spawns (as a signed integer). If ``session`` has ``start_boards``, it is the board that the game was given.
+``session`` has ``storage = "tape"``, and ``blocks`` cover ``tape.npy``.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.formats.npy import Load, open_rows
-from tape2048.formats.session import MANIFEST, METADATA_DB, RULES_1, TAPE, Manifest
+from tape2048.formats.session import MANIFEST, METADATA_DB, RULES_1, START_BOARDS, TAPE, Manifest
 from tape2048.tape.layout import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
@@ -109,8 +109,8 @@ def check_games(
         boards: ``u64[>= n]`` to decode into; None: a new array.
 
     Returns:
-        Their boards and defects: an invalid start, bit 7, an illegal move, a spawn on a full cell, a game
-        that continues after its end or stops before it. Further defects are a score, a highest tile or a
+        Their boards and defects: a start that no game has, bit 7, an illegal move, a spawn on a full cell, a
+        game that continues after its end or stops before it. Further defects are a score, a highest tile or a
         number of steps other than the run table's. The anchors of the piece are :func:`anchors_of` its
         boards.
 
@@ -197,11 +197,6 @@ def anchor_error(  # noqa: PLR0917
     )
 
 
-def not_a_start(board: np.uint64) -> str:
-    """Describe a board that cannot be a start."""
-    return f"start_board is {board:#018x}; expected two tiles, each a 2 or a 4"
-
-
 def _board_at(tape: NDArray[np.uint8], start: np.uint64) -> np.uint64:
     from tape2048.tape.codec import decode
 
@@ -212,13 +207,15 @@ def _board_at(tape: NDArray[np.uint8], start: np.uint64) -> np.uint64:
 
 def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[type[FormatError], str]:
     """Describe a defect of the rules, on the board before its step; ``rest`` starts with the step's byte."""
+    from tape2048.game.moves import START_FAULTS, start_fault
     from tape2048.game.rules import legal_mask, wins
     from tape2048.tape import codec
 
     mask = int(legal_mask(board))
     legal = " or ".join(str(move) for move in range(4) if mask >> move & 1)
     if kind == codec.BAD_START:
-        return FieldError, not_a_start(board)
+        fault = START_FAULTS[start_fault(board)]
+        return FieldError, f"start_board is {board:#018x}, which no game has before a move: it {fault}"
     if kind == codec.BEFORE_END:
         rules = f": {RULES_1}" if any(wins(board, move) for move in range(4)) else ""
         return ReplayError, f"the game stops on board {board:#018x}, where move {legal} is legal{rules}"
@@ -438,11 +435,13 @@ def tape_runs(metadata: Metadata, directory: Path) -> tuple[NDArray[np.void], ND
     order = np.argsort(runs["first_row"], kind="stable")
     if (order[1:] < order[:-1]).any():
         runs, starts = runs[order], starts[order]
-    check_runs(runs, starts, path)
+    check_runs(runs, path)
+    if START_BOARDS not in metadata.session:
+        check_two_tiles(runs, starts, path)
     return runs, starts
 
 
-def check_runs(runs: NDArray[np.void], starts: NDArray[np.uint64], path: Path | str) -> None:
+def check_runs(runs: NDArray[np.void], path: Path | str) -> None:
     """Check the run table of a tape, as far as it can be checked alone."""
     rows, steps = runs["rows"], runs["steps"]
     wrong = np.flatnonzero((rows != steps) | (rows > GAME_STEPS_MAX) | (rows == 0))
@@ -451,6 +450,10 @@ def check_runs(runs: NDArray[np.void], starts: NDArray[np.uint64], path: Path | 
         found = f"run {run['id']} has {run['rows']} rows for {run['steps']} steps"
         expected = f"expected a byte for each step, and 1 to {GAME_STEPS_MAX}"
         raise BookkeepingError(f"{found}; {expected}", path=path)
+
+
+def check_two_tiles(runs: NDArray[np.void], starts: NDArray[np.uint64], path: Path | str) -> None:
+    """Raise FieldError unless every start board has two tiles, as where no boards were given."""
     # Two bits are set, each the first or the second of its nibble, and not both of one.
     rest = starts & (starts - np.uint64(1))
     two = (rest != 0) & (rest & (rest - np.uint64(1)) == 0)
@@ -458,6 +461,5 @@ def check_runs(runs: NDArray[np.void], starts: NDArray[np.uint64], path: Path | 
     apart = starts & starts >> np.uint64(1) & np.uint64(0x1111111111111111) == 0
     wrong = np.flatnonzero(~(two & small & apart))
     if wrong.size:
-        raise FieldError(
-            f"run {runs['id'][wrong[0]]}, step 0: {not_a_start(starts[wrong[0]])}", path=path, hint=HINT
-        )
+        found = f"start_board is {starts[wrong[0]]:#018x}; expected two tiles, each a 2 or a 4"
+        raise FieldError(f"run {runs['id'][wrong[0]]}, step 0: {found}", path=path, hint=HINT)

@@ -20,7 +20,7 @@ from tape2048.tape.layout import (
     TAPE_HEADER_BYTES,
     TAPE_NPY,
 )
-from tape2048.tape.reader import anchors_of, check_games
+from tape2048.tape.reader import anchors_of, check_games, check_two_tiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +36,8 @@ class TapeWriter:
 
     Args:
         directory: exists, and has neither tape nor anchors.
+        given_starts: whether games may start from any board that a game can reach. The facts for
+            :meth:`finish` then have ``start_boards``.
 
     Attributes:
         rows: number of rows so far.
@@ -49,8 +51,9 @@ class TapeWriter:
         ['anchors.npy', 'manifest.json', 'metadata.db', 'tape.npy']
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, given_starts: bool = False) -> None:
         self._directory = directory
+        self._given_starts = given_starts
         self._open = contextlib.ExitStack()
         self._runs: list[NDArray[np.void]] = []
         self._starts: list[NDArray[np.uint64]] = []
@@ -81,6 +84,8 @@ class TapeWriter:
         """
         runs = runs.copy()
         runs["first_row"] = np.uint64(self.rows) + np.cumsum(runs["rows"], dtype=np.uint64) - runs["rows"]
+        if not self._given_starts:
+            check_two_tiles(runs, starts, self._directory / TAPE_NPY)
         checked = check_games(tape, runs, starts)
         for defect in checked.defects:
             raise defect.error(runs[defect.game], self._directory / TAPE_NPY)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from tests import reference
-from tests.sdk.builders import GAMES, NAME, Spec, write_ours
+from tests.sdk.builders import NAME, Spec, write_ours
 
 from tape2048 import Session
 from tape2048.errors import (
@@ -52,7 +52,7 @@ def test_text_has_a_board_in_a_line(tmp_path: Path) -> None:
         ("# nothing\n", "found no board"),
         ("0x1100000000000000\n110000000000000\n", "line 2 is '110000000000000'"),
         ("0x1100000000000000 0x1100000000000000", "expected the 16 hexadecimal digits"),
-        ("1100000000000000\n0000000000000000", "board 1, 0x0000000000000000, has fewer than two tiles"),
+        ("1100000000000000\n0000000000000000", "line 2, 0x0000000000000000, has fewer than two tiles"),
         ("0000000000000001", "fewer than two tiles"),
         ("3300000000000000", "has no 2 and no 4"),
         ("1212212112122121", "has no legal move"),
@@ -119,23 +119,6 @@ def test_headers_that_claim_too_much(
 
 def header_start(version: int, length: int) -> bytes:
     return b"\x93NUMPY" + bytes([version, 0]) + length.to_bytes(2 * version, "little")
-
-
-def test_first_boards_are_those_of_each_game(tmp_path: Path) -> None:
-    session = Session.open(write_ours(tmp_path / NAME))
-    expected = []
-    for run in range(len(session.runs)):
-        exps = session.tokens(session.numbers_of(run))
-        first = [row for row in exps.tolist() if max(row) >= 13][:1]
-        expected += [sum(e << (60 - 4 * cell) for cell, e in enumerate(row)) for row in first]
-    assert len(expected) == 3
-    assert positions.first_boards(tmp_path, 8192).tolist() == expected
-    (tmp_path / "other").mkdir()
-    write_ours(tmp_path / "other" / NAME, Spec(games=GAMES[1:2]))
-    with pytest.raises(ConfigError, match="found no board with a 16384"):
-        positions.first_boards(tmp_path / "other", 16384)
-    with pytest.raises(ConfigError, match="found the tile 65"):
-        positions.first_boards(tmp_path, 65)
 
 
 def value(cells: list[int]) -> float:

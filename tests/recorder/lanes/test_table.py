@@ -146,7 +146,7 @@ def test_a_retired_table_gives_back_waiting_games() -> None:
     table = make_table(lowest(), games, lanes=8)
     for _ in range(60):
         table.tick()
-    ids, seeds = table.retire()
+    ids, seeds, _ = table.retire()
     in_play, given = table.playing, games.given
     assert in_play == 8
     play_out(table)

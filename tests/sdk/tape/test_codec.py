@@ -8,9 +8,10 @@ from tests import reference as ref
 
 from tape2048.errors import BookkeepingError, FieldError
 from tape2048.formats.session import RUN_DTYPE
+from tape2048.game.moves import start_faults
 from tape2048.tape import anchors_of, check_games, codec, decode, encode, step_checked, step_forward
 from tape2048.tape.layout import GAME_STEPS_MAX
-from tape2048.tape.reader import check_runs, game_pieces
+from tape2048.tape.reader import check_runs, check_two_tiles, game_pieces
 
 from ..tapes import TapeGames, games_on_tape
 
@@ -181,12 +182,12 @@ class TestCheckGames:
 
 
 def test_runs_that_no_game_can_be() -> None:
-    _, _, runs, starts, _ = games_on_tape(1, 2)
-    check_runs(runs, starts, "m")
+    runs = games_on_tape(1, 2).runs
+    check_runs(runs, "m")
     for rows, steps in ((9, 8), (0, 0), (GAME_STEPS_MAX + 1, GAME_STEPS_MAX + 1)):
         runs["rows"][1], runs["steps"][1] = rows, steps
         with pytest.raises(BookkeepingError, match="run 8"):
-            check_runs(runs, starts, "m")
+            check_runs(runs, "m")
 
 
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 100))
@@ -210,10 +211,12 @@ def test_start_checks_agree_with_the_kernel(cells: list[int], empty: int) -> Non
     runs = games_on_tape(1).runs
     tiles = sorted(cells[empty:])[-3:]
     is_start = len([tile for tile in cells[empty:] if tile]) == 2 and max(tiles) < 3
-    (defect,) = check_games(games_on_tape(1).tape, runs, np.array([board], np.uint64)).defects or (None,)
-    assert (defect is None or defect.kind is not FieldError) == is_start
+    boards = np.array([board], np.uint64)
+    (defect,) = check_games(games_on_tape(1).tape, runs, boards).defects or (None,)
+    assert (defect is None or defect.kind is not FieldError) == (start_faults(boards)[0] == 0)
     if is_start:
-        check_runs(runs, np.array([board], np.uint64), "m")
+        assert not start_faults(boards)[0]
+        check_two_tiles(runs, boards, "m")
     else:
         with pytest.raises(FieldError, match="run 7, step 0: start_board"):
-            check_runs(runs, np.array([board], np.uint64), "m")
+            check_two_tiles(runs, boards, "m")

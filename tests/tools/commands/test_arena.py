@@ -156,8 +156,8 @@ def test_boards_that_no_game_reaches_are_refused(cli: Cli, tmp_path: Path) -> No
     starts = tmp_path / "starts.txt"
     starts.write_text("0xB300000000000000\n")
     done = cli("arena greedy --from", starts, expect=errors.FieldError)
-    assert "board 0, 0xb300000000000000, has no 2 and no 4" in done.err
-    starts.write_text("0xB100000000000000\n0xA500000000000011\n")
+    assert "line 1, 0xb300000000000000, has no 2 and no 4" in done.err
+    starts.write_text("0xB100000000000000\n0xA510000000000001\n")
     found = cli("arena greedy", engine(), "--from", starts, "--json").json
     assert found["games"] == 2
     assert found["from"] == str(starts)

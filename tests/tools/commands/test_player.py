@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 import torch
 from tests.recorder.models.test_onnx_player import save as save_onnx
+from tests.reference import unpack
+from tests.sdk.run_builders import game as plain_run
 
 from tape2048 import Session, errors, sessions
+from tape2048.conversion import write_session
 from tape2048.ntuple.network import Network, NetworkLayout, load_network, save_network
+from tape2048.runs import Run, RunMeta
 from tape2048_recorder.evaluation import arena
+from tape2048_recorder.evaluation.positions import read_starts
 from tape2048_recorder.players.options import check_player
 
 from ..conftest import Cli
@@ -149,7 +154,7 @@ def test_eval_refuses_what_cannot_be_before_it_plays(cli: Cli, args: list[str], 
 
 def test_games_begin_at_the_boards_of_a_file(cli: Cli, tmp_path: Path) -> None:
     starts = tmp_path / "starts.txt"
-    starts.write_text("0xB100000000000000\n0xA500000000000011\n0xB000000000000001\n")
+    starts.write_text("0xB100000000000000\n0xA510000000000001\n0xB000000000000001\n")
     document = cli("player eval greedy --from", starts, "--json").json
     assert (document["games"], document["from"]) == (3, str(starts))
     assert document["players"]["greedy"]["reach"]["2048"][0] == pytest.approx(2 / 3)
@@ -158,7 +163,7 @@ def test_games_begin_at_the_boards_of_a_file(cli: Cli, tmp_path: Path) -> None:
     starts.write_text("0xB100000000000000\n0xB300000000000000\n")
     for command in (["eval", "greedy"], ["match", "greedy", "random"]):
         done = cli("player", *command, "--from", starts, expect=errors.FieldError)
-        assert "board 1, 0xb300000000000000, has no 2 and no 4" in done.err
+        assert "line 2, 0xb300000000000000, has no 2 and no 4" in done.err
     cli("player eval greedy --from nowhere", expect=errors.MissingPathError)
 
 
@@ -239,13 +244,58 @@ def test_a_match_with_a_player_that_fails_names_it(cli: Cli, tmp_path: Path) -> 
 
 
 def test_starts_are_collected_from_sessions(cli: Cli, session: Path, tmp_path: Path) -> None:
-    target = tmp_path / "starts.npy"
-    document = cli("player starts", session, "--out", target, "--tile", "8192", "--json").json
-    assert document == {"path": str(target), "boards": 2, "tile": 8192}
-    assert np.load(target)[:, 0].tolist() == [13, 14]
-    cli("player starts", session, "--out", target, "--tile", "8192", expect=errors.NameTakenError)
-    assert "2 boards" in cli("player starts", session, "--out", target, "--tile", "8192", "--force").out
-    cli("player starts", session, "--out", target, "--tile", "32768", "--force", expect=78)
+    """The first board of each game for which a condition holds; a board that no game has is an error."""
+    games = [plain_run(seed) for seed in range(8)]
+    meta = [RunMeta(len(game.moves), 0, 0.0, game.max_score, game.highest_tile) for game in games]
+    boards = [np.array(game.states, np.uint64) for game in games]
+    moves = [np.array(game.moves, np.uint8) for game in games]
+    runs = [*map(Run, boards, moves, meta)]
+    source, target = tmp_path / "20260101T000000Z_model=toy", tmp_path / "starts.npy"
+    write_session(source, runs)
+    firsts = [next((b for b in game.states[:-1] if max(unpack(b)) >= 6), None) for game in games]
+    of_game = {seed: board for seed, board in enumerate(firsts) if board is not None}
+    assert len(of_game) > 1
+    how = ("player starts", source, "--out", target)
+    document = cli(*how, "--tile", "64", "--json").json
+    assert (document["boards"], document["tile"]) == (len(of_game), 64)
+    assert read_starts(target).tolist() == [*of_game.values()]
+    cli(*how, "--tile", "64", expect=errors.NameTakenError)
+    late = ("--rows-where", "board_highest >= 6 AND step > 2", "--where", "max_score >= 0", "--force")
+    assert f"{len(of_game)} boards" in cli(*how, *late).out
+    for wrong, expect in (
+        (("--tile", "64", "--rows-where", "step > 2"), 2),
+        (("--tile", "65"), errors.ConfigError),
+        (("--tile", "32768"), errors.EmptyCorpusError),
+        (("--rows-where", "step > "), errors.ConfigError),
+        (("--rows-where", "step >= 0", "--where", "max_score < 0"), errors.EmptyCorpusError),
+    ):
+        cli(*how, *wrong, "--force", expect=expect)
+    how = ("player starts", session, "--out", target, "--force", "--tile", "8192")
+    assert "the board of run " in cli(*how, expect=errors.FieldError).err
+
+
+def test_record_refuses_boards_before_it_starts(cli: Cli, session: Path, tmp_path: Path) -> None:
+    starts = tmp_path / "starts.txt"
+    for text, said in (
+        ("0xB100000000000000\n\n0x0000000000000000\n", "line 3, 0x0000000000000000, has fewer than two"),
+        ("0x1000000000000001\n0x1234123412341230 0x12\n", "line 2 is '0x1234123412341230 0x12'"),
+        ("0x1212212112122121\n", "line 1, 0x1212212112122121, has no legal move"),
+        ("0x0300005010000000\n", "line 1, 0x0300005010000000, has tiles that no move and one"),
+        ("# none\n", "found no board, expected at least one"),
+    ):
+        starts.write_text(text)
+        done = cli("record --player random --max-games 1 --from", starts, expect=errors.FieldError)
+        assert f"{starts}: {said}" in done.err
+        assert "hint: " in done.err
+    starts.write_text("0xB100000000000000\n")
+    for args, said in (
+        (("--where", "max_score > 5"), "--where: found it without start_from"),
+        (("--from", starts, "--rows-where", "step > 5"), "found a condition with the file"),
+        (("--from", session), "found no condition for the rows of"),
+        (("--from", session, "--rows-where", "stp > 5"), "no column stp"),
+    ):
+        assert said in cli("record --player random --max-games 1", *args, expect=errors.ConfigError).err
+    assert not (tmp_path / "selfplay").exists()
 
 
 def test_prune_writes_a_file_that_is_small_enough(

@@ -15,6 +15,7 @@ from tape2048.game.rules import exps_to_boards
 from tape2048.io.durable import is_locked
 from tape2048.players import player_text
 from tape2048.training import METRICS, read_metrics
+from tape2048_recorder.game.starts import load_starts
 from tape2048_recorder.recording.partial import (
     JOURNAL,
     PARTIAL_SUFFIX,
@@ -102,11 +103,13 @@ def newest_game(root: Path, instance: str) -> dict[str, Any] | None:
                 file.seek(facts.file.at(int(run["first_row"])))
                 rows = np.frombuffer(file.read(int(run["rows"]) * facts.file.row_bytes), facts.file.dtype)
             if len(rows) == int(run["rows"]):
-                return game_document(run, _game(run, rows))
+                known = facts.start_boards
+                starts = None if known is None else load_starts(known.path(root))
+                return game_document(run, _game(run, rows, starts))
     return None
 
 
-def _game(run: np.void, rows: NDArray[Any]) -> Game:
+def _game(run: np.void, rows: NDArray[Any], given: NDArray[np.uint64] | None) -> Game:
     if rows.dtype.names:
         states = exps_to_boards(rows["exps"])
         return Game(states, recover(states).moves, rows["step_idx"].astype(np.int64))
@@ -114,7 +117,7 @@ def _game(run: np.void, rows: NDArray[Any]) -> Game:
     from tape2048_recorder.game.rng import start_boards
 
     boards, finals = np.empty(len(rows), np.uint64), np.empty(1, np.uint64)
-    starts = start_boards(np.array([run["seed"]], np.uint64))
+    starts = start_boards(np.array([run["seed"]], np.uint64), given)
     decode(rows, np.array([0]), np.array([len(rows)]), starts, boards, finals, np.empty(1, np.uint8))
     return Game(np.append(boards, finals), (rows & 3).astype(np.uint8))  # the bits of the move
 

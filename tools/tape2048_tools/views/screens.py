@@ -346,7 +346,7 @@ class PersonGame:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         with np.errstate(over="ignore"):
-            board, _, state, gamma = new_game(np.uint64(seed))
+            board, _, state, gamma = new_game(np.uint64(seed), np.uint64(0))
         self.boards = [int(board)]
         self.moves: list[int] = []
         self.score = 0

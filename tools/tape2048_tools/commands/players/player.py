@@ -9,8 +9,9 @@ import click
 import msgspec
 import numpy as np
 
+from tape2048.errors import ConfigError
 from tape2048.io.durable import check_new_file
-from tape2048.ntuple.network import SHIPPED, file_facts, load_network, save_network, tuple_text
+from tape2048.ntuple.network import SHIPPED, TILES, file_facts, load_network, save_network, tuple_text
 from tape2048.ntuple.tdl2048 import split_name
 from tape2048_recorder.players.options import make_player
 from tape2048_tools.commands.players.contests import (
@@ -155,25 +156,48 @@ def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
     print_result(document, lambda: [strength_table(pairs), columns(shown)], as_json=as_json)
 
 
-@command.subcommand("tape2048 player starts selfplay --out starts.npy --tile 16384", name="starts")
+@command.subcommand(
+    "tape2048 player starts selfplay --out starts.npy --tile 16384",
+    "tape2048 player starts selfplay --out blunders.npy --rows-where 'loss > 1000 AND board_highest >= 13'",
+    name="starts",
+)
 @click.argument("sessions", type=EXISTING)
 @out_option("The new file, .npy or text.")
-@int_option("--tile", "Take the first board of each game with this tile.", default=16384)
+@int_option("--tile", "Take the first board of each game with this tile.  [default: 16384]", least=2)
+@click.option("--rows-where", metavar="SQL", help="Take the first board of each game for which this is true.")
+@click.option("--where", metavar="SQL", help="Take boards of these games only.")
 @force_option("the file")
 @json_option()
-def collect_starts(*, sessions: Path, out: Path, tile: int, force: bool, as_json: bool) -> None:
-    """Write recorded games' first boards with a tile.
+def collect_starts(
+    *,
+    sessions: Path,
+    out: Path,
+    tile: int | None,
+    rows_where: str | None,
+    where: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write a board of each recorded game, to start from.
 
-    The file is for --from of `eval` and `match`. SESSIONS is a session, or a directory of sessions.
+    The file is for --from of `record`, `arena`, `eval` and `match`. SESSIONS is a session, or a directory of
+    sessions. The conditions are those of `where` and `rows_where` of the SDK.
     """
-    from tape2048_recorder.evaluation.positions import first_boards, write_starts
+    from tape2048_recorder.evaluation.positions import write_starts
+    from tape2048_tools.sessions.starts import boards_to_start_from
 
+    if tile is not None and rows_where is not None:
+        raise click.UsageError("found --tile and --rows-where, expected one: which board of each game?")
     check_new_file(out, replace=force)
-    boards = first_boards(sessions, tile)
+    if rows_where is None and (tile := tile or 16384) not in TILES:
+        raise ConfigError(f"found the tile {tile}, expected one from {TILES[0]} to {TILES[-1]}")
+    condition = rows_where or f"board_highest >= {(tile or 1).bit_length() - 1}"
+    boards = boards_to_start_from(sessions, where, condition)
     write_starts(out, boards, replace=force)
+    with_what = f"with a {tile}" if tile else f"where {rows_where}"
     print_result(
-        {"path": str(out), "boards": len(boards), "tile": tile},
-        lambda: [f"{out}: {number(len(boards))} boards, each a game's first with a {tile}"],
+        {"path": str(out), "boards": len(boards), "tile": tile, "rows_where": condition, "where": where},
+        lambda: [f"{out}: {number(len(boards))} boards, each a game's first {with_what}"],
         as_json=as_json,
     )
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tape2048_recorder.record_options import RecorderConfig
     from tape2048_recorder.status.report import Level, RecordingSummary, Reporter
     from tape2048_recorder.status.signals import Signals
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     "tape2048 record",
     "tape2048 record --player expectimax:depth=2 --workers 4 --max-games 1000",
     "tape2048 record --config recorder.toml --rotate-s 1h --max-disk-mb 200GB",
+    "tape2048 record --from selfplay --rows-where 'board_highest >= 14' --out late",
     "tape2048 record --max-games 100 --json | jq -r '.sessions[]'",
     "TAPE2048_OUT_DIR=/data/selfplay tape2048 record",
 )
@@ -64,14 +69,27 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
 
 def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -> RecordingSummary:
     loaded = load_from_command_line(config_path, flags)
+    boards = _boards_of(loaded.config)
     from tape2048_recorder.recorder import run
     from tape2048_tools.progress.jobs import RecordingPanel
 
     faulthandler.enable()  # a watchdog's SIGABRT then leaves the stack in the log
     reloads = loaded.path is not None and not _has_terminal()
     load = (lambda: load_from_command_line(config_path, flags).config) if reloads else None
+    how: dict[str, Any] = {"load": load, "signals": signals, "boards": boards}
     with RecordingPanel(loaded.config) as view:
-        return run(loaded.config, view, load=load, changed=view.changed, signals=signals)
+        return run(loaded.config, view, changed=view.changed, **how)
+
+
+def _boards_of(config: RecorderConfig) -> NDArray[np.uint64] | None:
+    """Return the boards that games start from; None where each starts with two tiles."""
+    if config.start_from is None:
+        return None
+    from pathlib import Path
+
+    from tape2048_tools.sessions.starts import boards_to_start_from
+
+    return boards_to_start_from(Path(config.start_from), config.start_where, config.start_rows_where)
 
 
 def _has_terminal() -> bool:

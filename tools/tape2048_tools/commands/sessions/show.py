@@ -288,12 +288,14 @@ def _show_root(
 
 
 def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
+    given = document["given_starts"]
     shown = {
         "sessions": number(document["sessions"]),
         "rows": number(document["rows"]),
         "games": number(document["games"]),
         "size": size(document["bytes"]),
         "storage": f"{tapes} of {document['sessions']} on tape" if (tapes := document["on_tape"]) else None,
+        "starts": f"{given} of {document['sessions']} from given boards" if given else None,
         "started_at": document["started_at"],
         "ended_at": document["ended_at"],
     }

@@ -1,0 +1,240 @@
+"""Games that start from given boards: the same games everywhere, and sessions that say so to every reader."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests import reference
+
+from tape2048 import Corpus, Session, errors, sessions, validate_session
+from tape2048.conversion import audit, repack_session
+from tape2048.game.moves import START_FAULTS, start_faults
+from tape2048.game.rules import board_score, exps_to_boards
+from tape2048.jit.mix import mix64
+from tape2048.maintenance import merge_sessions
+from tape2048_recorder.evaluation.positions import write_starts
+from tape2048_recorder.game.loop import Buffer, play_all
+from tape2048_recorder.game.rng import game_seeds, start_boards
+from tape2048_recorder.game.starts import StartBoards, keep_starts, load_starts, seeds_key
+from tape2048_recorder.players.options import make_player, player_sha256
+from tape2048_recorder.recording.partial import PartialSession
+from tape2048_recorder.recording.publish import recover_all
+from tape2048_recorder.replay.replay import replay_session, replayer
+
+from .checks import assert_sessions_valid, published_runs
+from .lanes import batched
+from .materials import SEED, Prepared, make_facts, publish
+from .processes import Recorders
+
+PLAYER = make_player("random", {})
+GAMES = 40
+
+
+def boards_of(*cells: list[int]) -> NDArray[np.uint64]:
+    return np.array([reference.pack(each) for each in cells], np.uint64)
+
+
+#: Unsorted, one of them twice; one move before its end, with a 16384, and with two 32768 in reach.
+BOARDS = boards_of(
+    [14, 12, 3, 1, 2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
+    [1, 2, 3, 4] + [0] * 12,
+    [15, 15, 3, 1, 1, 2, 1, 2, 2, 1, 2, 1, 1, 2, 1, 2],
+    [1, 2, 3, 4] + [0] * 12,
+    [8, 7, 6, 5, 4, 3, 2, 1, 1, 1, 0, 0, 0, 0, 0, 0],
+)
+
+
+def played(starts: StartBoards, root: Path, storage: str, games: int = GAMES) -> Prepared:
+    """A block of games from the boards, as a worker plays them."""
+    ids, path = np.arange(games, dtype=np.uint64), starts.path(root)
+    seeds = game_seeds(SEED ^ seeds_key(path), ids)
+    buffer = Buffer(rows_max=64, runs_max=games, record_action=True, sample_rate=1, storage=storage)
+    buffer.give(ids, seeds, start_boards(seeds, load_starts(path)))
+    play_all(buffer, PLAYER)
+    return Prepared(buffer.rows.tobytes(), buffer.runs.copy(), storage, record_action=True)
+
+
+def partial(root: Path, storage: str, boards: NDArray[np.uint64] = BOARDS) -> PartialSession:
+    """A session of one confirmed block, as a killed recorder leaves it."""
+    starts = keep_starts(root, boards)
+    facts: dict[str, Any] = {"storage": storage, "start_boards": starts, "record_action": True}
+    facts |= {"player_sha256": player_sha256("random", PLAYER), "player_args": {}, "rules": 2}
+    session = PartialSession(root, make_facts(**facts), 1)
+    played(starts, root, storage).record(session)
+    session.journal.close()
+    return session
+
+
+def published(root: Path, storage: str, boards: NDArray[np.uint64] = BOARDS) -> Path:
+    root.mkdir()
+    publish(root, partial(root, storage, boards))
+    (path,) = sessions(root)
+    return path
+
+
+@pytest.fixture(scope="module", params=["rows", "tape"])
+def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return published(tmp_path_factory.mktemp("given") / "root", request.param)
+
+
+def test_games_are_the_references(given: Path) -> None:
+    """The seed decides the board and all that follows; the score counts from the board."""
+    session, table = Session.open(given), np.unique(BOARDS)
+    starts = session.start_boards
+    assert starts is not None
+    play = replayer(given, session.meta)
+    for run, start in zip(session.runs, starts.tolist(), strict=True):
+        seed = int(run["seed"])
+        assert start == table[int(mix64(np.array([seed], np.uint64))[0]) % len(table)]
+        cells, generator = reference.unpack(start), reference.Generator.of_game(seed)
+        states, moves, score, won = [start], list[int](), 0, False
+        while not won and (move := reference.random_move(cells, generator)) is not None:
+            after, gained = reference.slide(cells, move)
+            won, score = 16 in after, score + gained
+            cells = [0] * 16 if won else reference.spawn(after, generator)[0]
+            moves.append(move)
+            states.append(reference.pack(cells))
+        rows = session.numbers_of(int(run["id"]))
+        assert exps_to_boards(session.tokens(rows)).tolist() == states[:-1]
+        assert session.moves(rows).tolist() == moves
+        assert (run["steps"], run["max_score"]) == (len(moves), score)
+        highest = 65536 if won else 1 << max(cells)
+        assert run["highest_tile"] == highest
+        again = play(seed, len(moves), start)
+        assert (again[0].tolist(), again[1].tolist()) == (states, moves)
+    assert {*starts.tolist()} == {*table.tolist()}
+    assert {int(each["highest_tile"]) for each in session.runs} >= {65536, 16384}
+
+
+def test_every_check_knows_it(given: Path) -> None:
+    assert validate_session(given).findings == ()
+    replayed = replay_session(given)
+    assert (replayed.runs, replayed.findings) == (GAMES, ())
+    found = {check.name: check for check in audit(given).checks}
+    assert {check.ok for check in found.values()} == {True, None}
+    assert found["given starts"].sample == GAMES
+    assert found["cells of starts"].sample == 0
+    session = Session.open(given)
+    assert session.meta["start_boards"] == {"count": 4, "sha256": keep_starts(given.parent, BOARDS).sha256}
+    at_start = session.start_boards == BOARDS[0]
+    assert session.run_labels([16384])[at_start].all(), "a tile that it was given counts as reached"
+
+
+def test_a_wrong_score_is_found(given: Path, tmp_path: Path) -> None:
+    """Also one that would be right if the score counted from an empty board."""
+    opened = Session.open(given)
+    assert opened.start_boards is not None
+    session = partial(tmp_path, opened.meta["storage"])
+    session.blocks[0].runs["max_score"][0] += board_score(opened.start_boards[0])
+    if opened.tape is not None:
+        with pytest.raises(errors.FormatError, match="max_score"):
+            publish(tmp_path, session)
+        return
+    publish(tmp_path, session)
+    (finding,) = validate_session(sessions(tmp_path)[0]).findings
+    assert "max_score" in finding.message
+
+
+def test_games_from_one_board_stay_together(given: Path, tmp_path: Path) -> None:
+    """In other sessions and storages too, with other games; ordinary games are split as before."""
+    other = published(tmp_path / "root", "rows", np.append(BOARDS, boards_of([2, 2, 3, 1] + [0] * 12)))
+    corpus = Corpus.open([given, other])
+    parts = corpus.split(a=0.5, b=0.5, salt="3")
+    starts = [set(), set()]  # type: list[set[int]]
+    for mine, part in zip(starts, parts.values(), strict=True):
+        assert len({*part.runs["session"].tolist()}) == 2
+        mine.update(exps_to_boards(part.tokens(part.row_starts[:-1])).tolist())
+    assert not starts[0] & starts[1]
+    assert starts[0] | starts[1] == {*BOARDS.tolist(), reference.pack([2, 2, 3, 1] + [0] * 12)}
+    seeds = [{*Session.open(path).runs["seed"].tolist()} for path in (given, other)]
+    assert not seeds[0] & seeds[1], "one seed is one game for every reader"
+
+
+def test_repacked_and_merged_sessions_keep_it(given: Path, tmp_path: Path) -> None:
+    session = Session.open(given)
+    storage = "rows" if session.tape is not None else "tape"
+    again = Session.open(repack_session(given, tmp_path / "repacked", storage, replayer=replayer).path)
+    assert again.start_boards.tolist() == session.start_boards.tolist()  # type: ignore[union-attr]
+    assert validate_session(again.path).findings == ()
+    back = repack_session(again.path, tmp_path / "back", session.meta["storage"], replayer=replayer).path
+    assert validate_session(back).findings == ()
+    other = published(tmp_path / "other", session.meta["storage"], BOARDS[:1])
+    with pytest.raises(errors.MaintenanceError, match="start_boards is"):
+        merge_sessions([given, other], tmp_path / "merged")
+
+
+@pytest.mark.parametrize("storage", ["rows", "tape"])
+def test_a_killed_recorders_games_are_recovered(root: Path, storage: str) -> None:
+    said: list[str] = []
+    reporter: Any = SimpleNamespace(event=lambda _, message: said.append(message))
+    partial(root, storage)
+    (path,) = recover_all(root, "default", reporter)
+    assert validate_session(path).findings == ()
+    assert replay_session(path).findings == ()
+    partial(root, storage)
+    kept = keep_starts(root, BOARDS).path(root)
+    kept.write_bytes(kept.read_bytes()[:-8])
+    found = recover_all(root, "default", reporter)
+    if storage == "rows":
+        assert len(found) == 1, "rows hold the boards"
+    else:
+        assert not found
+        assert "expected that of the file's name" in said[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("player", ["random", f"python:{batched.__file__}:hashed"])
+def test_workers_record_the_same_games(tmp_path: Path, player: str) -> None:
+    """Any number of workers, a restart, and both storages."""
+    write_starts(tmp_path / "starts.npy", BOARDS)
+    games: dict[tuple[int, str], set[Any]] = {}
+    settings = {"seed": 3, "player": player, "start_from": str(tmp_path / "starts.npy"), "lanes": 16}
+    for workers, storage, lives in ((1, "rows", 1), (2, "tape", 2)):
+        with Recorders(tmp_path / storage) as started:
+            for _ in range(lives):
+                started.run(max_games=40 // lives, workers=workers, storage=storage, **settings)
+        assert_sessions_valid(tmp_path / storage)
+        runs = [run.outcome for run in published_runs(tmp_path / storage)]
+        games[workers, storage] = {*runs}
+        for path in sessions(tmp_path / storage):
+            starts = Session.open(path).start_boards
+            assert starts is not None
+            assert {*starts.tolist()} <= {*BOARDS.tolist()}
+            if player == "random":
+                assert replay_session(path).findings == ()
+    first, second = games.values()
+    assert len(first) == 40
+    assert first == second
+
+
+def test_boards_of_games_are_starts() -> None:
+    """Every board that a game reaches is one, until no move is left."""
+    buffer = Buffer(rows_max=64, runs_max=6, record_action=False, sample_rate=1)
+    ids = np.arange(6, dtype=np.uint64)
+    buffer.give(ids, game_seeds(5, ids))
+    play_all(buffer, make_player("expectimax", {"depth": 1}))
+    assert not start_faults(buffer.boards).any()
+    for seed in range(20):
+        final = reference.play_random(seed).final
+        assert START_FAULTS[start_faults(boards_of(final))[0]] == "has no legal move"
+
+
+@pytest.mark.parametrize(
+    ("cells", "fault"),
+    [
+        ([1] + [0] * 15, "has fewer than two tiles"),
+        ([3, 3] + [0] * 14, "has no 2 and no 4"),
+        ([0, 3, 0, 0, 0, 0, 5, 0, 1] + [0] * 7, "has tiles that no move"),
+        ([1, 0, 3, 0] + [0, 4, 0, 0] + [0] * 8, "has tiles that no move"),
+        ([15, 15, 15, 15, 1] + [0] * 11, "has tiles that no move"),
+        ([9, 8, 9, 8, 9, 8, 9, 8, 9, 8, 9, 8, 1, 1, 0, 0], "has tiles that no move"),
+    ],
+)
+def test_other_boards_are_none(cells: list[int], fault: str) -> None:
+    assert START_FAULTS[start_faults(boards_of(cells))[0]].startswith(fault)
+    mirrored = [cells[4 * (i // 4) + 3 - i % 4] for i in range(16)]
+    turned = [cells[4 * (i % 4) + i // 4] for i in range(16)]
+    assert [*start_faults(boards_of(mirrored, turned))] == [*start_faults(boards_of(cells, cells))]

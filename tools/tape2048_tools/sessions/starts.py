@@ -1,0 +1,52 @@
+"""Boards that games start from, of a start file or of recorded games."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tape2048.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+
+def boards_to_start_from(path: Path, where: str | None, rows_where: str | None) -> NDArray[np.uint64]:
+    """Return boards that games can start from, ``u64[N]``.
+
+    Args:
+        path: a start file, a session, or a directory of sessions.
+        where: a condition in SQL that selects games of sessions.
+        rows_where: a condition in SQL for rows of sessions. The first such row of each game gives a board.
+
+    Raises:
+        ConfigError: a file with a condition, sessions without one, or an invalid condition.
+        EmptyCorpusError: no row is left.
+        FieldError: a board that no game reaches, or too many of them.
+        FormatError: the file or a session is malformed.
+    """
+    from tape2048_recorder.evaluation.positions import check_starts, read_starts
+
+    if not path.is_dir():
+        if where is not None or rows_where is not None:
+            raise ConfigError(
+                f"found a condition with the file {path}, expected a session or a directory of sessions",
+                hint="`tape2048 player starts` writes chosen boards of sessions to a file.",
+            )
+        return read_starts(path)
+    if rows_where is None:
+        raise ConfigError(
+            f"found no condition for the rows of {path}, expected one: which board of each game?",
+            hint="Pass --rows-where 'board_highest >= 14' for the first board of each game with a 16384.",
+        )
+    from tape2048 import Corpus
+    from tape2048.game.rules import exps_to_boards
+
+    rows = Corpus.open(path).where(where).rows_where(rows_where)
+    chosen = np.flatnonzero(rows.row_counts)
+    boards: NDArray[np.uint64] = exps_to_boards(rows.tokens(rows.row_starts[chosen]))
+    check_starts(boards, path, lambda at: f"the board of run {rows.runs['id'][chosen[at]]}")
+    return boards
