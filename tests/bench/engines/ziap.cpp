@@ -7,6 +7,7 @@ int main(int argc, char* argv[]) {
     STRUCTURE::load(argv[1]);
     search<STRUCTURE> model(std::atoi(argv[2]));
     return serve("ziap/2048-tdl " COMMIT, [&model](const Exponents& exponents) {
-        return model.suggest_dir(first_cell_highest(exponents));
+        static const int moves[] = {0, 3, 1, 2};  // of its own up, right, down, left
+        return moves[model.suggest_dir(first_cell_highest(exponents))];
     });
 }
