@@ -12,6 +12,7 @@ A killed run continues with the same command. What is skipped or not built is na
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from typing import Any, NamedTuple
@@ -95,9 +96,8 @@ def main() -> None:
     heads = ["player", "games", "mean score", " / ".join(_TILES), "moves/CPU s", "memory"]
     missing = [each.name for each in ENTRIES if each not in there]
     text = table(heads, (row(*each) for each in rows))
-    text += (
-        f"\n`python -m tests.bench.engines --games {args.games}` made this table on {cpu_name()}, seed 1.\n"
-    )
+    command = shlex.join(["python", "-m", "tests.bench.engines", *sys.argv[1:]])
+    text += f"\n`{command}` made this table on {cpu_name()}, seed 1.\n"
     text += f"Skipped or not built: {'; '.join(missing)}.\n" if missing else ""
     sys.stdout.write(text)
     if not args.no_page:
