@@ -83,7 +83,7 @@ def split_text(text: str) -> tuple[str, dict[str, str]]:
     engine = re.fullmatch(rf"{_ENGINE}:(?P<args>(?:[a-z_]+_s=[^,]*,)*)(?:command=)?(?P<command>.+)", text)
     if engine:
         return _ENGINE, {**_split_args(engine["args"].removesuffix(",")), "command": engine["command"]}
-    network = re.fullmatch(r"(?P<weights>tdl2048(?:@[0-9+]*)?:[^,]*)(?:,(?P<args>.*))?", text)
+    network = re.fullmatch(r"(?P<weights>tdl2048(?:@[^:,]*)?:[^,]*)(?:,(?P<args>.*))?", text)
     if network:
         return "ntuple", {"weights": network["weights"], **_split_args(network["args"])}
     match = re.fullmatch(r"(?P<name>.+?)(?::(?P<args>[A-Za-z_]\w*=.*))?", text)

@@ -69,7 +69,7 @@ _END = struct.Struct("<II")
 
 
 class _About(msgspec.Struct, frozen=True):
-    source: str  # SHA-256 of the network's file, and of stages that its name states
+    source: str  # SHA-256 of the network's file, and of the form and stages that its name states
     tuples: list[str]
     stages: list[int]
     positions: list[tuple[int, list[int]]]  # by the version that wrote the table
@@ -127,7 +127,7 @@ def load_placed(name: str) -> PlacedNetwork:
     """Load a network as :func:`load_network` does, in the order of a player."""
     data, tdl2048 = map_network(name), split_name(name)
     digest = hashlib.sha256(data)
-    if tdl2048 and tdl2048.stages:  # which the file does not say
+    if tdl2048:  # a form that only the name says, and stages
         digest.update(repr(tdl2048.stages).encode())
     source = digest.hexdigest()
     directory = _directory(source)

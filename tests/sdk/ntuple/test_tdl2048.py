@@ -152,6 +152,10 @@ def test_processes_share_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert (found.layout, found.facts) == (network.layout, network.facts)
         hashes.add(player_sha256("ntuple", make_player("ntuple", {"weights": name})))
     assert len(hashes) == 2
+    save_network(network.quantised(1), tmp_path / "ours")
+    load_placed(str(tmp_path / "ours"))
+    with pytest.raises(ModelError, match=r"found (the first byte|version)"):
+        load_placed(f"tdl2048:{tmp_path}/ours")  # of the same bytes
 
 
 @pytest.mark.parametrize(
