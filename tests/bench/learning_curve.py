@@ -52,7 +52,7 @@ def trained(kind: str, root: Path, where: str, out: Path, steps: int) -> Path:
     return best
 
 
-def mean_of(found: list[Estimate]) -> Estimate:
+def mean_of(found: list[Estimate], most: float) -> Estimate:
     """Return the mean over the sets, with the errors of the positions and of the sets."""
     from scipy.stats import t
 
@@ -60,7 +60,7 @@ def mean_of(found: list[Estimate]) -> Estimate:
     mean, sets = values.mean(), len(values)
     spread = t.ppf(0.975, sets - 1) * values.std(ddof=1) / np.sqrt(sets) if sets > 1 else 0.0
     low, high = (np.hypot(each.mean() - mean, spread) for each in (lows, highs))
-    return Estimate(float(mean), float(mean - low), float(mean + high))
+    return Estimate(float(mean), float(mean - low), min(float(mean + high), most))
 
 
 def main() -> None:
@@ -97,7 +97,9 @@ def main() -> None:
                 scores = [result.cell(stage, tile).scores["critic"].oracle for tile, stage in CELLS]
                 assert all(one is not None and one.r2 is not None for one in scores)
                 found.append([each for one in scores for each in (one.r2, one.log_loss)])  # type: ignore[union-attr, misc]
-            cells = [estimate_text(mean_of(list(values))) for values in zip(*found, strict=True)]
+            ends = [1.0, np.inf] * len(CELLS)  # R2 ends at 1
+            values = zip(zip(*found, strict=True), ends, strict=True)
+            cells = [estimate_text(mean_of(list(each), end)) for each, end in values]
             print(f"| {kind} | {size:,} | {len(found)} |", " | ".join(cells), "|", flush=True)
 
 

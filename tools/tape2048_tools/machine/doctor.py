@@ -82,7 +82,7 @@ CLOCK_SKEW_MAX_S = 5.0
 
 #: The tests that were run, by system and processor, and by version of Python. The samples are those of
 #: `make aarch64` and `make pythons`.
-_TRIED_ON = {("Linux", "x86_64"): "all tests", ("Linux", "aarch64"): "players, emulated"}
+_TRIED_ON = {("Linux", "x86_64"): "all tests", ("Linux", "aarch64"): "a sample of the tests, emulated"}
 _TRIED_WITH = {(3, 11): "all tests"} | dict.fromkeys([(3, 12), (3, 13), (3, 14)], "a sample of the tests")
 
 _VERSIONS_MIN = {"numba": (0, 59), "numpy": (1, 24), "llvmlite": (0,)}
