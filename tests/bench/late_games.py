@@ -21,7 +21,7 @@ from tape2048_recorder.game.rng import game_seeds, start_boards
 
 from .games import Games
 
-#: Games that are played before the clock is read.
+#: Games between two looks at the clock.
 GAMES = 20
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
     games, exponent = Games(args.player, GAMES), args.tile.bit_length() - 1
-    measure(games, exponent, 0)  # compiles
+    measure(games, exponent, 1e-9)  # compiles
     found = np.zeros((2, args.turns))
     boards: list[int] = []
     for turn in range(args.turns):
