@@ -389,6 +389,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 # Loading.
 
+_STARTS = frozenset({"start_from", "start_where", "start_rows_where"})
+
 #: The environment variable that names the file.
 CONFIG_ENV = ENV_PREFIX + "CONFIG"
 
@@ -449,8 +451,12 @@ def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Pat
 
 
 def effective(config: RecorderConfig) -> dict[str, Any]:
-    """Return every setting, with the tag in effect, as a session records them."""
-    return {**msgspec.to_builtins(config), "model_tag": config.tag}
+    """Return every setting, with the tag in effect, as a session records them.
+
+    The settings of given boards are left out where they are not set: other configurations keep their hash.
+    """
+    settings = {**msgspec.to_builtins(config), "model_tag": config.tag}
+    return {name: value for name, value in settings.items() if value is not None or name not in _STARTS}
 
 
 def config_sha256(config: RecorderConfig) -> str:

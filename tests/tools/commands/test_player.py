@@ -284,7 +284,7 @@ def test_record_refuses_boards_before_it_starts(cli: Cli, session: Path, tmp_pat
         ("# none\n", "found no board, expected at least one"),
     ):
         starts.write_text(text)
-        done = cli("record --player random --max-games 1 --from", starts, expect=errors.FieldError)
+        done = cli("record --player random --max-games 1 --out out --from", starts, expect=errors.FieldError)
         assert f"{starts}: {said}" in done.err
         assert "hint: " in done.err
     starts.write_text("0xB100000000000000\n")
@@ -294,8 +294,9 @@ def test_record_refuses_boards_before_it_starts(cli: Cli, session: Path, tmp_pat
         (("--from", session), "found no condition for the rows of"),
         (("--from", session, "--rows-where", "stp > 5"), "no column stp"),
     ):
-        assert said in cli("record --player random --max-games 1", *args, expect=errors.ConfigError).err
-    assert not (tmp_path / "selfplay").exists()
+        done = cli("record --player random --max-games 1 --out out", *args, expect=errors.ConfigError)
+        assert said in done.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_prune_writes_a_file_that_is_small_enough(

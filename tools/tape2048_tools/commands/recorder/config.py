@@ -65,9 +65,8 @@ def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: boo
     shown = table("setting", "value", *(["origin"] if origin else []))
     values = effective(loaded.config)
     for name, setting in settings_of(RecorderConfig).items():
-        shown.add_row(
-            cell(name), cell(setting.show(values[name])), *([cell(loaded.origins[name])] if origin else [])
-        )
+        value = cell(setting.show(values.get(name)))
+        shown.add_row(cell(name), value, *([cell(loaded.origins[name])] if origin else []))
     print_human(shown)
 
 
