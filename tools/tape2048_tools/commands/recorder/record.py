@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from tape2048_tools.options.recorder import load_from_command_line, setting_options
-from tape2048_tools.terminal.click_extras import ROOT, exit_on_findings, json_option, new_command
+from tape2048_tools.terminal.click_extras import EXISTING, ROOT, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.output import cell, complain, print_result
 
 if TYPE_CHECKING:
@@ -85,11 +85,10 @@ def _boards_of(config: RecorderConfig) -> NDArray[np.uint64] | None:
     """Return the boards that games start from; None where each starts with two tiles."""
     if config.start_from is None:
         return None
-    from pathlib import Path
-
+    path = EXISTING.convert(config.start_from, None, None)  # before the compiler is loaded
     from tape2048_tools.sessions.starts import boards_to_start_from
 
-    return boards_to_start_from(Path(config.start_from), config.start_where, config.start_rows_where)
+    return boards_to_start_from(path, config.start_where, config.start_rows_where)
 
 
 def _has_terminal() -> bool:
