@@ -45,7 +45,7 @@ import numpy as np
 from tape2048.base.guide import make_guide
 from tape2048.base.text import as_int, facts_table
 from tape2048.batches.batch import Batch, BatchLayout, BatchOptions, BatchPool
-from tape2048.batches.columns import plan_fields
+from tape2048.batches.columns import describe_difference, plan_fields
 from tape2048.batches.gatherer import Gatherer, check_weights, mean_weight
 from tape2048.batches.order import Order, order_of
 from tape2048.batches.plan import NO_CAP, Cap
@@ -615,7 +615,9 @@ class MixedBatches(Batches):
             parts.append(Part(one, rows, own, (0, 1)))
             if parts[-1].layout != parts[0].layout:
                 raise CorpusError(
-                    f"the sources have different fields: {parts[0].layout}, and {parts[-1].layout}"
+                    f"source {number} of the mixture: "
+                    f"{describe_difference(parts[-1].layout, parts[0].layout)}, as in source 0",
+                    hint="Open the sessions as one corpus, which joins names, or leave the field out.",
                 )
         has_weights = "weight" in parts[0].layout.fields
         self.mean_weights = tuple(part.mean_weight if has_weights else 1.0 for part in parts)

@@ -201,6 +201,13 @@ def _renumbered(values: NDArray[Any], own: dict[str, int], names: dict[str, int]
     return renumbered
 
 
+def describe_difference(found: BatchLayout, expected: BatchLayout) -> str:
+    """Return the first column that differs between two layouts with the same fields, as text."""
+    pairs = zip(found.columns, expected.columns, strict=True)
+    own, other = next((own, other) for own, other in pairs if own != other)
+    return f"found {own.name}: {_describe(own)}; expected {_describe(other)}"
+
+
 def _describe(info: ColumnInfo) -> str:
     shape = "[N]" if info.width is None else f"[N, {info.width}]"
     facts = (f"{key} {value!r}" for key, value in info.facts.items() if value is not None)

@@ -299,7 +299,7 @@ def shared_columns(sessions: Sequence[Columns]) -> tuple[dict[str, ColumnInfo], 
             continue
         facts = [info.document | {"rows": 0, "steps_crc32c": 0, "maker": ""} for info in infos]
         if keys := {key for each in facts for key in each | facts[0] if each.get(key) != facts[0].get(key)}:
-            others.append(f"{name}: the sessions have another {', '.join(sorted(keys))}")
+            others.append(f"{name}: the sessions differ in {', '.join(sorted(keys))}")
         else:
             shared[name] = infos[0]
     return shared, "; ".join(others)

@@ -112,7 +112,7 @@ def test_merged(
     [
         ({}, ""),
         ({"maker": "another release"}, ""),
-        ({"player": "b"}, "loss: the sessions have another player"),
+        ({"player": "b"}, "loss: the sessions differ in player"),
         ({"dtype": "f64"}, "loss: .*loss.json: dtype 'f64'"),
         ({"rows": 3}, "loss: .*loss.json: made of 3 rows"),
         (None, "loss: .*no loss.json"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tape2048 import Corpus, Session, errors, validate_session
+from tape2048 import Corpus, Mixture, Session, errors, validate_session
 from tape2048.conversion import build_dataset, convert, open_source
 from tape2048.maintenance import validation
 from tape2048.runs import scan
@@ -202,6 +202,9 @@ def test_numbers_of_valuations_are_joined_by_name(tmp_path: Path, load: Any) -> 
             assert len(corpus.rows_where(condition)) == (words == kind).sum()
     with pytest.raises(errors.ConfigError, match="valuation_type has no 'bok'; expected one of search, "):
         corpus.rows_where("valuation_type <> 'bok'")
+    mixture = Mixture([(Corpus.open(tmp_path / name, load=load), 0.5) for name in kinds])
+    with pytest.raises(errors.CorpusError, match=r"source 1 .*: found valuation_type: u8 \[N\], n"):
+        mixture.batches(10, fields=("valuation_type",))
     (tmp_path / "d6" / "valuation_types.json").write_text('{"search": 0}')
     with pytest.raises(errors.CorpusError, match=r"found the number \d, which is not among its names"):
         Corpus.open(tmp_path).fetch([0], ("valuation_type",))
