@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tape2048.errors import NameTakenError
+from tape2048.errors import NameTakenError, StorageError
 from tape2048_tools.commands.sessions.view import make_data
 from tape2048_tools.viewer.app import static_files
 from tape2048_tools.viewer.report import bundle, make_report, one_file
@@ -121,12 +121,17 @@ def test_markup_in_a_document_ends_no_script() -> None:
     assert "<b>" not in page
 
 
-def test_a_report_is_not_replaced_unasked(cli: Cli, recorded: Path, tmp_path: Path) -> None:
+def test_an_output_is_checked_before_a_report_is_made(
+    cli: Cli, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tape2048_tools.viewer.report.make_report", lambda *_, **__: pytest.fail("made"))
     out = tmp_path / "report.html"
     out.write_text("mine")
     done = cli("report", recorded, "-o", out, expect=NameTakenError)
     assert "--force" in done.err
     assert out.read_text() == "mine"
+    for path in (tmp_path / "nowhere" / "x.html", tmp_path / ("x" * 300)):
+        cli("report", recorded, "-o", path, expect=StorageError)
 
 
 def test_a_report_of_nothing_is_one(cli: Cli, tmp_path: Path) -> None:
