@@ -17,6 +17,7 @@ import numpy as np
 from tape2048.batches import FIELDS
 from tape2048.critic.config import CriticConfig, NTupleCriticConfig
 from tape2048.errors import TapeError
+from tape2048.formats.batch_fields import AHEAD
 from tape2048.formats.registry import FORMATS
 from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.players.options import REGISTRY
@@ -70,7 +71,7 @@ def fields_table() -> str:
             {"tokens": "16", "labels": "T"}.get(name, ""),
             field.about,
         )
-        for name, field in FIELDS.items()
+        for name, field in (FIELDS | {f"{kind}_K": field for kind, field in AHEAD.items()}).items()
     )
     return table(["field", "type", "values a row", "content"], rows)
 

@@ -357,7 +357,9 @@ class Corpus(RowView):
         tapes = (one for one in map(self.sessions.__getitem__, used.tolist()) if one.tape is not None)
         acting = all(tape.meta.get("record_action") is True for tape in tapes)
         itemsize = self.dtype.itemsize if acting else STEP_DTYPE.itemsize
-        digest.update(msgspec.json.encode([itemsize, list(self.game_phase), len(runs)]))
+        # Without the range that came later, if it is open: states of loaders must remain valid.
+        phase = self.game_phase if self.game_phase.rows_left else self.game_phase[:3]
+        digest.update(msgspec.json.encode([itemsize, phase, len(runs)]))
         digest.update(runs.tobytes())
         digest.update(self.row_counts.tobytes())
         if self._tables.selected is not None:
@@ -511,6 +513,7 @@ class Corpus(RowView):
         steps: tuple[int | None, int | None] | None = None,
         fraction: tuple[float | None, float | None] | None = None,
         empties: tuple[int | None, int | None] | None = None,
+        rows_left: tuple[int | None, int | None] | None = None,
     ) -> Self:
         """Select a part of each game, by half-open ranges ``(first, end)``; None leaves a side open.
 
@@ -521,6 +524,7 @@ class Corpus(RowView):
             fraction: range of ``step_idx / steps``, from 0 to 1; ``(0.5, None)`` is the second half.
             empties: range of the number of empty cells; ``(0, 4)`` is at most three. Reads all rows once, or
                 decodes them.
+            rows_left: range of the number of rows that follow in the game; ``(0, 100)`` is its last 100 rows.
 
         Raises:
             EmptyCorpusError: no row is left.
@@ -532,7 +536,7 @@ class Corpus(RowView):
             >>> late.game_phase.empties
             (0, 4)
         """
-        phase = make_phase(self.game_phase, steps, fraction, empties)
+        phase = make_phase(self.game_phase, steps, fraction, empties, rows_left)
         tables = self._tables
         view = self._view(tables.chosen, phase, tables.selected)
         if not len(view):
@@ -692,6 +696,32 @@ class Corpus(RowView):
         batch = Batch.allocate(layout, len(numbers))
         gatherer.gather(numbers, batch)
         return batch.arrays
+
+    def discounted(self, discount: float) -> NDArray[np.float32]:
+        """Compute discounted returns: a move's points, and ``discount`` times the return of the next row.
+
+        It reads all rows once and keeps 4 bytes of each. The field ``return_K`` has the points of K moves
+        without a table.
+
+        Args:
+            discount: factor for each move, 0 to 1.
+
+        Returns:
+            ``f32[N]``, for ``batches(extra={"value": ...})``.
+
+        Raises:
+            CorpusError: the corpus has only a part of its games' rows, or their scores are unknown.
+            ValueError: the discount is invalid.
+
+        Example:
+            >>> corpus = Corpus.open("selfplay")
+            >>> batch = next(iter(corpus.batches(32, extra={"value": corpus.discounted(0.99)})))
+            >>> batch.value.shape
+            (32,)
+        """
+        from tape2048.batches.discounting import discounted
+
+        return discounted(self._tables, discount)
 
     def tokens(self, rows: Rows) -> NDArray[np.uint8]:
         """Return boards as exponents, ``u8[n, 16]``; arguments and errors as for :meth:`fetch`."""

@@ -72,8 +72,9 @@ class _Memory:
         self.dtype = steps.dtype
         self.tape = tape
         self.load = "ram"
-        self.manifest = None
-        self.meta: dict[str, Any] = {}
+        self.manifest = self.foreign = None
+        self.meta: dict[str, Any] = {"sample_rate": 1}
+        self.blocks, self.contiguous, self.runs = (), True, np.zeros(0, CORPUS_RUN_DTYPE)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -188,6 +189,38 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
     return figures
 
 
+def ahead_figures(*, rows: int, batch: int, rounds: int) -> list[Figure]:
+    """Windows, and fields of later boards, against the batch of as many single boards."""
+    corpus = corpus_in_memory(rows, GAME_ROWS)
+    store, starts = tables_of(corpus).store, corpus.row_starts[:-1]
+    store.runs.flags.writeable = True
+    store.runs["max_score"] = 1 << 30
+    steps = store.memory[0].view(STEP_DTYPE)
+    steps["step_idx"] = np.arange(rows) - np.repeat(starts, corpus.row_counts)
+    steps["exps"][starts] = [1, 1] + [0] * 14
+    target = {"rows": corpus, "packed": packed(corpus)}
+    contenders: dict[str, Callable[[NDArray[np.uint64]], object]] = {}
+    fields = ("tokens", "labels")
+    for storage, source in target.items():
+        contenders |= {
+            f"single boards, {storage}": fills(source, batch),
+            f"windows of 8, {storage}": fills(source, batch // 8, window=8),
+            f"windows of 8, d4, {storage}": fills(source, batch // 8, window=8, augment="d4"),
+            f"score_to_go, {storage}": fills(source, batch, fields=(*fields, "score_to_go")),
+            f"return_32, {storage}": fills(source, batch, fields=(*fields, "return_32")),
+        }
+    found = take_turns(contenders, rows=rows, batch=batch, rounds=rounds)
+    group = f"{batch} boards of {rows:,}, of single boards"
+    return [
+        median_of(
+            ratios(found[f"single boards, {name.rsplit(', ', 1)[1]}"], samples), group=group,
+            name=f"boards/s, {name}", unit="ratio", target=None if "return" in name else 0.6,
+        )
+        for name, samples in found.items()
+        if not name.startswith("single")
+    ]  # fmt: skip
+
+
 def _large_figures(corpus: Corpus, large: Corpus, batch: int, rounds: int) -> list[Figure]:
     """The same batches of a corpus past all caches and most of the TLB; and what that does to the floor."""
     group = f"{batch} rows of {len(large):,}"
@@ -291,6 +324,7 @@ def measure(
     """All of them."""
     rounds = how["rounds"]
     figures = batch_figures(**how) + label_figures(rows=labels, rounds=rounds)
+    figures += ahead_figures(rows=how["rows"], batch=how["batch"], rounds=rounds)
     figures += pool_figures(directory / "cold", rows=disk, pool_rows=pool, batch=how["batch"], rounds=rounds)
     with memory_dir() as memory:
         return figures + opening_figures(memory, sessions=sessions, games=games, rounds=rounds)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tape2048.base.drawing import Drawing, boards_html
 from tape2048.base.text import counted, facts_table
-from tape2048.formats.batch_fields import FIELDS
+from tape2048.formats.batch_fields import FIELDS, field_of
 from tape2048.rows.row_map import address_of
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class BatchLayout(NamedTuple):
         columns: name and type of all columns that are gathered, including ``weight`` and ``targets``.
         weight: name of the column that the weights are multiplied by.
         targets: name of the column that replaces the labels.
+        window: K, the boards of a window, ``[B, K, ...]``; None for single rows, ``[B, ...]``.
     """
 
     fields: tuple[str, ...]
@@ -43,15 +44,17 @@ class BatchLayout(NamedTuple):
     columns: tuple[ColumnInfo, ...] = ()
     weight: str | None = None
     targets: str | None = None
+    window: int | None = None
 
     def type_of(self, field: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Return dtype and shape of a row's entry in a field."""
+        """Return dtype and shape of a row's or a window's entry in a field."""
+        of_windows = () if self.window is None else (self.window,)
         if field == "labels":
-            return np.dtype(self.label_dtype), (self.thresholds,)
-        if (found := FIELDS.get(field)) is not None:
-            return np.dtype(found.dtype), () if found.width is None else (found.width,)
+            return np.dtype(self.label_dtype), (*of_windows, self.thresholds)
+        if (found := field_of(field)) is not None:
+            return np.dtype(found.dtype), (*of_windows, *(() if found.width is None else (found.width,)))
         info = next(info for info in self.columns if info.name == field)
-        return info.numpy_dtype, info.shape[1:]
+        return info.numpy_dtype, (*of_windows, *info.shape[1:])
 
     def empty(self, field: str, rows: int) -> NDArray[Any]:
         """Make a new buffer of a field or column."""
@@ -81,6 +84,9 @@ class BatchOptions(TypedDict, total=False):
     extra: Mapping[str, Any] | None
     weight: str | None
     targets: str | None
+    window: int | None
+    stride: int
+    pad: bool
 
 
 def check_options(owner: str, options: BatchOptions, own: Sequence[str] = ("batch_size",)) -> None:
@@ -112,12 +118,17 @@ def check_fields(
 #: The entries of a target, ``u64``: addresses of C-ordered arrays, 0 for an output that is not wanted.
 #:
 #: ``records`` u8[B, row_bytes] and ``boards`` u64[B] have ``stride`` bytes from one to the next; ``flags``
-#: bool[B, T] and ``targets`` f32[B, T] are labels. The others are fields of the batch. Two entries for each
-#: of the plan's columns follow: the address of its first value, and the bytes from a row to the next one.
-_OUTPUTS = ["records", "boards", "stride", "flags", "targets"]
-_OUTPUTS += [name for name, field in FIELDS.items() if field.make is None and field.dtype is not None]
+#: bool[B, T] and ``targets`` f32[B, T] are labels; ``base`` i64[B] are numbers in the map. The others are
+#: fields of the batch. Two entries for each of the plan's columns follow: the address of its first value, and
+#: the bytes from a row to the next one.
+_OUTPUTS = ["records", "boards", "stride", "flags", "targets", "base"]
+_OUTPUTS += [name for name, field in FIELDS.items() if field.dtype and field[-2:] == (None, None)]
 _named: Any = namedtuple  # noqa: PYI024 - names from FIELDS, which no type checker knows
 Outputs = _named("Outputs", _OUTPUTS, defaults=[0] * len(_OUTPUTS))
+
+
+#: The rows that windows start from.
+FIRSTS = BatchLayout(("row", "run", "weight"), 0, "bool")
 
 
 class Batch(Mapping[str, "NDArray[Any]"]):
@@ -147,39 +158,38 @@ class Batch(Mapping[str, "NDArray[Any]"]):
     """
 
     __slots__ = (
-        "_arrays", "_columns", "_made", "_targets", "_unused", "_words", "capacity", "layout", "owners",
-        "rows",
+        "_arrays", "_columns", "_made", "_targets", "_unused", "_windows", "_words", "capacity", "layout",
+        "owners", "rows",
     )  # fmt: skip
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], layout: BatchLayout) -> None:
         if set(arrays) != set(layout.fields):
             raise ValueError(f"buffers for {sorted(arrays)}; expected {sorted(layout.fields)}")
-        for name, array in arrays.items():
-            if not isinstance(array, np.ndarray) or not array.ndim:
-                raise ValueError(f"the buffer for {name} is {array!r:.80}; expected an array of NumPy's")
-        self.capacity = min(len(array) for array in arrays.values())
-        for name, array in arrays.items():
-            dtype, shape = layout.type_of(name)
-            fits = array.dtype == dtype and array.shape == (self.capacity, *shape)
-            if not (fits and array.flags.c_contiguous and array.flags.writeable):
-                raise ValueError(
-                    f"the buffer for {name} is {array.dtype} of shape {array.shape}; "
-                    f"expected writable, C-ordered {dtype} of shape {(self.capacity, *shape)}"
-                )
+        self.capacity = _capacity_of(arrays, layout)
         self.layout = layout
         self._arrays = {name: arrays[name] for name in layout.fields}
         self.rows = 0
         # Views of an array refer to the array that owns the memory.
         self.owners = [array if array.base is None else array.base for array in self._arrays.values()]
         self._unused = 0  # references while only a pool has the batch
-        built_in = {name: FIELDS[name] for name in layout.fields if name in FIELDS}
+        self._windows: tuple[Batch, Batch] | None = None
+        if layout.window is not None:
+            flat = {
+                name: array.reshape(self.capacity * layout.window, *array.shape[2:])
+                for name, array in self._arrays.items()
+            }
+            self._windows = Batch.allocate(FIRSTS, self.capacity), Batch(flat, layout._replace(window=None))
+            return
+        built_in = {name: found for name in layout.fields if (found := field_of(name))}
         self._targets = {name: self._arrays[name] for name in built_in if name in Outputs._fields}
         if "labels" in self._arrays and not layout.targets:
             self._targets["flags" if layout.label_dtype == "bool" else "targets"] = self._arrays["labels"]
         self._made = {name: field for name, field in built_in.items() if field.make is not None}
-        needed = {name for field in self._made.values() for name in field.needs}
+        needed = {name for field in built_in.values() for name in field.needs}
         if layout.targets or (layout.weight and "weight" in built_in):
             needed.add("row")  # which the error of an invalid value names
+        if layout is FIRSTS or any(field.moves is not None for field in built_in.values()):
+            self._targets["base"] = np.empty(self.capacity, np.int64)
         for name in needed:
             self._targets.setdefault(name, layout.empty(name, self.capacity))
         # Columns that serve only as weights or targets are not fields.
@@ -250,6 +260,8 @@ class Batch(Mapping[str, "NDArray[Any]"]):
             >>> next(iter(Corpus.open("selfplay").batches(32))).show(2)._repr_html_().count("<svg")
             2
         """
+        if self._windows is not None:
+            return self._windows[1].show(count)
         if "tokens" not in self._arrays:
             raise ValueError(f"found the fields {', '.join(self._arrays)}; expected tokens among them")
         captions = [f"row {i}" for i in range(min(count, self.rows))]
@@ -262,6 +274,23 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         facts = {name: f"{array.dtype} {array.shape}" for name, array in self.items()}
         boards = self.show(4).html if "tokens" in self._arrays else ""
         return facts_table(f"Batch of {counted(self.rows, 'row')}", facts) + boards
+
+
+def _capacity_of(arrays: Mapping[str, NDArray[Any]], layout: BatchLayout) -> int:
+    """Return the rows of buffers; raise ValueError if one does not fit its field."""
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or not array.ndim:
+            raise ValueError(f"the buffer for {name} is {array!r:.80}; expected an array of NumPy's")
+    capacity = min(len(array) for array in arrays.values())
+    for name, array in arrays.items():
+        dtype, shape = layout.type_of(name)
+        fits = array.dtype == dtype and array.shape == (capacity, *shape)
+        if not (fits and array.flags.c_contiguous and array.flags.writeable):
+            raise ValueError(
+                f"the buffer for {name} is {array.dtype} of shape {array.shape}; "
+                f"expected writable, C-ordered {dtype} of shape {(capacity, *shape)}"
+            )
+    return capacity
 
 
 class BatchPool:
@@ -313,6 +342,11 @@ def output_of(batch: Batch, name: str) -> NDArray[Any]:
     """Return the current rows of a field that the kernel has written, even if the caller did not want it."""
     values: NDArray[Any] = batch._targets[name][: batch.rows]  # noqa: SLF001 - of this module
     return values
+
+
+def windows_of(batch: Batch) -> tuple[Batch, Batch] | None:
+    """Return the rows that windows start from, and all their boards as rows, in the same buffers."""
+    return batch._windows  # noqa: SLF001 - of this module
 
 
 def words_of(batch: Batch, row: int = 0) -> NDArray[np.uint64]:

@@ -44,13 +44,23 @@ import numpy as np
 
 from tape2048.base.guide import make_guide
 from tape2048.base.text import as_int, facts_table
-from tape2048.batches.batch import Batch, BatchLayout, BatchOptions, BatchPool
+from tape2048.batches.ahead import Games, Windows
+from tape2048.batches.batch import (
+    FIRSTS,
+    Batch,
+    BatchLayout,
+    BatchOptions,
+    BatchPool,
+    check_fields,
+    windows_of,
+)
 from tape2048.batches.columns import describe_difference, plan_fields
 from tape2048.batches.gatherer import Gatherer, check_weights, mean_weight
 from tape2048.batches.order import Order, order_of
 from tape2048.batches.plan import NO_CAP, Cap
 from tape2048.batches.pool import PoolReader
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
+from tape2048.formats.batch_fields import field_of
 from tape2048.players import player_label
 from tape2048.rows.view import tables_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, warn_of_constants
@@ -61,6 +71,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048.batches.columns import ViewColumn
+    from tape2048.rows.view import ViewTables
 
 _STREAM_HINT = "raise cache_max_mb, or stream some sessions at a time: pool_rows=..., pool_sessions=..."
 
@@ -70,6 +82,7 @@ _STATE_HINTS = {
     "version": "another version of tape2048 shuffles otherwise: start the epoch again",
     "world_size": "with pool_rows, resume on as many ranks as before, or at the start of an epoch",
 }
+_WINDOW_HINT = "Take a smaller window or stride."
 _RANKS_HINT = "Let the launcher set RANK and WORLD_SIZE, or pass rank and world_size."
 
 #: SplitMix64's increment. The seeds of a mixture's sources are hashed before they are used.
@@ -130,6 +143,7 @@ DEFAULTS: BatchOptions = {
     "shuffle": True, "seed": 0, "fields": ("tokens", "labels"), "thresholds": DEFAULT_THRESHOLDS,
     "label_dtype": "bool", "augment": None, "drop_last": False, "rank": None, "world_size": None,
     "pool_rows": None, "pool_sessions": None, "extra": None, "weight": None, "targets": None,
+    "window": None, "stride": 1, "pad": True,
 }  # fmt: skip
 
 
@@ -155,26 +169,19 @@ class Part:
             firsts = source.firsts.astype(np.uint64)
             cap = Cap(make_guide(source.starts), firsts, int(source.spread == "even"), source.weights)
         self._tables = tables_of(self.corpus)
-        tiles, weight = check_thresholds(options["thresholds"]), options["weight"]
-        self.layout, columns = plan_fields(
-            self._tables, options["fields"], tiles, options["label_dtype"], extra=options["extra"],
-            weight=weight, targets=options["targets"], turned=options["augment"] is not None,
-        )  # fmt: skip
-        self._weights = next((each for each in columns if each.info.name == weight), None)
-        if self._weights is not None:
-            check_weights(self._tables, self._weights)
-        if "labels" in self.layout.fields and not options["targets"]:
-            tiles_ = tuple(tiles.tolist())
-            warn_of_constants(self.corpus.run_labels(tiles_)[self.corpus.row_counts > 0], tiles_)
+        columns = self._plan(self._tables, options)
+        tiles = check_thresholds(options["thresholds"])
         shuffle, pool_rows = options["shuffle"], options["pool_rows"]
         joins = shuffle and cap is NO_CAP if columns and pool_rows is None else None
         self._gatherer = Gatherer(self._tables, self.layout.fields, tiles, cap, columns, joins=joins)
         self.rows = self.shared_rows = len(source)
         self._pool: PoolReader | None = None
         if pool_rows is not None:
-            if self._tables.store.remote and "move" in self.layout.fields:
+            own = ((name, field_of(name)) for name in self.layout.fields)
+            far = [name for name, field in own if name == "move" or (field and field.moves is not None)]
+            if self._tables.store.remote and far:
                 raise CorpusError(
-                    "the field move reads neighbours of the pool's rows, not kept for sessions in a store",
+                    f"the field {far[0]} reads neighbours of the pool's rows, not kept of sessions in stores",
                     hint='take "action", or leave pool_rows out',
                 )
             self._pool = PoolReader(
@@ -186,11 +193,27 @@ class Part:
         elif shuffle and self._gatherer.fetches:
             self._gatherer.check_fits(self._gatherer.sessions_between(0, self.rows), _STREAM_HINT)
 
+    def _plan(self, tables: ViewTables, options: BatchOptions) -> list[ViewColumn]:
+        """Check the fields, which come from rows of some tables; return their columns."""
+        tiles, weight = check_thresholds(options["thresholds"]), options["weight"]
+        self.layout, columns = plan_fields(
+            tables, options["fields"], tiles, options["label_dtype"], extra=options["extra"],
+            weight=weight, targets=options["targets"], turned=options["augment"] is not None,
+        )  # fmt: skip
+        weights = next((each for each in columns if each.info.name == weight), None)
+        self._weights = None if weights is None else (tables, weights)
+        if self._weights is not None:
+            check_weights(*self._weights)
+        if "labels" in self.layout.fields and not options["targets"]:
+            tiles_ = tuple(tiles.tolist())
+            warn_of_constants(self.corpus.run_labels(tiles_)[self.corpus.row_counts > 0], tiles_)
+        return columns
+
     @cached_property
     def mean_weight(self) -> float:
         """Mean of the weights of an epoch's rows; of a column, as a sample of its rows shows it."""
-        drawn = len(self.corpus) / self.rows  # 1 without a cap
-        return drawn if self._weights is None else drawn * mean_weight(self._tables, self._weights)
+        drawn = int(self._tables.rowmap.run_starts[-1]) / self.rows  # 1 without a cap
+        return drawn if self._weights is None else drawn * mean_weight(*self._weights)
 
     @property
     def pooled(self) -> bool:
@@ -208,6 +231,67 @@ class Part:
         """Raise CorpusError if a mapped file that batches are read from was truncated."""
         if self._gatherer.reads_rows or self._pool is not None:
             self._tables.store.check_files()
+
+
+class WindowPart(Part):
+    """A part that serves windows: the rows at the places of an order, each with later boards of its game."""
+
+    def __init__(self, source: Any, batch_size: int, options: BatchOptions, ranks: tuple[int, int]) -> None:
+        corpus = getattr(source, "corpus", source)
+        window, stride, pad = options["window"] or 1, options["stride"], options["pad"]
+        of_firsts: BatchOptions = {
+            **options, "fields": FIRSTS.fields, "extra": None, "weight": None, "targets": None,
+        }  # fmt: skip
+        span, longest = (window - 1) * stride + 1, int(corpus.runs["rows"].max())
+        if span > longest:
+            msg = f"a window reaches over {span:,} rows; the longest game has {longest:,}"
+            raise CorpusError(msg, hint=_WINDOW_HINT)
+        firsts = source if pad else _whole_only(source, corpus, span - 1)
+        super().__init__(firsts, batch_size, of_firsts, ranks)
+        left_out = corpus.row_starts - self.corpus.row_starts
+        self.source, self.corpus = source, corpus
+        tables = self._tables.whole
+        if options["extra"] and tables.rowmap.rows != len(corpus):
+            raise ValueError(
+                f"extra has {len(corpus):,} rows, but windows reach all {tables.rowmap.rows:,} rows of these "
+                "games; expected a corpus of whole games"
+            )
+        names = check_fields(options["fields"], options["label_dtype"])
+        with_valid: BatchOptions = {**options, "fields": (*names, "valid")}
+        columns = self._plan(tables, with_valid if pad and "valid" not in names else options)
+        tiles = check_thresholds(options["thresholds"])
+        self._boards = Gatherer(tables, self.layout.fields, tiles, columns=columns)
+        self.layout = self.layout._replace(window=window)
+        self._windows = Windows(Games(self._tables, tables, self._boards), window, stride, left_out)
+
+    def serve(self, batch: Batch, order: Order, epoch: tuple[int, int], places: tuple[int, int]) -> None:
+        """Fill a batch with the windows from some places on, or, if it is one of rows, with their rows."""
+        found = windows_of(batch)
+        super().serve(batch if found is None else found[0], order, epoch, places)
+        if found is not None:
+            self._windows.fill(batch, order.symmetry_key)
+
+    def check_files(self) -> None:
+        """Raise CorpusError if a mapped file that batches are read from was truncated."""
+        super().check_files()
+        if self._boards.reads_rows:
+            self._tables.store.check_files()
+
+
+def _whole_only(source: Any, corpus: Any, span: int) -> Any:
+    """Return the rows of a source with at least ``span`` rows after them in their games."""
+    first, end = corpus.game_phase.rows_left or (0, None)
+    try:
+        firsts = corpus.phase(rows_left=(max(first, span), end))
+    except (EmptyCorpusError, ValueError) as error:
+        msg = f"no row of {len(corpus):,} has {span:,} rows after it in its game, so no window is whole"
+        raise EmptyCorpusError(msg, hint=f"{_WINDOW_HINT} Or pass pad=True.") from error
+    return firsts if source is corpus else firsts.capped(source.per_run, source.spread, source.by)
+
+
+def _open_part(source: Any, batch_size: int, options: BatchOptions, ranks: tuple[int, int]) -> Part:
+    kind = Part if options["window"] is None else WindowPart
+    return kind(source, batch_size, options, ranks)
 
 
 class Batches:
@@ -243,6 +327,12 @@ class Batches:
             weight is an error of its batch. Some weight must be positive, and they are read until one is.
         targets: name of a column or array of ``[N, T]`` that replaces the labels, as ``f32[B, T]``. A value
             that is no probability is an error of its batch.
+        window: K: serve K boards of the game from each row on. Every field is ``[B, K, ...]``. ``row`` is the
+            number of the window's first row, and ``weight`` counts windows. Boards come from all rows of the
+            game, also from rows that a phase, a selection or a cap leaves out.
+        stride: recorded rows from a board of a window to the next one.
+        pad: serve windows past the end of a game, too: they repeat its last row, and the field ``valid`` is
+            false there. Otherwise, only rows with a whole window start one.
 
     Attributes:
         corpus: the view that the rows come from.
@@ -301,7 +391,7 @@ class Batches:
 
     def _open(self) -> tuple[list[Part], list[int]]:
         """Open the sources; return them, and for a mixture the rows of each in a batch of all ranks."""
-        part = Part(self.source, self.batch_size, self._options, (self.rank, self.world_size))
+        part = _open_part(self.source, self.batch_size, self._options, (self.rank, self.world_size))
         self.corpus, self.rows, self._shared_rows = part.corpus, part.rows, part.shared_rows
         if self._shared_rows < self.world_size:
             found = f"{self.rows:,} rows for {self.world_size} ranks"
@@ -612,7 +702,7 @@ class MixedBatches(Batches):
                 "pool_rows": None if self.pool_rows is None else int(self.pool_rows * share),
                 "extra": {name: arrays[number] for name, arrays in extra.items()},
             }  # fmt: skip
-            parts.append(Part(one, rows, own, (0, 1)))
+            parts.append(_open_part(one, rows, own, (0, 1)))
             if parts[-1].layout != parts[0].layout:
                 raise CorpusError(
                     f"source {number} of the mixture: "
@@ -654,11 +744,25 @@ def _checked(options: BatchOptions) -> BatchOptions:
         own["pool_sessions"] = as_int("pool_sessions", options["pool_sessions"])
         if options["pool_rows"] is None:
             raise ValueError("pool_sessions needs pool_rows, the number of rows in a pool")
+    _check_window(own)
     if options["pool_rows"] is not None:
         own["pool_rows"] = as_int("pool_rows", options["pool_rows"])
         if not own["shuffle"]:
             raise ValueError("pool_rows is for shuffle=True. The rows in order need no pool")
     return own
+
+
+def _check_window(own: BatchOptions) -> None:
+    own["stride"], own["pad"] = as_int("stride", own["stride"]), bool(own["pad"])
+    if own["window"] is None:
+        if own["stride"] != 1 or not own["pad"]:
+            raise ValueError("stride and pad need window, the number of boards in a window")
+        return
+    own["window"] = as_int("window", own["window"])
+    if min(own["window"], own["stride"]) < 1:
+        raise ValueError(f"window={own['window']}, stride={own['stride']}; expected at least 1 of each")
+    if own["pool_rows"] is not None:
+        raise ValueError("pool_rows is for single rows. The rows after them are not in the pool")
 
 
 def launched_ranks(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:

@@ -151,7 +151,7 @@ def write_columns(chunk: Any, rows: Any, plan: Any, key: Any, outs: Any) -> None
         out = word(outs, 2 * c) + first * stride, stride
         if key and moves:
             for k in range(count):
-                turn = turn_of(key, word(chunk.base, k))
+                turn = turn_of(key, word(chunk.turned_by, k))
                 _copy_turned(word(table, k) + at, out[0] + k * stride, turn, moves)
         elif size == U64(4):
             _copy_values(table, at, count, out, U64(4))

@@ -12,7 +12,7 @@ from tape2048.batches.batch import BatchLayout, check_fields
 from tape2048.batches.column_kernel import A_MOVE
 from tape2048.batches.plan import ColumnEntries
 from tape2048.errors import ColumnError, CorpusError
-from tape2048.formats.batch_fields import FIELDS
+from tape2048.formats.batch_fields import AHEAD, FIELDS, field_of
 from tape2048.rows.row_map import address_of, line_of
 from tape2048.session.columns import COLUMN_DTYPES, ColumnInfo, Located, check_column_name
 
@@ -67,7 +67,7 @@ def plan_fields(
     arrays = dict(extra or {})
     names += [name for name in arrays if name not in {*names, weight, targets}]
     names += [name for name, own in (("weight", weight), ("labels", targets)) if own and name not in names]
-    wanted = [*(name for name in names if name not in FIELDS), *filter(None, (weight, targets))]
+    wanted = [*(name for name in names if not field_of(name)), *filter(None, (weight, targets))]
     for name in (*arrays, *wanted):
         check_column_name(name)
     columns = {
@@ -126,7 +126,7 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
         try:
             located[owner] = sessions[owner].columns.open(name)
         except ColumnError as error:
-            near = difflib.get_close_matches(name, FIELDS, 1)
+            near = difflib.get_close_matches(name, [*FIELDS, *(f"{kind}_K" for kind in AHEAD)], 1)
             if near and not any(name in session.columns for session in sessions):
                 raise ValueError(f"fields: no field {name!r}. The nearest is {near[0]!r}") from error
             raise

@@ -22,7 +22,7 @@ from tape2048.batches.columns import names_of, plan_fields
 from tape2048.batches.gatherer import Gatherer
 from tape2048.batches.order import Order
 from tape2048.errors import ConfigError
-from tape2048.formats.batch_fields import FIELDS
+from tape2048.formats.batch_fields import FIELDS, field_of
 from tape2048.rows.boards import no_bits
 from tape2048.rows.filters import TIMES, as_instant
 
@@ -218,7 +218,7 @@ def mark_rows(
     condition = Condition(text)
     own = {name: of_runs[name]() for name in condition.names if name in of_runs}
     fields = dict.fromkeys(name for name in condition.names if name not in own)
-    known = {*of_runs, *FIELDS} - {"labels"}
+    known = {*of_runs, *FIELDS, *filter(field_of, fields)} - {"labels"}
     if fields.keys() - known:
         for ordinal in np.unique(tables.runs["session"]).tolist():
             known |= tables.store.sessions[ordinal].columns.keys()

@@ -102,8 +102,8 @@ class Chunk(NamedTuple):
     number in the map (the same table without a mask); ``segment`` its segment; ``exponent`` that of its
     game's highest tile; ``row`` its address; ``board`` the address of its packed board; ``source``, of a row
     on tape, the address of the byte from which it is decoded, on the board at ``board``, or 0 where the row
-    follows on the one before it in the chunk. ``columns`` has an equal table for each column: the addresses
-    of the rows' values.
+    follows on the one before it in the chunk. ``turned_by`` draws the symmetry: ``base``, or a table of the
+    order. ``columns`` has an equal table for each column: the addresses of the rows' values.
     """
 
     number: Any
@@ -113,6 +113,7 @@ class Chunk(NamedTuple):
     row: Any
     board: Any
     source: Any
+    turned_by: Any
     columns: Any
 
 
@@ -450,14 +451,14 @@ _ORDER_ENTRIES = len(OrderEntries._fields)
 _OUTPUT_ENTRIES = len(Outputs._fields)
 
 _CHUNKS = 2
-_CHUNK_WORDS = (len(Chunk._fields) - 1) * CHUNK
+_CHUNK_WORDS = (len(Chunk._fields) - 2) * CHUNK
 
 _read_plan: Any = register_jitable(read_plan)
 _entries: Any = to_fixed_tuple  # an intrinsic, called without the typing context that its signature names
 
 
 @register_jitable
-def _chunk(scratch: Any, ordinal: Any, plan: Any, columns: Any) -> Any:
+def _chunk(scratch: Any, ordinal: Any, plan: Any, columns: Any, turned_by: Any) -> Any:
     table = U64(8 * CHUNK)
     turn = ordinal % U64(_CHUNKS)
     number = scratch + turn * U64(8 * _CHUNK_WORDS)
@@ -468,7 +469,8 @@ def _chunk(scratch: Any, ordinal: Any, plan: Any, columns: Any) -> Any:
     board = row + table
     columns += turn * plan.column_count * table
     base = base if plan.rows.mask.words else number
-    return Chunk(number, base, segment, exponent, row, board, board + table, columns)
+    turned_by = turned_by or base
+    return Chunk(number, base, segment, exponent, row, board, board + table, turned_by, columns)
 
 
 @register_jitable
@@ -526,7 +528,7 @@ def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> None:
         for k in range(count):
             prefetch_many(word(coming.board, k))
             board = load64(word(chunk.board, k))
-            unpack_symmetry(board, target + (k << U64(4)), turn_of(key, word(chunk.base, k)))
+            unpack_symmetry(board, target + (k << U64(4)), turn_of(key, word(chunk.turned_by, k)))
     elif packed:
         for k in range(count):
             prefetch_many(word(coming.board, k))
@@ -535,7 +537,7 @@ def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> None:
         for k in range(count):
             prefetch_row(coming, k, (k - _LATER) & _WITHIN, wants)
             source = word(chunk.row, k) + EXPS
-            copy_symmetry(source, target + (k << U64(4)), turn_of(key, word(chunk.base, k)))
+            copy_symmetry(source, target + (k << U64(4)), turn_of(key, word(chunk.turned_by, k)))
     else:
         for k in range(count):
             prefetch_row(coming, k, (k - _LATER) & _WITHIN, wants)
@@ -620,7 +622,7 @@ def _write_moves(chunk: Any, count: Any, plan: Any, key: Any, target: Any) -> No
             elif there:
                 move = recover_move(board_of(address), board_of(there))
         if move < U64(4):
-            move = U64(SYMMETRY_MOVES[turn_of(key, base), move])
+            move = U64(SYMMETRY_MOVES[turn_of(key, word(chunk.turned_by, k)), move])
         store8_at(target + k, move)
 
 
@@ -628,14 +630,14 @@ def _write_moves(chunk: Any, count: Any, plan: Any, key: Any, target: Any) -> No
 def _write_legal(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
     for k in range(count):
         board = load64(word(chunk.board, k)) if packed else board_of(word(chunk.row, k))
-        store8_at(target + k, _turned_mask(legal_mask(board), turn_of(key, word(chunk.base, k))))
+        store8_at(target + k, _turned_mask(legal_mask(board), turn_of(key, word(chunk.turned_by, k))))
 
 
 @register_jitable
 def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> None:
     """Write the outputs that need a row's bytes beside its board."""
     for k in range(count):
-        turn = turn_of(key, word(chunk.base, k))
+        turn = turn_of(key, word(chunk.turned_by, k))
         at = first + k
         if out.step:
             store32_at(out.step + (at << U64(2)), load32(word(chunk.row, k) + _STEP))
@@ -656,6 +658,8 @@ def _write_words(chunk: Any, count: Any, first: Any, plan: Any, out: Any) -> Non
             store64_at(out.boards + at * out.stride, board)
         if out.row:
             keep(out.row, at, word(chunk.number, k))
+        if out.base:
+            keep(out.base, at, word(chunk.base, k))
         if out.run:
             store32_at(out.run + (at << U64(2)), run_of(plan.rows, word(chunk.segment, k)))
         if out.weight and not plan.cap.weights:  # else they were written when the rows were drawn
@@ -675,7 +679,7 @@ def _write(chunks: Any, rows: Any, plan: Any, key: Any, out: Any) -> None:
         _write_targets(chunk, count, plan.labels, out.targets + first * plan.labels.count * U64(4))
     if out.records:
         _write_records(chunk, count, plan.rows.row_bytes, out.stride, out.records + first * out.stride)
-    if out.row or out.run or out.weight or out.boards:
+    if out.row or out.base or out.run or out.weight or out.boards:
         _write_words(chunk, count, first, plan, out)
     if out.legal:
         _write_legal(chunk, count, key, wants.boards, out.legal + first)
@@ -719,12 +723,15 @@ def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -
     place, total = U64(places[0]), U64(places[1])
     begin, ordinal = U64(0), U64(0)
     while begin < total or looked_up:
-        chunk = _chunk(scratch, ordinal, plan, columns)
-        before = _chunk(scratch, ordinal + U64(1), plan, columns)
+        at, last = begin << U64(3), (begin - looked_up) << U64(3)
+        chunk = _chunk(scratch, ordinal, plan, columns, order.turned_by + at if order.turned_by else U64(0))
+        before = _chunk(
+            scratch, ordinal + U64(1), plan, columns, order.turned_by + last if order.turned_by else U64(0)
+        )
         wanted = min(U64(CHUNK), total - begin)
         if order.kind == SHUFFLED:
-            at = np.int64(ordinal % U64(_CHUNKS)) * _CHUNK_WORDS
-            fill_permuted(place + begin, keys, lanes, memory[at : at + np.int64(wanted)])
+            first = np.int64(ordinal % U64(_CHUNKS)) * _CHUNK_WORDS
+            fill_permuted(place + begin, keys, lanes, memory[first : first + np.int64(wanted)])
         else:
             _number(order, place, begin, chunk.number, wanted)
         weight = out.weight + (begin << U64(2)) if out.weight else U64(0)

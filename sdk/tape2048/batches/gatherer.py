@@ -16,6 +16,7 @@ from tape2048.base.resources import ram_available
 from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
 from tape2048.batches import gather_kernel
+from tape2048.batches.ahead import Ahead
 from tape2048.batches.batch import (
     Batch,
     BatchLayout,
@@ -28,7 +29,7 @@ from tape2048.batches.batch import (
 from tape2048.batches.order import Order
 from tape2048.batches.plan import NO_CAP, Cap, Labels, Plan, Pool
 from tape2048.errors import CorpusError
-from tape2048.formats.batch_fields import FIELDS
+from tape2048.formats.batch_fields import field_of
 from tape2048.io.bulk_read import allocate
 from tape2048.io.reading import populate
 from tape2048.rows.row_map import BOARD_BYTES, NO_LABELS, address_of
@@ -89,10 +90,13 @@ class Gatherer:
         # Not the view, which may hold this gatherer: only the garbage collector frees a cycle.
         self.store = tables.store
         self._rowmap, self._runs = tables.rowmap, tables.runs
-        own = {FIELDS[name] for name in fields if name in FIELDS}
-        own |= {FIELDS[name] for field in own for name in field.needs}
+        own = {found for name in fields if (found := field_of(name))}
+        own |= {found for field in own for name in field.needs if (found := field_of(name))}
         of_boards = not any(field.of_rows for field in own)
         self.reads_rows = tables.store.boards is None or not of_boards
+        self._ahead: Ahead | None = None
+        if any(field.moves is not None for field in own):
+            self._ahead = Ahead(tables, fields, lambda whole, of: Gatherer(whole, of, np.empty(0, np.int64)))
         # Comparing exponents is comparing tiles: a threshold is a power of two.
         exponents = exponents_of(tables.runs["highest_tile"])
         label_guide = tables.label_guide if "labels" in fields else NO_LABELS
@@ -188,10 +192,14 @@ class Gatherer:
         if self.fetches:
             prefetch([self.store.sessions[each] for each in sessions], threads)
 
-    def gather(self, numbers: NDArray[np.int64], batch: Batch) -> None:
-        """Fill a batch with the rows of these numbers; raise IndexError for a number outside the view."""
+    def gather(self, numbers: NDArray[np.int64], batch: Batch, order: Order | None = None) -> None:
+        """Fill a batch with the rows of these numbers; raise IndexError for a number outside the view.
+
+        ``order``: that of the numbers, with keys.
+        """
+        order = order or Order.listed(numbers)
         with self.store.hold(self.sessions_of(numbers) if self.fetches else []):
-            done = self.run(self.words, Order.listed(numbers), (0, len(numbers)), words_of(batch))
+            done = self.run(self.words, order, (0, len(numbers)), words_of(batch))
             self.finish(batch, done)
         self._check_done(done, numbers)
 
@@ -246,6 +254,8 @@ class Gatherer:
         """
         batch.rows, layout = rows, batch.layout
         make_fields(batch, self._runs)
+        if self._ahead is not None:
+            self._ahead.fill(batch)
         if layout.targets:
             targets = floats_of(batch, layout.targets).reshape(rows, layout.thresholds)
             batch["labels"][:] = targets

@@ -30,19 +30,21 @@ class OrderEntries(NamedTuple):
         listed: address of the listed numbers, ``i64``.
         cap_key: key of the capped rows.
         symmetry_key: key of the symmetries. 0 leaves boards unchanged.
+        turned_by: address of the number that draws the symmetry of each listed row; 0: the row's own.
     """
 
     kind: Any
     listed: Any = 0
     cap_key: Any = 0
     symmetry_key: Any = 0
+    turned_by: Any = 0
 
 
 class Order(NamedTuple):
     """An order of rows.
 
     Attributes:
-        words: its :class:`OrderEntries`, ``u64[4]``.
+        words: its :class:`OrderEntries`, ``u64[5]``.
         keys: keys of the permutation; empty unless shuffled.
         numbers: the listed numbers, ``i64[n]``.
     """
@@ -57,9 +59,13 @@ class Order(NamedTuple):
         return cls(np.array(OrderEntries(STRAIGHT, cap_key=cap_key), np.uint64))
 
     @classmethod
-    def listed(cls, numbers: NDArray[np.int64]) -> Self:
-        """Return the order of these numbers."""
-        return cls(np.array(OrderEntries(LISTED, address_of(numbers)), np.uint64), numbers=numbers)
+    def listed(
+        cls, numbers: NDArray[np.int64], symmetry_key: int = 0, turned_by: NDArray[np.int64] | None = None
+    ) -> Self:
+        """Return the order of these numbers. The caller keeps ``turned_by``, ``i64[n]``."""
+        by = 0 if turned_by is None else address_of(turned_by)
+        entries = OrderEntries(LISTED, address_of(numbers), 0, symmetry_key, by)
+        return cls(np.array(entries, np.uint64), numbers=numbers)
 
     @property
     def shuffled(self) -> bool:
@@ -70,6 +76,11 @@ class Order(NamedTuple):
     def cap_key(self) -> int:
         """Key of the capped rows."""
         return int(OrderEntries(*self.words).cap_key)
+
+    @property
+    def symmetry_key(self) -> int:
+        """Key of the symmetries."""
+        return int(OrderEntries(*self.words).symmetry_key)
 
 
 @lru_cache(maxsize=64)

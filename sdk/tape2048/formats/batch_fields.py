@@ -1,7 +1,8 @@
 """The built-in fields of batches. To add a field, add an entry to :data:`FIELDS`.
 
 A field with ``make`` is computed from other fields of the same rows and from the table of their games. The
-other fields are written by ``batches.gather_kernel``, in the loop that fetches the rows.
+other fields are written by ``batches.gather_kernel``, in the loop that fetches the rows, or by
+``batches.ahead``, which reads a second board of the game.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Field(NamedTuple):
         of_rows: whether the board is not enough to make it, so that whole rows are read.
         needs: fields that ``make`` takes.
         make: makes the values from the table of the view's runs (``CORPUS_RUN_DTYPE[R]``), and from the
-            arrays of ``needs``. None: the kernel writes the field.
+            arrays of ``needs``. None: a kernel writes the field.
+        moves: of a field of ``batches.ahead``, the moves from the board to the second one; 0: the end of the
+            game suffices.
     """
 
     dtype: type[np.generic] | None
@@ -34,7 +37,8 @@ class Field(NamedTuple):
     width: int | None = None
     of_rows: bool = False
     needs: tuple[str, ...] = ()
-    make: Callable[..., NDArray[Any]] | None = None
+    make: Callable[..., Any] | None = None
+    moves: int | None = None
 
 
 def _steps_left(runs: NDArray[np.void], run: NDArray[np.uint32], step: NDArray[np.uint32]) -> NDArray[Any]:
@@ -69,6 +73,9 @@ FIELDS = {
     "score": Field(
         np.uint32, "final score of the game", needs=("run",), make=lambda runs, run: runs["max_score"][run]
     ),
+    "score_to_go": Field(
+        np.uint32, "points of the row's move and of all later ones", needs=("run", "tokens"), moves=0
+    ),
     "highest": Field(
         np.uint8, "exponent of the game's highest tile", needs=("run",),
         make=lambda runs, run: np.maximum(np.frexp(runs["highest_tile"][run].astype(float))[1] - 1, 0),
@@ -78,4 +85,27 @@ FIELDS = {
         make=lambda _runs, tokens: tokens.max(axis=1),
     ),
     "seed": Field(np.uint64, "seed of the game", needs=("run",), make=lambda runs, run: runs["seed"][run]),
+    "valid": Field(
+        np.bool_, "false where a window repeats the game's last row, and else true", make=lambda _: True
+    ),
 }  # fmt: skip
+
+#: Fields with a number K of moves in their names, as in ``return_32``, by the first part of the name.
+AHEAD = {
+    "return": Field(
+        np.uint32, "points of the next K moves, or of all that are left", needs=("run", "tokens")
+    ),
+    "highest_after": Field(
+        np.uint8, "exponent of the highest tile after K moves, or at the game's end", needs=("run",)
+    ),
+}  # fmt: skip
+
+_MOVES_DIGITS_MAX = 6
+
+
+def field_of(name: str) -> Field | None:
+    """Return a built-in field by its name; None for any other name."""
+    kind, _, moves = name.rpartition("_")
+    if kind in AHEAD and moves.isascii() and moves.isdigit() and len(moves) <= _MOVES_DIGITS_MAX:
+        return AHEAD[kind]._replace(moves=int(moves)) if moves[0] != "0" else None
+    return FIELDS.get(name)

@@ -1,4 +1,4 @@
-"""Phases: a part of each game, by steps, by a fraction of its steps, or by empty cells."""
+"""Phases: a part of each game, by steps, by a fraction of its steps, by rows left, or by empty cells."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ class Phase(NamedTuple):
         steps: of ``step_idx``.
         fraction: of ``step_idx / steps``.
         empties: of the number of empty cells.
+        rows_left: of the number of rows that follow in the game.
     """
 
     steps: tuple[int, int] | None = None
     fraction: tuple[float, float] | None = None
     empties: tuple[int, int] | None = None
+    rows_left: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         ranges = self._asdict().items()
@@ -35,7 +37,7 @@ class Phase(NamedTuple):
     def step_ranges(self, steps: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Compute first step and end of the part of each run, of runs with so many ``steps``.
 
-        A fraction starts at the smallest s with s >= fraction x steps (in float64). ``empties`` do not count.
+        A fraction starts at the smallest s with s >= fraction x steps (in float64). The others do not count.
         """
         low = np.zeros(len(steps), np.int64)
         high = np.full(len(steps), _STEPS_MAX, np.int64)
@@ -53,9 +55,12 @@ class Phase(NamedTuple):
 ALL = Phase()
 
 
-def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any) -> Phase:
+def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any, rows_left: Any) -> Phase:
     """Replace the given ranges of ``before``; raise ValueError for an invalid range."""
-    limits: Any = {"steps": (steps, _STEPS_MAX), "fraction": (fraction, 1.0), "empties": (empties, 17)}
+    limits: Any = {
+        "steps": (steps, _STEPS_MAX), "fraction": (fraction, 1.0), "empties": (empties, 17),
+        "rows_left": (rows_left, _STEPS_MAX),
+    }  # fmt: skip
     ranges: dict[str, Any] = {}
     for name, (value, most) in limits.items():
         if value is None:

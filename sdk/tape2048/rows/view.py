@@ -3,11 +3,11 @@
 A **view** holds arrays over its runs and segments (see ``row_map``), and neither rows nor an index of rows.
 Its rows are numbered run after run, each in step order.
 
-Parts of games need no index of rows either. ``steps`` and ``fraction`` select a range of each run's rows,
-which are in step order, so they only cut its segments. ``empties`` depends on each board: it reads all rows
-once, and keeps one bit a row and one count every 512 rows (125 MB and 16 MB for 1e9 rows of 28 GB); counting
-finds the k-th row of the view. An epoch serves every row once, as without the filter, and the number of
-batches is known beforehand. Selected rows are also a mask of this kind.
+Parts of games need no index of rows either. ``steps``, ``fraction`` and ``rows_left`` select a range of each
+run's rows, which are in step order, so they only cut its segments. ``empties`` depends on each board: it
+reads all rows once, and keeps one bit a row and one count every 512 rows (125 MB and 16 MB for 1e9 rows of 28
+GB); counting finds the k-th row of the view. An epoch serves every row once, as without the filter, and the
+number of batches is known beforehand. Selected rows are also a mask of this kind.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.formats.session import SAMPLE_RATE_MAX, STEP_DTYPE, step_dtype
+from tape2048.rows.phases import ALL
 from tape2048.rows.row_map import NO_TAPE, RowMap, Segments, TapeMap, make_label_guide
 from tape2048.session.run_table import exponents_of
 
@@ -64,9 +65,41 @@ class ViewTables:
             ordinal[self.chosen] = np.arange(len(self.chosen))
             segments = segments.take(ordinal[segments.run] >= 0)
             segments = segments._replace(run=ordinal[segments.run])
-        if self.phase.steps is None and self.phase.fraction is None:
-            return segments
-        return _cut(segments, self.phase, self.runs, self.store)
+        if self.phase.steps is not None or self.phase.fraction is not None:
+            segments = _cut(segments, self.phase, self.runs, self.store)
+        if self.phase.rows_left is not None:
+            least, end = self.phase.rows_left
+            left = self.runs["rows"].astype(np.int64)[segments.run] - self._places_of(segments)
+            bounds = (np.clip(left - bound, 0, segments.rows) for bound in (end, least))
+            segments = _narrow(segments, np.arange(len(left)), bounds)
+        return segments
+
+    def _places_of(self, segments: Segments) -> NDArray[np.int64]:
+        """Return the place of each segment's first row among all rows of its run."""
+        ordinals = segments.run if self.chosen is None else self.chosen[segments.run]
+        ends = np.append(0, np.cumsum(self.store.segments.rows))
+        starts = ends[np.searchsorted(self.store.segments.run, ordinals)]
+        places: NDArray[np.int64] = self.store.begins_of(segments).astype(np.int64) - starts
+        return places
+
+    @property
+    def whole(self) -> ViewTables:
+        """The tables of all rows of the same runs."""
+        if self.phase == ALL and self.selected is None:
+            return self
+        return ViewTables(self.store, self.chosen, ALL, None)
+
+    def whole_starts(self, whole: ViewTables) -> NDArray[np.int64]:
+        """Return what to add to a row's number in the map for its number in ``whole``, by run: ``i64[R]``."""
+        if whole.rowmap.rows == self.rowmap.rows:
+            return np.zeros(len(self.runs), np.int64)
+        segments, starts = self.segments, whole.rowmap.run_starts[:-1].astype(np.int64)
+        first = np.flatnonzero(np.diff(segments.run, prepend=-1))
+        run = segments.run[first]
+        starts[run] += (
+            self._places_of(segments)[first] - self.rowmap.guide.starts[:-1].astype(np.int64)[first]
+        )
+        return starts
 
     @cached_property
     def rowmap(self) -> RowMap:
@@ -148,10 +181,10 @@ def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuf
     """Cut segments down to the rows within the phase's steps and fraction.
 
     In a session with a ``sample_rate``, row j of a run is step j x rate, and runs are cut by arithmetic. In a
-    foreign session without one, the steps of all rows are read. The phase's ``empties`` are ignored.
+    foreign session without one, the steps of all rows are read. The phase's other ranges are ignored.
     """
     low, high = phase.step_ranges(runs["steps"])
-    rates = np.array([_sample_rate(session) for session in store.sessions], np.int64)
+    rates = np.array([sample_rate(session) for session in store.sessions], np.int64)
     known = rates[segments.session] > 0
     whole = segments.take(known)  # segments of runs in step order are cut by arithmetic
     rate = rates[whole.session]
@@ -170,7 +203,7 @@ def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuf
     return together.take(np.argsort(together.run, kind="stable"))
 
 
-def _sample_rate(session: Session) -> int:
+def sample_rate(session: Session) -> int:
     """Return N if every N-th step is a row; 0 if the rows must be read to know their steps."""
     rate = session.meta.get("sample_rate")
     if session.tape is not None:

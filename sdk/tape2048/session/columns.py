@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
-from tape2048.formats.batch_fields import FIELDS, RESERVED
+from tape2048.formats.batch_fields import RESERVED, field_of
 from tape2048.formats.npy import open_shards, peek_header, read_header
 from tape2048.formats.session import MANIFEST
 from tape2048.io.durable import path_exists
@@ -307,7 +307,7 @@ def shared_columns(sessions: Sequence[Columns]) -> tuple[dict[str, ColumnInfo], 
 
 def check_column_name(name: str) -> None:
     """Raise ValueError for a name that no column can have."""
-    if name in FIELDS:
+    if field_of(name):
         raise ValueError(f"column name {name!r} is a built-in field of batches; expected another name")
     if name in RESERVED:
         raise ValueError(f"column name {name!r} is an attribute of batches; expected another name")
@@ -341,7 +341,7 @@ def _is_info(path: Path) -> bool:
 
 def _read_info(place: Path, files: list[str], name: str) -> ColumnInfo:
     path = place / f"{name}.json"
-    if name in FIELDS:
+    if field_of(name):
         message = f"{name!r} is a built-in field of batches; expected another name for a column"
         raise ColumnError(message, path=place / next(iter(files), path), hint="Rename the column's files.")
     if files and _EMBEDDINGS.fullmatch(files[0]):

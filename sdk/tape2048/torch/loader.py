@@ -40,7 +40,7 @@ from tape2048.batches.batches import Batches
 from tape2048.batches.columns import plan_fields
 from tape2048.corpus import Capped
 from tape2048.errors import ConfigError, CorpusError
-from tape2048.formats.batch_fields import FIELDS
+from tape2048.formats.batch_fields import field_of
 from tape2048.mixture import Mixture
 from tape2048.rows.view import tables_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, run_labels, warn_of_constants
@@ -63,11 +63,6 @@ Tensors = dict[str, torch.Tensor]
 _SIGNED = {np.dtype(f"u{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
 #: The wider types of columns, and the bits of their values.
 _WIDENED = {"u16": (torch.int32, 0xFFFF), "u32": (torch.int64, 0xFFFFFFFF)}
-
-#: Fields of batches of 32 unsigned bits.
-_COUNTED = frozenset(
-    name for name, field in FIELDS.items() if field.dtype is not None and np.dtype(field.dtype) == np.uint32
-)
 
 _MOVED = "the loader was moved, or iterated over again, while this iteration continued"
 
@@ -106,10 +101,10 @@ class CriticLoader(IterableDataset[Tensors]):
         **options: as for :class:`tape2048.batches.batches.Batches`.
 
     Yields:
-        ``dict`` of tensors by field, ``[B, ...]``: ``tokens`` uint8, ``labels`` bool or float32, ``weight``
-        float32, ``row`` and ``seed`` (its 64 bits) int64, ``run``, ``step``, ``steps_left`` and ``score``
-        int32, columns as in their files (``u16`` as int32, ``u32`` and ``u64`` as int64, ``bf16`` as
-        bfloat16), the others uint8.
+        ``dict`` of tensors by field, ``[B, ...]``, or ``[B, K, ...]`` with ``window=K``: ``tokens`` uint8,
+        ``labels`` bool or float32, ``valid`` bool, ``weight`` float32, ``row`` and ``seed`` (its 64 bits)
+        int64, steps, points and ``run`` int32, columns as in their files (``u16`` as int32, ``u32`` and
+        ``u64`` as int64, ``bf16`` as bfloat16), the others uint8.
 
     Attributes:
         batches: numbers and fills the batches; its state is the loader's.
@@ -560,7 +555,7 @@ def _typed(tensors: Iterable[tuple[str, torch.Tensor]], layout: BatchLayout) -> 
             wide, bits = _WIDENED[dtype]
             found[name] = each.to(wide) & bits
         else:
-            if dtype == "u64" or name in _COUNTED:
+            if dtype == "u64" or ((field := field_of(name)) and field.dtype is np.uint32):
                 _check_sign(name, each)
             found[name] = each
     return found
