@@ -15,6 +15,7 @@ from tape2048.batches.batch import Outputs, output_of, windows_of
 from tape2048.batches.order import Order
 from tape2048.errors import CorpusError
 from tape2048.formats.batch_fields import field_of
+from tape2048.formats.session import START_BOARDS
 from tape2048.jit.compiler import kernel
 from tape2048.rows.row_map import address_of
 from tape2048.rows.view import sample_rate
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.batches.batch import Batch
-    from tape2048.batches.gatherer import Gatherer
     from tape2048.rows.view import ViewTables
-
-#: The fact of sessions whose games start from given boards.
-_START_BOARDS = "start_boards"
 
 
 #: Columns of the table of games: what a row's number in the map lacks to its number among all rows of the
@@ -64,15 +61,15 @@ def _fill_points(rows: Any, games: Any, moves: Any, exps: Any, points: Any) -> A
         for cell in range(16):
             exponent = np.int32(exps[i, cell])
             total += ((np.int32(1) << exponent) & np.int32(~1)) * (exponent - np.int32(3))
-        of = games[run[i]]
-        number = base[i] + of[_ADDED] + moves
-        if number > of[_LAST]:
+        r = run[i]  # and no view of its row: that would count references, atomically
+        number = base[i] + games[r, _ADDED] + moves
+        if number > games[r, _LAST]:
             continue
-        step = (number - of[_FIRST]) * of[_RATE]
-        score = np.int64(total) + 4 * (step + 2)
-        if score < 0 or score > of[_SCORE] or (step == 0 and score != 0):
+        step = (number - games[r, _FIRST]) * games[r, _RATE]
+        score, final = np.int64(total) + 4 * (step + 2), games[r, _SCORE]
+        if score < 0 or score > final or (step == 0 and score != 0):
             bad = i
-        left = of[_SCORE] - score
+        left = final - score
         points[i] = points[i] - left if moves else left
     return bad
 
@@ -84,8 +81,8 @@ def _fill_highest(rows: Any, games: Any, moves: Any, exps: Any, highest: Any) ->
         found = exps[i, 0]
         for cell in range(1, 16):
             found = max(found, exps[i, cell])
-        of = games[run[i]]
-        highest[i] = found if base[i] + of[_ADDED] + moves <= of[_LAST] else of[_HIGHEST]
+        r = run[i]
+        highest[i] = found if base[i] + games[r, _ADDED] + moves <= games[r, _LAST] else games[r, _HIGHEST]
 
 
 class Games:
@@ -100,7 +97,7 @@ class Games:
         self,
         tables: ViewTables,
         whole: ViewTables,
-        gatherer: Gatherer,
+        gatherer: Any,
         rates: NDArray[np.int64] | None = None,
     ) -> None:
         runs, starts = tables.runs, whole.rowmap.run_starts.astype(np.int64)
@@ -211,7 +208,7 @@ class Ahead:
 def _check_session(session: Any, name: str, moves: int) -> int:
     """Return the steps from a row to the next one; raise CorpusError if a field needs boards in between."""
     rate = sample_rate(session)
-    if _START_BOARDS in session.meta:
+    if START_BOARDS in session.meta:
         msg = f"{name} needs the score of each board, unknown in games from given boards"
         raise CorpusError(msg, path=session.path, hint="Leave this session out.")
     if rate != 1 and (moves or not rate):
