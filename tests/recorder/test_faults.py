@@ -498,6 +498,8 @@ def test_finished_games_that_find_no_room_are_an_error(
     (tmp_path / "go").touch()
     assert recorder.end() == DiskFullError.exit_code
     assert "found no room before the drain's time was up" in recorder.error["message"]
+    last = [said["status"]["why"] for said in recorder.said if "status" in said][-1]
+    assert last == "SIGTERM was received", "a pause is no reason of an end"
     # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
     assert recorder.count("ended while draining: killed") == (what == "the journal")
     assert_all_published(root)
