@@ -154,7 +154,7 @@ def facts_of(games: TapeGames, *, record_action: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def play(seed: int, _steps: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+def play(seed: int, _steps: int, _start: int = 0) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
     """Play a game again, as a session's player does."""
     games = games_on_tape(seed)
     return np.append(games.boards, games.finals), games.moves

@@ -101,7 +101,7 @@ def replayer(path: Path, facts: Mapping[str, Any]) -> Play:
 
     local = threading.local()  # a player with a cache is for one thread
 
-    def play(seed: int, steps: int, start: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    def play(seed: int, steps: int, start: int = 0) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         if not hasattr(local, "player"):
             local.player = own(made)
         buffer = Buffer(rows_max=min(steps, _STEPS_MAX) + 1, runs_max=1, record_action=True, sample_rate=1)

@@ -25,7 +25,9 @@ from ..processes import PATIENCE_S, environment, wait_until
 #: Another value for each setting.
 OTHER: dict[str, Any] = {
     "player": "random", "player_args": {"a": 1}, "model_tag": "other", "out_dir": "elsewhere",
-    "instance": "other", "workers": 3, "seed": 1, "lease": 1, "rotate_steps": 5, "rotate_s": 1.0,
+    "instance": "other", "start_from": "boards.npy", "start_where": "id < 3",
+    "start_rows_where": "board_highest > 9",
+    "workers": 3, "seed": 1, "lease": 1, "rotate_steps": 5, "rotate_s": 1.0,
     "max_games": 5, "max_steps": 5, "max_wall_s": 5.0, "max_ram_mb": 5000, "max_disk_mb": 5,
     "spool_max_mb": 5, "min_free_mb": 5, "storage": "tape", "sample_rate": 2, "record_action": True,
     "block_rows": 2048, "flush_s": 5.0, "drain_timeout_s": 5.0, "log_interval_s": 5.0, "lanes": 7,

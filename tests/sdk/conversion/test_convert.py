@@ -250,9 +250,9 @@ class TestSessions:
         play = replayer(session.path, session.meta)
         last = max(run for run in range(40) if not session_run(session, run)[1])
 
-        def slowly(seed: int, steps: int) -> Any:
+        def slowly(*given: int) -> Any:
             os.truncate(session.path / "steps.npy", STEPS_HEADER_BYTES)
-            return play(seed, steps)
+            return play(*given)
 
         run, certain, _ = session_run(session, last, slowly)
         assert certain
@@ -344,9 +344,9 @@ class Counting:
     def __call__(self, path: Path, facts: Any) -> Any:
         play = replayer(path, facts)
 
-        def counted(seed: int, steps: int) -> Any:
+        def counted(seed: int, *given: int) -> Any:
             self.seeds.append(seed)
-            return play(seed, steps)
+            return play(seed, *given)
 
         return counted
 

@@ -151,7 +151,7 @@ class TestLastSpawns:
         rows = write_rows(tmp_path / NAME, GAMES)
         with pytest.raises(ReplayError, match="comes out differently"):
             repack_session(
-                rows, tmp_path, "tape", replayer=lambda *_: lambda seed, steps: play(seed + 1, steps)
+                rows, tmp_path, "tape", replayer=lambda *_: lambda seed, *given: play(seed + 1, *given)
             )
         assert [path.name for path in tmp_path.iterdir()] == [NAME]
 

@@ -71,6 +71,10 @@ def columns(path: Path) -> list[tuple[Any, ...]]:
         return database.execute("SELECT * FROM runs ORDER BY id").fetchall()
 
 
+def _break_rules(rows: np.ndarray) -> None:
+    rows["exps"][:, 1:] = (np.arange(1, 16) + rows["step_idx"][:, None]) % 2
+
+
 class TestBuild:
     def test_rows_are_those_of_the_description(self, built: Path) -> None:
         assert DATASET_ROW_DTYPE == ROW
@@ -168,7 +172,7 @@ class TestBuild:
 
     def test_sessions_without_moves(self, runs: Path, tmp_path: Path) -> None:
         """Sessions without moves are rejected, or their runs are left out by name."""
-        sources = [write_ours(tmp_path / "s"), runs]
+        sources = [write_ours(tmp_path / "s", Spec(change_rows=_break_rules)), runs]
         with pytest.raises(MaintenanceError):
             build_dataset(tmp_path / "ds", sources)
         result = build_dataset(tmp_path / "ds", sources, lossy=True)
@@ -177,7 +181,7 @@ class TestBuild:
         assert sum(result.lost.values()) == 1
 
     def test_no_run_left_writes_nothing(self, tmp_path: Path) -> None:
-        made_up = write_ours(tmp_path / "s", Spec(MADE_UP[2:]))
+        made_up = write_ours(tmp_path / "s", Spec(MADE_UP[2:], change_rows=_break_rules))
         with pytest.raises(EmptyCorpusError, match=r"0 of 3 runs .*ReplayError"):
             build_dataset(tmp_path / "ds", [made_up], lossy=True)
         assert os.listdir(tmp_path) == ["s"]  # noqa: PTH208 - dots too

@@ -326,7 +326,7 @@ def test_other_rows_are_refused(session: Session) -> None:
     with pytest.raises(errors.ColumnError, match=rf"best\.json: made of {ROWS} rows with CRC-32C 1\."):
         write_pair(session)
     steps = session.path / "steps.npy"
-    steps.write_bytes(steps.read_bytes()[:-1] + b"\x01")
+    steps.write_bytes(steps.read_bytes()[:-1] + b"\x02")
     with pytest.raises(errors.ChecksumError, match="the manifest says"):
         write_pair(session, force=True)
 
