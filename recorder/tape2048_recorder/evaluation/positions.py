@@ -2,8 +2,8 @@ r"""Positions of games: start files, and the places at which games are lost.
 
 A start file has boards from which games start, to measure a stage of the game by itself. It is ``.npy`` with
 exponents, ``u8[N, 16]``, or text: a line for each board, its 16 hexadecimal digits (cell 0 first), with or
-without ``0x``; empty lines and text after a ``#`` do not count. A board that no game reaches before a move is
-rejected, where that can be told from the board.
+without ``0x``; empty lines and text after a ``#`` do not count. Boards that no game can reach are rejected,
+as far as ``game.moves.start_fault`` finds them.
 
 Games are lost by the values of an n-tuple network. The value of a board is that of its best answer,
 :math:`v(b) = \max_m (r_m + V(s_m))`: the points that the network expects from here. Over a move and a spawn

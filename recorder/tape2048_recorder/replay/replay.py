@@ -18,14 +18,7 @@ import numpy as np
 from tape2048.base.findings import Finding
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, FieldError, FormatError, ReplayError
-from tape2048.formats.session import (
-    ROWS,
-    RULES,
-    RULES_1,
-    SAMPLE_RATE_MAX,
-    TAPE,
-    step_dtype,
-)
+from tape2048.formats.session import ROWS, RULES, RULES_1, SAMPLE_RATE_MAX, TAPE, step_dtype
 from tape2048.session.session import Session
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.options import make_player, own, player_sha256

@@ -3,9 +3,9 @@
 Such games have one player, one seed and one outcome. Seeds alone tell nothing without the player's SHA-256:
 games of such sessions are the same if the run tables are equal as a whole.
 
-One session serves a game, and the others are left out: the session with the most rows of it, since a sampled
-session has a part of them; among equals the session with the most columns, which belong to its rows; then a
-session on tape, whose rows take the least memory; then the first.
+One session serves a game, and the others are left out. It is the session with the most rows of the game,
+since sampled sessions lack some. Among equals, it is the one with the most columns. Among these, a session on
+tape comes first, since its rows take the least memory.
 """
 
 from __future__ import annotations

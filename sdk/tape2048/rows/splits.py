@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.formats.session import START_BOARDS
 from tape2048.jit.mix import mix64
 from tape2048.players import facts_of_runs
 from tape2048.session.run_table import ordinals_of
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.players import Named
+    from tape2048.session.session import Session
 
 
 #: Tolerance of the shares' sum: 0.7 + 0.2 + 0.1 is not 1 in floating point.
@@ -59,14 +59,13 @@ def run_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") 
     return hashed
 
 
-def split_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") -> NDArray[np.uint64]:
+def split_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = "") -> NDArray[np.uint64]:
     """Return the hashes that decide the parts of runs, ``u64[R]``: equal for runs from one given board."""
     hashes = run_hash(runs, sessions, salt)
     for ordinal, session in enumerate(sessions):
-        if START_BOARDS in session.meta and (boards := getattr(session, "start_boards", None)) is not None:
+        if (boards := session.start_boards) is not None:
             mine = np.flatnonzero(runs["session"] == ordinal)
-            table: NDArray[np.void] = session.runs  # type: ignore[attr-defined]
-            starts = boards[ordinals_of(table["id"], runs["id"][mine])]
+            starts = boards[ordinals_of(session.runs["id"], runs["id"][mine])]
             hashes[mine] = mix64(mix64(starts + np.uint64(player_key("", salt))))
     return hashes
 
