@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numba.cuda
 import numpy as np
 import numpy.typing as npt
-from numba import float32, int64, uint32, uint64
+from numba import float32, int32, int64, uint32, uint64
 
 from tape2048.errors import ConfigError
 from tape2048.game import rules
@@ -66,7 +66,7 @@ class DeviceArrays(NamedTuple):
     rates: Any  # `f32[entries, 2]`: E and A
     slide: Any  # the tables of the rules
     merge: Any
-    begins: Any  # sums `u64[n]` at which stages start, with which games end, and from which they are guided
+    begins: Any  # `sums_of` stages, goals and guides
     goals: Any
     guides: Any
     games: Any  # `u64[G, 6]`
@@ -80,12 +80,25 @@ class DeviceArrays(NamedTuple):
     errors: Any  # `f32[G]`
 
 
+def sums_of(sums: Sequence[int]) -> npt.NDArray[np.uint64]:
+    """Return the sums of tiles as the kernel takes them: `u64[8]`, one for each thread of a group.
+
+    Raises:
+        ConfigError: there are more.
+    """
+    if len(sums) > _IMAGES:
+        raise ConfigError(
+            f"found {len(sums)} stages or goals, expected at most {_IMAGES} on a GPU", hint="train on the CPU"
+        )
+    return np.array([*sums, *[_NEVER] * (_IMAGES - len(sums))], np.uint64)
+
+
 def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
     """Return the kernel that plays and learns with networks of this layout, on :class:`DeviceArrays`."""
     boards = _board_functions()
     entries = _entry_functions(layout)
     start = _start_function(layout, boards)
-    choose = _choice_function(boards, entries)
+    choose = _choice_function(layout, boards, entries)
     play = _play_function(segment_moves, boards, start, choose)
     learn = _learn_function(layout, segment_moves, boards, entries)
 
@@ -112,7 +125,8 @@ class _Boards(NamedTuple):
     transpose: Any
     downgraded: Any
     image: Any  # the k-th of the 8 images of a board
-    stage_of: Any  # the number of sums that a board's different tiles add up to at least
+    tiles_of: Any  # the sum of a board's different tiles; all threads of a warp take part, as below
+    stage_of: Any  # the number of sums that such a sum reaches
     spawned: Any  # a board with one more tile, drawn by 64 random bits; all threads of a warp take part
 
 
@@ -135,14 +149,17 @@ def _board_functions() -> _Boards:
         return board
 
     @_device
-    def stage_of(sums: Any, board: Any) -> Any:
-        total, stage = uint64(0), 0
-        for i in range(_CELLS):
-            total |= uint64(1) << ((board >> uint64(4 * i)) & uint64(15))
-        for i in range(sums.shape[0]):
-            if total >= sums[i]:
-                stage += 1
-        return stage
+    def tiles_of(board: Any) -> Any:
+        cells = uint32(board >> uint64(8 * (cuda.laneid & 7)))
+        total = int32((1 << (cells & uint32(15))) | (1 << ((cells >> uint32(4)) & uint32(15))))
+        for step in (1, 2, 4):
+            total |= cuda.shfl_xor_sync(_ALL, total, step)
+        return uint64(total)
+
+    @_device
+    def stage_of(sums: Any, total: Any) -> Any:
+        votes = cuda.ballot_sync(_ALL, total >= sums[cuda.laneid & 7])
+        return int64(cuda.popc((uint32(votes) >> uint32(cuda.laneid & 24)) & uint32(255)))
 
     @_device
     def spawned(board: Any, bits: Any) -> Any:
@@ -156,44 +173,66 @@ def _board_functions() -> _Boards:
         exponent = uint64(2) if draw == cell * uint64(10) else uint64(1)
         return board | (exponent << uint64(4 * (cuda.ffs(chosen) - 1)))
 
-    return _Boards(_device(mix64), transpose, _device(lookup.downgraded), image, stage_of, spawned)
+    return _Boards(_device(mix64), transpose, _device(lookup.downgraded), image, tiles_of, stage_of, spawned)
 
 
 class _Entries(NamedTuple):
     """Functions of the network's entries on the device."""
 
-    place_of: Any  # the place of a tuple's entry for an image of a board
-    value_of: Any  # the sum of entries of every so many tuples, from one on
+    place_of: Any  # the place, within a stage, of the t-th tuple's entry for an image of a board
+    value_of: Any  # the sum of all tuples' entries for an image of a board
+
+
+def _index_function(cells: Sequence[int]) -> Any:
+    """Return the function of an image of a board: the index of a tuple's entry.
+
+    A function for each cell, since the compiler then knows all shifts.
+    """
+    shift = np.uint64(60 - 4 * cells[-1])
+    if len(cells) == 1:
+
+        @_device
+        def first(pattern: Any) -> Any:
+            return uint32(pattern >> shift) & uint32(15)
+
+        return first
+    before = _index_function(cells[:-1])
+
+    @_device
+    def index(pattern: Any) -> Any:
+        return uint32(before(pattern) << uint32(4)) | uint32(uint32(pattern >> shift) & uint32(15))
+
+    return index
 
 
 def _entry_functions(layout: NetworkLayout) -> _Entries:
-    tuples, stage_size = len(layout.tuples), layout.stage_size
-    width = max(map(len, layout.tuples))
-    # The shift of each cell's nibble. A shorter tuple starts with cells that are always empty.
-    shifts = np.array(
-        [[64] * (width - len(cells)) + [60 - 4 * cell for cell in cells] for cells in layout.tuples], np.int32
-    )
-    offsets = np.array(layout.offsets, np.int64)
+    @_device
+    def place_of(_pattern: Any, _t: Any) -> Any:
+        return uint64(0)
 
     @_device
-    def place_of(pattern: Any, t: Any, stage: Any) -> Any:
-        shift, offset = cuda.const.array_like(shifts), cuda.const.array_like(offsets)
-        index = uint64(0)
-        for i in range(width):
-            digit = uint64(0)
-            if shift[t, i] < 64:
-                digit = (pattern >> uint64(shift[t, i])) & uint64(15)
-            index = (index << uint64(4)) | digit
-        return int64(stage) * int64(stage_size) + offset[t] + int64(index)
+    def value_of(_weights: Any, _pattern: Any, _begin: Any) -> Any:
+        return float32(0)
 
-    @_device
-    def value_of(weights: Any, pattern: Any, stage: Any, first: Any, step: Any) -> Any:
-        value = float32(0)
-        for t in range(first, tuples, step):
-            value += weights[place_of(pattern, t, stage)]
-        return value
-
+    # Each tuple wraps the functions of those before it.
+    for number, (cells, offset) in enumerate(zip(layout.tuples, layout.offsets, strict=True)):
+        place_of, value_of = _with_tuple(
+            place_of, value_of, number, _index_function(cells), np.uint64(offset)
+        )
     return _Entries(place_of, value_of)
+
+
+def _with_tuple(place_before: Any, value_before: Any, number: int, index_of: Any, offset: Any) -> Any:
+    @_device
+    def place_of(pattern: Any, t: Any) -> Any:
+        place = uint64(index_of(pattern)) + offset
+        return place if t == number else place_before(pattern, t)
+
+    @_device
+    def value_of(weights: Any, pattern: Any, begin: Any) -> Any:
+        return value_before(weights, pattern, begin) + weights[begin + offset + uint64(index_of(pattern))]
+
+    return place_of, value_of
 
 
 def _start_function(layout: NetworkLayout, boards: _Boards) -> Any:
@@ -232,18 +271,18 @@ def _start_function(layout: NetworkLayout, boards: _Boards) -> Any:
     return start
 
 
-def _choice_function(boards: _Boards, entries: _Entries) -> Any:
+def _choice_function(layout: NetworkLayout, boards: _Boards, entries: _Entries) -> Any:
     """Return the function that chooses a move: ``(value, afterstate, reward, whether it is a goal)``.
 
-    The value is minus infinity where no move is legal.
+    The value is minus infinity where no move is legal. ``tiles`` is the sum of the board's different tiles.
     """
-    transpose, downgraded, image, stage_of = (
-        boards.transpose, boards.downgraded, boards.image, boards.stage_of,
+    transpose, downgraded, image, tiles_of, stage_of = (
+        boards.transpose, boards.downgraded, boards.image, boards.tiles_of, boards.stage_of,
     )  # fmt: skip
-    value_of = entries.value_of
+    value_of, stage_size = entries.value_of, np.uint64(layout.stage_size)
 
     @_device
-    def choose(on: Any, board: Any, flags: Any, reached: Any, goal_reward: Any) -> Any:
+    def choose(on: Any, board: Any, tiles: Any, flags: Any, reached: Any, goal_reward: Any) -> Any:
         k, group = cuda.laneid & 7, cuda.laneid >> 3
         # The group's afterstate, turned so that the move is along the rows: its value is the same.
         source = transpose(board) if group < 2 else board
@@ -254,12 +293,14 @@ def _choice_function(boards: _Boards, entries: _Entries) -> Any:
             points += uint64(on.merge[row])
         reward = float32(points)
         at_goal = 0
-        if reward >= _WIN or (reward >= goal_reward and stage_of(on.goals, after) > reached):
+        is_new = stage_of(on.goals, tiles_of(after)) > reached
+        if reward >= _WIN or (reward >= goal_reward and is_new):
             at_goal = 1
-        seen = after
-        if at_goal == 1 or (flags & _IS_GUIDED != uint64(0) and stage_of(on.guides, board) > 0):
+        seen, is_late = after, stage_of(on.guides, tiles) > 0
+        if at_goal == 1 or (flags & _IS_GUIDED != uint64(0) and is_late):
             seen = downgraded(after)
-        value = value_of(on.weights, image(seen, k), stage_of(on.begins, seen), 0, 1)
+        begin = uint64(stage_of(on.begins, tiles_of(seen))) * stage_size
+        value = value_of(on.weights, image(seen, k), begin)
         for step in (1, 2, 4):
             value += cuda.shfl_xor_sync(_ALL, value, step)
         best, value = group, reward + value if after != source else float32(-math.inf)
@@ -279,7 +320,7 @@ def _choice_function(boards: _Boards, entries: _Entries) -> Any:
 
 def _play_function(segment_moves: int, boards: _Boards, start: Any, choose: Any) -> Any:
     """Return the function that plays the moves of a segment."""
-    mix, stage_of, spawned = boards.mix, boards.stage_of, boards.spawned
+    mix, tiles_of, stage_of, spawned = boards.mix, boards.tiles_of, boards.stage_of, boards.spawned
 
     @_device
     def play(on: Any, game: Any, goal_reward: Any, pooling: Any) -> None:
@@ -292,11 +333,13 @@ def _play_function(segment_moves: int, boards: _Boards, start: Any, choose: Any)
             if board == uint64(0):
                 board, random, flags = start(on, random, pooling)
                 score, own = uint64(0), 0
-                entered, reached = int64(stage_of(on.begins, board)), int64(stage_of(on.goals, board))
-            value, after, reward, at_goal = choose(on, board, flags, reached, goal_reward)
+                tiles = tiles_of(board)
+                entered, reached = int64(stage_of(on.begins, tiles)), int64(stage_of(on.goals, tiles))
+            tiles = tiles_of(board)
+            value, after, reward, at_goal = choose(on, board, tiles, flags, reached, goal_reward)
             is_dead = value == float32(-math.inf)
             if pooling and not is_dead:
-                stage = stage_of(on.begins, board)
+                stage = stage_of(on.begins, tiles)
                 if stage > entered:
                     entered = int64(stage)
                     if thread == 0:
@@ -342,14 +385,15 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
     """Return the function that learns from the moves of a segment, backwards."""
     tuples, stages = len(layout.tuples), layout.stage_count
     rounds = -(-tuples // _GROUPS)
-    image, stage_of = boards.image, boards.stage_of
-    place_of, value_of = entries.place_of, entries.value_of
+    image, tiles_of, stage_of = boards.image, boards.tiles_of, boards.stage_of
+    place_of, stage_size = entries.place_of, np.uint64(layout.stage_size)
 
     @_device
     def learn(on: Any, game: Any, beta: Any, decay: Any, coherent: Any) -> None:
         thread, weights, rates = cuda.laneid, on.weights, on.rates
         k, group = thread & 7, thread >> 3
         rate = beta / float32(_IMAGES * tuples)
+        places = cuda.local.array(rounds, uint64)
         target, following, error, learned = float32(0), float32(0), float32(0), 0
         for back in range(segment_moves):
             j = segment_moves - 1 - back
@@ -359,23 +403,26 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
             else:
                 target = tail
             after = on.afterstates[j, game]
-            stage, pattern = stage_of(on.begins, after), image(after, k)
+            stage, pattern = stage_of(on.begins, tiles_of(after)), image(after, k)
             if stage == thread:
                 learned += 1
-            value = value_of(weights, pattern, stage, group, _GROUPS)
+            value = float32(0)
+            for i in range(rounds):
+                places[i] = uint64(stage) * stage_size + place_of(pattern, group + _GROUPS * i)
+                if group + _GROUPS * i < tuples:
+                    value += weights[places[i]]
             for step in (1, 2, 4, 8, 16):
                 value += cuda.shfl_xor_sync(_ALL, value, step)
             delta = target - value
             error += abs(delta)
             value = float32(0)
             for i in range(rounds):
-                t = group + _GROUPS * i
-                place, e, a, weight = int64(0), float32(0), float32(0), float32(0)
-                if t < tuples:
-                    place = place_of(pattern, t, stage)
+                is_tuple, place = group + _GROUPS * i < tuples, places[i]
+                e, a, weight = float32(0), float32(0), float32(0)
+                if is_tuple:
                     e, a, weight = rates[place, 0], rates[place, 1], weights[place]
                 cuda.syncwarp()  # images that look the same have one entry: it moves once
-                if t < tuples:
+                if is_tuple:
                     # At most 1: e and a can be of different updates, see `learning`.
                     weight += rate * delta * (float32(1) if a == float32(0) or abs(e) > a else abs(e) / a)
                     weights[place] = weight
@@ -423,7 +470,7 @@ class GpuLearner:
         self._kernel = compiled(layout, SEGMENT_MOVES)
         states = np.zeros((games, 6), np.uint64)
         states[:, _RANDOM] = np.random.default_rng(seed).integers(0, 2**64, games, np.uint64)
-        nothing = cuda.to_device(np.array([_NEVER], np.uint64))
+        nothing = cuda.to_device(sums_of(()))
         self._on = DeviceArrays(
             weights=cuda.device_array(layout.entries, np.float32),
             rates=cuda.device_array((layout.entries, 2), np.float32),
@@ -477,8 +524,7 @@ class GpuLearner:
             coherent: whether entries learn at separate rates.
         """
         sums = {"begins": begins, "goals": goals, "guides": guides}
-        arrays = {name: np.array(each or [_NEVER], np.uint64) for name, each in sums.items()}
-        on = self._on._replace(**{name: cuda.to_device(array) for name, array in arrays.items()})
+        on = self._on._replace(**{name: cuda.to_device(sums_of(each)) for name, each in sums.items()})
         reward = np.float32(min((goal & -goal for goal in goals), default=np.inf))
         for _ in range(launches):
             self._kernel[-(-self._games * _WARP // _THREADS), _THREADS](

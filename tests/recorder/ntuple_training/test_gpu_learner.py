@@ -44,7 +44,7 @@ class HostArray(np.ndarray[Any, Any]):
 class Warp:
     """What the kernel uses of ``numba.cuda``, for one warp whose threads are Python's."""
 
-    const = SimpleNamespace(array_like=lambda array: array)
+    local = SimpleNamespace(array=lambda length, _: np.zeros(length, U64))
     popc = staticmethod(lambda x: int(x).bit_count())
     ffs = staticmethod(lambda x: (int(x) & -int(x)).bit_length())
     clz = staticmethod(lambda x: 64 - int(x).bit_length())
@@ -108,7 +108,11 @@ class Warp:
                 raise
 
         with ThreadPoolExecutor(32) as pool:
-            list(pool.map(one, range(32)))
+            raised = [thread.exception() for thread in [pool.submit(one, number) for number in range(32)]]
+        for error in sorted(
+            filter(None, raised), key=lambda error: isinstance(error, threading.BrokenBarrierError)
+        ):
+            raise error
 
 
 class Segment:
@@ -128,7 +132,7 @@ class Segment:
         self._monkeypatch = monkeypatch
 
     def launch(self, *, goals: list[int], guides: list[int], beta: float = 1.0, kernel: Any = None) -> None:
-        sums = [np.array(each or [2**63], U64) for each in (LAYOUT.stages, goals, guides)]
+        sums = [gpu_learner.sums_of(each) for each in (LAYOUT.stages, goals, guides)]
         arrays = gpu_learner.DeviceArrays(
             self.weights, self.rates, SLIDE, MERGE_SCORE, *sums, self.games, self.afterstates, self.rewards,
             self.tails, self.pools, self.tallies, self.results, self.counts, self.errors,
@@ -256,6 +260,8 @@ def test_trainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="pool_boards = 0"):
         TrainingConfig(device="cuda").check()
+    with pytest.raises(ConfigError, match="9 stages or goals, expected at most 8"):
+        gpu_learner.sums_of(range(9))
     monkeypatch.setattr(gpu_learner, "cuda", SimpleNamespace(is_available=lambda: False))
     with pytest.raises(ConfigError, match="no CUDA GPU"):
         Trainer(TrainingConfig(tuples="0123", stages="", device="cuda", pool_boards=1)).learn(1)
