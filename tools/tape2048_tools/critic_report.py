@@ -19,7 +19,7 @@ from tape2048.training import METRICS, read_metrics
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
 from tape2048_tools.progress.panel import stages_bar
-from tape2048_tools.terminal.display import number, share
+from tape2048_tools.terminal.display import number
 from tape2048_tools.terminal.output import cell, columns, table
 
 if TYPE_CHECKING:
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from rich.console import RenderableType
-    from rich.table import Table
 
     from tape2048.corpus import Corpus
-    from tape2048.critic.evaluation import Baseline, Cell, Evaluation
+    from tape2048.critic.evaluation import Baseline
     from tape2048.critic.facts import CriticFacts
-    from tape2048.critic.metrics import Estimate
     from tape2048.critic.oracle import Oracle, Truth
+    from tape2048.critic.results import Evaluation
 
 
 #: The name of the part with all games.
@@ -243,15 +242,12 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 #: The metrics of a predictor, in the order of the columns.
-_PREDICTOR_METRICS = ("auroc", "auprc", "brier", "ece", "gain")
+_PREDICTOR_METRICS = ("auroc", "auprc", "brier", "log_loss", "skill", "ece", "gain")
 
-#: The metrics against rollouts with intervals, and the heads of their columns and of the following columns.
+#: The metrics against rollouts with intervals.
 _ORACLE_METRICS = ("r2", "brier", "log_loss", "bias", "ece")
-_ORACLE_HEADS = ("R2", "Brier", "log loss", "bias", "ECE", "its noise")
 
-_MEANS_HEADS = ("each position once", "weighted by the rows it represents")
-
-_CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence")
+_CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence", "base_log_loss")
 
 
 def document(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, Any]:
@@ -310,7 +306,7 @@ def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
 
 def _precision_text(evaluation: Evaluation, truth: Truth) -> str:
     """Return how many positions the wanted precision needs where there were too few."""
-    from tape2048.critic.evaluation import ALL, CRITIC
+    from tape2048.critic.results import ALL, CRITIC
 
     assert truth.precision is not None
     missed = []
@@ -327,83 +323,9 @@ def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableTyp
     """Return tables for a terminal: for each tile AUROC beside the baselines, then the other metrics."""
     parts: list[RenderableType] = [columns(facts(evaluation, about))]
     parts += [cell(note) for note in about["notes"]]
-    for tile in evaluation.thresholds:
-        cells = [one for one in evaluation.cells if one.threshold == tile]
-        parts += ["", _auroc_table(evaluation, cells, tile), "", _critic_table(evaluation, cells)]
-        parts += _oracle_tables(evaluation, cells, tile)
-    parts += ["", columns({stage.name: stage.about for stage in evaluation.stages})]
+    for each in evaluation.tables():
+        made = table(*each.headings, title=each.title or None)
+        for row in each.rows:
+            made.add_row(*map(cell, row))
+        parts += ["", made]
     return parts
-
-
-def _auroc_table(evaluation: Evaluation, cells: list[Cell], tile: int) -> Table:
-    names = [evaluation.predictors[0], *evaluation.predictors[2:]]  # the prevalence ranks no rows
-    made = table(
-        "stage", ">rows", ">games", ">prevalence", *(f">{name}" for name in names), "",
-        title=f"{tile}: AUROC",
-    )  # fmt: skip
-    for one in cells:
-        made.add_row(
-            one.stage,
-            number(one.rows),
-            f"{number(one.runs_positive)} of {number(one.runs)}",
-            share(one.prevalence),
-            *(_text(one, name, "auroc") for name in names),
-            one.note or "",
-        )
-    return made
-
-
-def _critic_table(evaluation: Evaluation, cells: list[Cell]) -> Table:
-    critic, _, *against = evaluation.predictors
-    made = table("critic", ">AUPRC", ">Brier", ">ECE", *(f">AUROC over {name}" for name in against))
-    for one in cells:
-        made.add_row(
-            one.stage,
-            *(_text(one, critic, metric) for metric in ("auprc", "brier", "ece")),
-            *(_text(one, name, "gain") for name in against),
-        )
-    return made
-
-
-def _oracle_tables(evaluation: Evaluation, cells: list[Cell], tile: int) -> list[RenderableType]:
-    from tape2048.critic.evaluation import ALL, UNDECIDED
-
-    if evaluation.truth is None:
-        return []
-    r2, *others = _ORACLE_HEADS
-    made = table(
-        "stage", ">positions", "predictor", f">{r2}", ">AUROC", *(f">{name}" for name in others), "",
-        title=f"{tile}: against rollouts (AUROC: against outcomes)",
-    )  # fmt: skip
-    for one in cells:
-        for name, scores in one.scores.items() if one.stage in {ALL, UNDECIDED} else ():
-            if (oracle := scores.oracle) is not None:
-                texts = [getattr(oracle, metric) for metric in _ORACLE_METRICS]
-                r2, *others = (estimate_text(one, signed=one is oracle.bias) for one in texts)
-                r2 = r2 if oracle.r2 else "not measurable"
-                made.add_row(
-                    one.stage, number(oracle.positions), name, r2, estimate_text(scores.auroc), *others,
-                    f"{oracle.ece_noise:.3f}", oracle.note or "",
-                )  # fmt: skip
-    means = table("", *(f">{head}" for head in _MEANS_HEADS), title=f"{tile}: means over the positions")
-    curve = next(one for one in evaluation.truth.curves if one.threshold == tile)
-    names = {"labels": "outcomes of the recorded games", "rollouts": "rollouts", "critic": "critic"}
-    for field, name in names.items():
-        means.add_row(name, *(estimate_text(getattr(each, field)) for each in (curve.equal, curve.weighted)))
-    return ["", made, "", means]
-
-
-def _text(one: Cell, name: str, metric: str) -> str:
-    scores = one.scores.get(name)
-    return "-" if scores is None else estimate_text(getattr(scores, metric), signed=metric == "gain")
-
-
-def estimate_text(found: Estimate | None, *, signed: bool = False) -> str:
-    """Return a number and its interval: ``0.812 (0.790-0.834)``, ``+0.031 (+0.010 to +0.052)`` or ``-``."""
-    if found is None:
-        return "-"
-    form = "+.3f" if signed else ".3f"
-    if found.low is None or found.high is None:
-        return f"{found.value:{form}}"
-    between = " to " if signed or found.low < 0 else "-"
-    return f"{found.value:{form}} ({found.low:{form}}{between}{found.high:{form}})"

@@ -12,7 +12,7 @@ import math
 import operator
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import msgspec
@@ -104,6 +104,27 @@ def iso_seconds(text: str) -> float:
     is_short = re.fullmatch(r"\d{4}(-\d\d)?", text, re.ASCII)  # a year or a month, which Python does not read
     found = dt.datetime.fromisoformat(f"{text}-01-01"[:10] if is_short else text)
     return (found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)).timestamp()
+
+
+def aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as plain lines in columns. A heading that starts with ``>`` is for a column of numbers."""
+    names = [heading.removeprefix(">") for heading in headings]
+    lines = [names, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
+    cells = zip(*lines, strict=True)
+    widths = [max(len(line) for text in column for line in text.split("\n")) for column in cells]
+    form = "  ".join(
+        f"{{:{'>' if heading.startswith('>') else '<'}{width}}}"
+        for heading, width in zip(headings, widths, strict=True)
+    )
+    return "".join(f"{form.format(*line).rstrip()}\n" for line in lines)
+
+
+def html_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as a table in HTML; headings as for :func:`aligned`."""
+    lines = ["".join(f"<th>{html.escape(name.removeprefix('>'))}</th>" for name in headings)]
+    lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><caption>{html.escape(title)}</caption>{body}</table>"
 
 
 _BAR = (

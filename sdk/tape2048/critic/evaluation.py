@@ -28,22 +28,34 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import msgspec
 import numpy as np
 
-from tape2048.base.text import as_int, counted, facts_table
+from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered, worker_count
 from tape2048.critic.metrics import (
-    Estimate,
-    ReliabilityBin,
     RunBootstrap,
+    base_log_loss,
     brier_score,
     calibration_error,
     certain,
     estimate,
+    log_loss,
     ranking,
     ratio,
     reliability,
     weighted,
 )
 from tape2048.critic.oracle import Means, OracleScores, Truth, TruthCurve, oracle_scores
+from tape2048.critic.results import (
+    ALL,
+    CRITIC,
+    PREVALENCE,
+    TILE,
+    UNDECIDED,
+    Cell,
+    Evaluation,
+    ReliabilityCurve,
+    Scores,
+    Stage,
+)
 from tape2048.errors import MissingPackageError
 from tape2048.game.rules import boards_to_exps, exps_to_boards
 from tape2048.rows.view import tables_of
@@ -62,8 +74,8 @@ if TYPE_CHECKING:
     _Stage: TypeAlias = tuple["Stage", NDArray[np.bool_] | None]
 
 
-#: Rows fetched at a time.
-BATCH_ROWS = 32_768
+#: Rows fetched at a time, and rows of a batch of a PyTorch module.
+BATCH_ROWS, MODULE_ROWS = 32_768, 8192
 
 
 class Sample(NamedTuple):
@@ -179,127 +191,54 @@ def load_isotonic() -> Any:
 #: Ways to divide rows into stages.
 StagesBy: TypeAlias = Literal["moves", "tile", "progress"]
 
-ALL, UNDECIDED = "all", "undecided"
-
-#: Names of predictors.
-CRITIC, PREVALENCE, TILE = "critic", "prevalence", "highest tile"
-
 #: With fewer runs of either class, the bootstrap is unreliable, and AUROC and AUPRC have no interval.
 INTERVAL_RUNS_MIN = 5
 
 
-class Stage(msgspec.Struct, frozen=True):
-    """A part of the rows."""
-
-    name: str
-    about: str  # description of the rows
-
-
-class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of one predictor."""
-
-    auroc: Estimate | None = None  # None where there is only one class
-    auprc: Estimate | None = None  # as above
-    brier: Estimate | None = None  # None for a predictor without probabilities
-    ece: Estimate | None = None  # as above
-    gain: Estimate | None = None  # the critic's AUROC minus this one's, paired; None for the critic
-    oracle: OracleScores | None = None  # None without rollouts or without probabilities
-
-
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics for one stage and one threshold."""
-
-    stage: str
-    threshold: int
-    rows: int
-    rows_positive: int  # rows of games that reached the tile
-    runs: int  # games with rows in the stage
-    runs_positive: int  # the games of these that reached the tile
-    prevalence: float | None  # weighted share of positive rows; None where there are no rows
-    note: str | None = None  # why metrics are missing; None where none are
-    scores: dict[str, Scores] = {}
-
-
-class ReliabilityCurve(msgspec.Struct, frozen=True):
-    """The critic's probabilities beside observed shares, on all rows, for one threshold."""
-
-    threshold: int
-    bins: list[ReliabilityBin]
-
-
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of :func:`tape2048.critic.evaluate`.
-
-    Attributes:
-        thresholds: tiles.
-        stages: in order.
-        predictors: names, the critic first.
-        rows: number of rows in the sample.
-        rows_in_all: number of rows that these represent.
-        runs: number of runs in the sample.
-        per_run: maximum number of rows of a game; None: all.
-        replicates: of the bootstrap.
-        seed: of the rows and the bootstrap.
-        cells: stage by stage, threshold by threshold.
-        reliability: by threshold.
-        truth: the rollouts; None without an oracle.
-
-    Example:
-        >>> from tape2048 import Corpus
-        >>> from tape2048.critic import evaluate
-        >>> from tape2048.torch import TorchCritic
-        >>> found = evaluate(
-        ...     TorchCritic.load("critic/best"), Corpus.open("selfplay"), per_run=8, replicates=0
-        ... )
-        >>> found.cell("all", 8192).note
-        '0 positive runs of 200'
-    """
-
-    thresholds: list[int]
-    stages: list[Stage]
-    predictors: list[str]
-    rows: int
-    rows_in_all: int
-    runs: int
-    per_run: int | None
-    replicates: int
-    seed: int
-    cells: list[Cell]
-    reliability: list[ReliabilityCurve]
-    truth: Truth | None = None
-
-    def cell(self, stage: str, threshold: int) -> Cell:
-        """Return the cell of a stage and a threshold. KeyError if it does not exist."""
-        return {(cell.stage, cell.threshold): cell for cell in self.cells}[stage, threshold]
-
-    def _repr_html_(self) -> str:
-        facts: dict[str, object] = {"rows": self.rows, "games": self.runs}
-        bars: dict[str, float] = {}
-        for cell in (cell for cell in self.cells if cell.stage == self.stages[0].name):
-            bars[f"prevalence of {cell.threshold}"] = cell.prevalence or 0.0
-            for name, scores in cell.scores.items():
-                if scores.auroc is not None:
-                    facts[f"AUROC of {cell.threshold}, {name}"] = f"{scores.auroc.value:.3f}"
-        return facts_table(f"Evaluation, {self.stages[0].name}", facts, bars)
-
-
 def _critic_of(function: Callable[[Any], Any], tiles: tuple[int, ...]) -> Callable[[Any], Any]:
+    forms: dict[str, Callable[[Any], Any]] = {
+        "boards u64[N]": lambda boards: boards,
+        "tokens u8[N, 16]": boards_to_exps,
+    }
+    name, call = repr(function), function
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(function, torch.nn.Module):
+        name, call = type(function).__name__, partial(_module_probabilities, function)
+        del forms["boards u64[N]"]  # as indices, they can crash a GPU
+
     def probabilities(boards: NDArray[np.uint64]) -> NDArray[np.float32]:
         shape, problems = (len(boards), len(tiles)), []
-        for given in (boards, boards_to_exps(boards)):
+        for form, given in forms.items():
             try:
-                found = np.asarray(function(given), np.float32)
+                found = np.asarray(call(given(boards)), np.float32)
                 if found.shape == shape and ((found >= 0) & (found <= 1)).all():
                     return found
-                problems.append(f"values from {found.min()} to {found.max()} of shape {found.shape}")
+                values = f"values from {found.min()} to {found.max()} of shape {found.shape}"
+                problems.append(f"{values} for {form}")
             except Exception as error:  # noqa: BLE001 - it may take tokens; the message has both errors
-                problems.append(f"{type(error).__name__}: {error}")
+                problems.append(f"{type(error).__name__}: {error} for {form}")
         raise ValueError(
-            f"{function!r}: found {problems[0]} for boards u64[N], and {problems[1]} for tokens u8[N, 16]; "
+            f"{name}: found {', and '.join(problems)}; "
             f"expected probabilities of shape {shape}, for the thresholds {tiles}"
         )
 
     return probabilities
+
+
+def _module_probabilities(module: Any, tokens: NDArray[np.uint8]) -> Any:
+    """Return the probabilities of a PyTorch module that maps tokens to logits, on its device."""
+    import torch
+
+    training, weights = module.training, next(module.parameters(), None)
+    device = None if weights is None else weights.device
+    module.eval()
+    try:
+        with torch.inference_mode():
+            parts = (tokens[first : first + MODULE_ROWS] for first in range(0, len(tokens), MODULE_ROWS))
+            logits = [module(torch.from_numpy(part).to(device)).float().cpu() for part in parts]
+            return torch.cat(logits).sigmoid().numpy()
+    finally:
+        module.train(training)
 
 
 def evaluate(
@@ -322,10 +261,11 @@ def evaluate(
     """Evaluate a critic.
 
     Args:
-        critic: a :class:`tape2048.torch.TorchCritic` or :class:`tape2048.critic.NTupleCritic`, or a function
-            from boards ``u64[N]`` or tokens ``u8[N, 16]`` to probabilities ``[N, T]``.
+        critic: a :class:`tape2048.torch.TorchCritic` or :class:`tape2048.critic.NTupleCritic`; a PyTorch
+            module from tokens ``u8[N, 16]`` to logits ``[N, T]``; or a function from boards ``u64[N]`` or
+            tokens to probabilities ``[N, T]``.
         corpus: games outside the critic's training part.
-        thresholds: the T tiles of a function. A critic has its own.
+        thresholds: the T tiles of a module or function. A critic has its own.
         train: games of the training part, on which baselines are calibrated; None: baselines have no Brier
             score and ECE.
         baselines: a mapping of names to functions, beside the prevalence and the highest tile.
@@ -358,6 +298,11 @@ def evaluate(
         ... )
         >>> [stage.name for stage in found.stages]
         ['all', 'early', 'middle', 'late', 'undecided']
+        >>> print(found)  # doctest: +ELLIPSIS
+        1,600 rows of 200 games; intervals: none
+        <BLANKLINE>
+        8192: AUROC
+        ...
     """
     # Checked before the critic scores all rows, which may take hours.
     if by not in get_args(StagesBy):
@@ -489,15 +434,18 @@ class _Evaluator(NamedTuple):
             note = f"{positive:,} positive runs of {len(runs):,}{few}"
         scores: dict[str, Scores] = {}
         first = None
+        base = base_log_loss(labels[chosen], sample.runs[chosen], self.weights)
         for name, predictor in self.predictors.items() if len(runs) else ():
             order = predictor.orders[at]
             order = order[chosen[order]]
             ranked = ranking(predictor.scores[at], labels, sample.runs, self.weights, order=order)
-            brier = ece = None
+            brier = ece = loss = skill = None
             if predictor.probabilities is not None:
                 rows = predictor.probabilities[chosen, at], labels[chosen], sample.runs[chosen], self.weights
                 brier = estimate(brier_score(*rows))
                 ece = estimate(calibration_error(reliability(*rows)))
+                losses = log_loss(*rows)
+                loss, skill = estimate(losses), estimate(1 - losses / base, interval=enough)
             # Without a false row, average precision is 1 for any scores.
             ranks = not np.isnan(ranked.auroc[0])
             scores[name] = Scores(
@@ -505,6 +453,8 @@ class _Evaluator(NamedTuple):
                 auprc=estimate(ranked.average_precision, interval=enough) if ranks else None,
                 brier=brier,
                 ece=ece,
+                log_loss=loss,
+                skill=skill,
                 gain=None if first is None else estimate(first - ranked.auroc, interval=enough),
                 oracle=None
                 if self.answer is None or predictor.probabilities is None
@@ -521,6 +471,7 @@ class _Evaluator(NamedTuple):
             prevalence=float(np.average(labels[chosen], weights=sample.row_weights[chosen]))
             if len(runs)
             else None,
+            base_log_loss=None if np.isnan(base[0]) else float(base[0]),
             note=None if enough else note,
             scores=scores,
         )

@@ -1,4 +1,4 @@
-"""Metrics of probabilities: AUROC, AUPRC, Brier score, calibration error, with intervals by game.
+"""Metrics of probabilities: AUROC, AUPRC, Brier score, log loss, calibration error, with intervals by game.
 
 All rows of a game share its outcome, and neighbours are almost the same board. A million rows of two hundred
 games hold about as much information as two hundred independent rows, and intervals that count rows are
@@ -16,6 +16,7 @@ all rows.
 AUROC        P(a true row scores higher than a false one), ties one half (Hanley and McNeil 1982)
 AUPRC        average precision: precision at each distinct score, weighted by the recall it gains
 Brier score  mean of (p - y)^2 (Brier 1950)
+log loss     mean of -log(probability of y), with p kept 1e-6 away from 0 and 1, in nats
 ECE          sum over bins of (share of rows) |mean p - share of true rows|
 ===========  ====================================================================================
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 #: Bins of the calibration error and of the reliability plot.
 CALIBRATION_BINS = 15
 
+_LOG_MARGIN = 1e-6  # probabilities keep this distance from 0 and 1 in the log loss
 _COLUMNS = 64  # weightings converted to float64 at a time: 256 MB for 500,000 runs
 
 
@@ -186,8 +188,43 @@ def brier_score(
         array([0.1667])
     """
     p, labels, owners = _checked(probabilities, labels, runs, weights)
-    squares = np.bincount(owners, (p - labels) ** 2, len(weights))
-    return ratio(*weighted((squares, np.bincount(owners, minlength=len(weights))), weights))
+    return _mean((p - labels) ** 2, owners, weights)
+
+
+def log_loss(probabilities: ArrayLike, labels: Bools, runs: Integers, weights: Floats) -> NDArray[np.float64]:
+    """Compute the log loss in nats for each weighting; arguments as for :func:`brier_score`.
+
+    Returns:
+        ``f64[W]``; NaN where no row has weight.
+
+    Raises:
+        ValueError: as for :func:`ranking`.
+
+    Example:
+        >>> from tape2048.critic import RunBootstrap, log_loss
+        >>> rows = [0.5, 0.5, 0.0], np.array([True, False, False]), np.array([0, 0, 1])
+        >>> log_loss(*rows, RunBootstrap(2, replicates=0).weights).round(4)
+        array([0.4621])
+    """
+    p, labels, owners = _checked(probabilities, labels, runs, weights)
+    return _mean(cross_entropy(p, labels), owners, weights)
+
+
+def base_log_loss(labels: Bools, runs: Integers, weights: Floats) -> NDArray[np.float64]:
+    """Compute the log loss of each weighting's own share of true rows; NaN where there is one class."""
+    base = _mean(labels, runs, weights)
+    return np.where((base > 0) & (base < 1), cross_entropy(base, base), np.nan)
+
+
+def cross_entropy(p: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
+    """Compute the cross-entropy of probabilities and labels or shares, element by element."""
+    p = np.clip(p, _LOG_MARGIN, 1 - _LOG_MARGIN)
+    return np.asarray(-(y * np.log(p) + (1 - y) * np.log1p(-p)))
+
+
+def _mean(values: NDArray[Any], runs: Integers, weights: Floats) -> NDArray[np.float64]:
+    sums = np.bincount(runs, values, len(weights)), np.bincount(runs, minlength=len(weights))
+    return ratio(*weighted(sums, weights))
 
 
 class ReliabilityBin(msgspec.Struct, frozen=True):

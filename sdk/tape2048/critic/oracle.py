@@ -49,6 +49,7 @@ from tape2048.critic.metrics import (
     ReliabilityBin,
     calibration_error,
     certain,
+    cross_entropy,
     ratio,
     reliability,
     weighted,
@@ -224,7 +225,6 @@ def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> NDAr
     return counts[: int(done)].copy()
 
 
-_LOG_MARGIN = 1e-6  # probabilities keep this distance from 0 and 1 in the log loss
 _VARIANCE_MIN = 1e-12  # a variance of q below this is rounding
 
 #: R2 needs a variance of q that is this many times its standard error.
@@ -274,9 +274,7 @@ def oracle_scores(
         )
     p, r = np.asarray(probabilities, np.float64), np.asarray(shares, np.float64)
     bins = reliability(p, r, runs, weights)  # checks all of them
-    margin = np.clip(p, _LOG_MARGIN, 1 - _LOG_MARGIN)
-    surprise = -(r * np.log(margin) + (1 - r) * np.log1p(-margin))
-    rows = np.ones_like(p), p, r, r * r, (p - r) ** 2, r * (1 - r), surprise
+    rows = np.ones_like(p), p, r, r * r, (p - r) ** 2, r * (1 - r), cross_entropy(p, r)
     total, *sums = weighted([np.bincount(runs, each, len(weights)) for each in rows], weights)
     mean_p, mean_r, mean_rr, error, spread, loss = (ratio(each, total) for each in sums)
     noise = spread / (rollouts - 1)

@@ -274,6 +274,7 @@ class Validation(NamedTuple):
 
     # Mean cross-entropy over thresholds and rows, by the rows' weights, of calibrated logits.
     loss: float
+    base_loss: float  # the loss of constants: of each threshold's own share of true labels in these rows
     auroc: dict[str, float | None]  # by threshold; None where all labels are equal
     rows: int
     bad_batch: int | None = None  # this rank's first batch with a logit that is not finite; None without one
@@ -308,9 +309,11 @@ def validate(
     # In float64, so that the order of the sum does not matter.
     share = (all_weights.double() / all_weights.double().mean())[:, None]
     loss = binary_cross_entropy_with_logits(all_logits.double(), all_labels.double(), share)
+    base = (all_labels.double() * share).mean(dim=0)
+    base_loss = (torch.special.entr(base) + torch.special.entr(1 - base)).mean()
     scores, truth, counts = all_logits.numpy(), all_labels.numpy() > 0.5, all_weights.numpy()
     found = {str(tile): auroc(scores[:, i], truth[:, i], counts) for i, tile in enumerate(tiles)}
-    return Validation(float(loss), found, len(all_logits), bad_batch)
+    return Validation(float(loss), float(base_loss), found, len(all_logits), bad_batch)
 
 
 def auroc(scores: NDArray[Any], labels: NDArray[np.bool_], weights: NDArray[np.float32]) -> float | None:
@@ -554,17 +557,22 @@ class _TorchLearner:
         self._val = found
         state = self.state
         better = state.best_loss is None or found.loss < state.best_loss
-        metrics: dict[str, Any] = {"val_loss": found.loss, "val_auroc": found.auroc, "val_rows": found.rows}
+        metrics: dict[str, Any] = {
+            "val_loss": found.loss, "val_base_loss": found.base_loss, "val_auroc": found.auroc,
+            "val_rows": found.rows,
+        }  # fmt: skip
         state.worse += 1
         self._export("last", metrics)
         if better:
             state.best_loss, state.best_step = found.loss, state.step
             state.best_metrics, state.worse = metrics, 0
             self._export("best", metrics)
-        self._write("val", {"loss": found.loss, "auroc": found.auroc, "rows": found.rows, "best": better})
+        values = {name.removeprefix("val_"): value for name, value in metrics.items()}
+        self._write("val", {**values, "best": better})
         self.training.event(
             f"step {state.step:,}: validation loss {found.loss:.5f}"
-            + (" (best so far)" if better else f" (best: {state.best_loss:.5f} at step {state.best_step:,})")
+            + (" (best so far" if better else f" (best: {state.best_loss:.5f} at step {state.best_step:,}")
+            + f"; base rate: {found.base_loss:.5f})"
         )
         if self.config.patience is not None and state.worse >= self.config.patience:
             state.ended = f"no better for {state.worse} validations"
@@ -611,6 +619,7 @@ class _TorchLearner:
             "data_wait": data_wait,  # share of that time that was spent waiting for batches
             "learning_rate": self._rate_of(max(0, state.step - 1)),
             "val_loss": None if self._val is None else self._val.loss,  # of the last validation
+            "val_base_loss": None if self._val is None else self._val.base_loss,
             "val_auroc": {} if self._val is None else self._val.auroc,  # by threshold
             "best_step": state.best_step,
             "elapsed_s": elapsed_s,

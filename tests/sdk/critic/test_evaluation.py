@@ -1,5 +1,6 @@
 """Examinations of critics whose probabilities are known, and the baselines beside them."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tape2048.critic.evaluation import (
     score_so_far,
 )
 from tape2048.critic.metrics import calibration_error, reliability
+from tape2048.errors import MissingPackageError
 from tape2048.game.rules import boards_to_exps
 
 from ..critics import TILES, make_games, make_uneven
@@ -93,7 +95,7 @@ def test_a_critic_like_the_highest_tile_ties_with_it(found: Evaluation) -> None:
 
 def test_thresholds_are_scored_separately(corpus: Corpus) -> None:
     """By definition, the values of baselines, and of a critic that says another thing for each one."""
-    from sklearn.metrics import average_precision_score, roc_auc_score
+    from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
     parts = corpus.split(train=0.5, val=0.5)
 
@@ -139,6 +141,11 @@ def test_thresholds_are_scored_separately(corpus: Corpus) -> None:
                 assert of.auroc.value == pytest.approx(roc_auc_score(y[part], scores[part]))
                 assert of.auprc.value == pytest.approx(average_precision_score(y[part], scores[part]))
                 assert of.brier.value == pytest.approx(((p - y) ** 2)[part].mean())
+                inner = np.clip(p[part].astype(np.float64), 1e-6, 1 - 1e-6)
+                assert of.log_loss.value == pytest.approx(log_loss(y[part], inner))
+                base = log_loss(y[part], np.full(part.sum(), y[part].mean()))
+                assert cell.base_log_loss == pytest.approx(base)
+                assert of.skill.value == pytest.approx(1 - of.log_loss.value / base)
                 bins = reliability(p[part], y[part], val["run"][part].astype(int), once)
                 assert of.ece.value == pytest.approx(calibration_error(bins)[0])
         curve = found.reliability[at].bins
@@ -221,6 +228,9 @@ def test_one_class_says_so(corpus: Corpus) -> None:
     assert never.note == f"0 positive runs of {len(few.runs)}"
     assert (never.scores[CRITIC].auroc, never.scores[CRITIC].auprc) == (None, None)
     assert never.scores[CRITIC].brier is not None
+    assert (never.base_log_loss, never.scores[CRITIC].skill) == (None, None)
+    assert never.scores[CRITIC].log_loss.value > 0
+    assert never.note in str(found)
     always = found.cell(ALL, 2048)
     assert always.note == f"{len(few.runs)} positive runs of {len(few.runs)}"
     assert (always.scores[CRITIC].auroc, always.scores[CRITIC].auprc) == (None, None)
@@ -344,6 +354,90 @@ def test_any_function_is_evaluated(corpus: Corpus, found: Evaluation, takes: str
 def test_a_function_without_probabilities(corpus: Corpus, function: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate(function, corpus, replicates=0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_module_is_evaluated_by_its_logits(corpus: Corpus, training: bool) -> None:
+    import torch
+
+    class Tiles(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = torch.nn.Parameter(torch.zeros(1))
+            self.drop = torch.nn.Dropout(0.5)
+
+        def forward(self, tokens: Any) -> Any:
+            assert (tokens.dtype, tokens.shape[1]) == (torch.uint8, 16)
+            assert torch.is_inference_mode_enabled()
+            return self.drop(tokens.float().amax(dim=1, keepdim=True).expand(-1, 3) - 9 + self.shift)
+
+    model, options = Tiles().train(training), {"per_run": 9, "replicates": 20, "thresholds": TILES}
+    found = evaluate(model, corpus, **options)
+    assert model.training is training
+    by_hand = evaluate(
+        lambda tokens: (
+            np.repeat(1 / (1 + np.exp(9.0 - tokens.max(axis=1, keepdims=True))), 3, 1)
+            if tokens.ndim == 2
+            else None
+        ),
+        corpus,
+        **options,
+    )
+    for one, other in zip(found.cells, by_hand.cells, strict=True):
+        assert one.scores[CRITIC].auroc == other.scores[CRITIC].auroc
+        assert one.scores[CRITIC].brier.value == pytest.approx(other.scores[CRITIC].brier.value)
+    with pytest.raises(
+        ValueError, match=r"Tiles: found values from .* \(\d+, 3\) for tokens .*; expected .*2\)"
+    ):
+        evaluate(model, corpus, thresholds=TILES[:2], per_run=1)
+
+
+def test_printed_tables_have_every_stage_and_figure(found: Evaluation) -> None:
+    text = str(found)
+    assert text.startswith(f"{found.rows:,} rows of {found.runs} games; intervals: 95%, 100 bootstrap")
+    for tile in TILES:
+        ranks, critic = (
+            text.split(f"{tile}: {title}\n")[1].split("\n\n", maxsplit=1)[0]
+            for title in ("AUROC", "the critic")
+        )
+        for lines in (ranks, critic):
+            names = [line.split()[0] for line in lines.splitlines()[1:]]
+            assert names == [stage.name for stage in found.stages]
+        cell = found.cell(ALL, tile)
+        skill, loss = cell.scores[CRITIC].skill, cell.scores[CRITIC].log_loss
+        assert f"{loss.value:.3f} ({loss.low:.3f}-{loss.high:.3f})" in critic
+        values = f"{cell.base_log_loss:.3f} {skill.value:+.3f} ({skill.low:+.3f} to {skill.high:+.3f})"
+        assert values in " ".join(critic.split())
+    assert found.stages[1].about in text
+    assert "R2" not in text
+
+
+def test_a_notebook_shows_the_tables_and_a_figure(found: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
+    html = found._repr_html_()
+    assert html.count("<table>") == 2 * len(TILES) + 1
+    assert f"<caption>{TILES[0]}: AUROC</caption>" in html
+    assert html.count('src="data:image/png;base64,iVBOR') == 1
+    axes = found.figure().axes
+    assert len(axes) == 2 * len(TILES)
+    drawn = [float(y) for y in axes[0].containers[0].lines[0].get_ydata()]
+    assert drawn == [found.cell(stage.name, TILES[0]).scores[CRITIC].auroc.value for stage in found.stages]
+    predicted = axes[1].containers[0].lines[0].get_xdata().tolist()
+    assert predicted == [one.predicted for one in found.reliability[0].bins]
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert found._repr_html_() == html.partition("<img")[0]
+    with pytest.raises(MissingPackageError, match="matplotlib") as caught:
+        found.figure()
+    assert "tape2048[plot]" in caught.value.advice
+
+
+def test_a_figure_of_missing_metrics(corpus: Corpus) -> None:
+    few = corpus.where(max_tile=8192)
+    found = evaluate(Fake(lambda exps: exps.max(axis=1) / 15, [2048, 16384]), few, replicates=0)
+    assert len(found.figure().axes) == 4
+    assert (
+        "<script"
+        not in msgspec.structs.replace(found, predictors=["<script>", *found.predictors[1:]])._repr_html_()
+    )
 
 
 def test_the_reliability_curve_has_all_rows(found: Evaluation) -> None:

@@ -302,7 +302,7 @@ def test_a_nan_loss_leaves_the_last_checkpoint(games: Path, tmp_path: Path) -> N
 
 def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([1.0, 0.5, 0.7, 0.6, 0.4])
-    monkeypatch.setattr(training, "validate", lambda *_: Validation(next(losses), {}, 1))
+    monkeypatch.setattr(training, "validate", lambda *_: Validation(next(losses), 0.7, {}, 1))
     done = train_critic(config(games, tmp_path / "critic", eval_steps=2, patience=2))
     assert done.ended == "no better for 2 validations"
     assert (done.progress.done, done.progress.figures["best_step"]) == (8, 4)

@@ -83,6 +83,8 @@ def test_a_validation_is_that_of_all_rows_once(tmp_path: Path) -> None:
     logits = (logits_of({"tokens": torch.from_numpy(rows["tokens"])}) - shift).numpy().astype(np.float64)
     losses = np.logaddexp(0, logits) - logits * rows["labels"]
     assert found.loss == pytest.approx(losses.mean())
+    share = rows["labels"].mean(axis=0)
+    assert found.base_loss == pytest.approx(-(share * np.log(share) + (1 - share) * np.log(1 - share)).mean())
     assert found.auroc == pytest.approx(
         {str(tile): by_pairs(logits[:, i], rows["labels"][:, i]) for i, tile in enumerate(tiles)}
     )
@@ -110,5 +112,6 @@ def test_validation_weights_capped_rows(tmp_path: Path) -> None:
     )
     assert found.rows < every.rows / 4
     assert found.loss == pytest.approx(every.loss, rel=1e-6)
+    assert found.base_loss == pytest.approx(every.base_loss, rel=1e-6)
     assert found.auroc == pytest.approx(every.auroc, abs=1e-9)
     assert all(value is not None for value in found.auroc.values())

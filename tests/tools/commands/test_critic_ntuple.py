@@ -64,12 +64,13 @@ def test_from_sessions_to_a_critic(tape: Tape, made: Made, tmp_path: Path) -> No
     assert found["ended"] == "all passes are made"
     assert re.fullmatch(r"2 epochs of 2\d\d games, [\d,]+ boards, 0:\d\d, \S+ boards/s", found["learned"])
     assert re.fullmatch(r"critic/best\.critic, [\d,]+ bytes", found["best"])
-    assert re.fullmatch(r"log loss 0\.\d{5} over boards and tiles", found["validation"])
+    assert re.fullmatch(r"log loss 0\.\d{5}, base rate 0\.\d{5}, over boards and tiles", found["validation"])
     assert "tape2048 critic eval critic/best.critic selfplay --oracle 48" in done.out
     assert "info compressing the critic" in done.err
     assert "\x1b" not in done.out + done.err
     lines = [json.loads(line) for line in Path("critic/metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
+    assert lines[0]["base_loss"] == lines[1]["base_loss"] > 0
     again = tape(*TRAIN, *SMALL, "--json")
     assert re.search(r"info continuing from 4\d\d games \(critic/checkpoint", again.err)
     facts = json.loads(again.out)

@@ -64,7 +64,9 @@ def test_tokens_embeddings_probe(tape: Tape, here: Path) -> None:
     assert "rows/s" in found["learned"]
     assert "waiting for data" in found["learned"]
     assert "tape2048 embed selfplay --tower critic/best" in done.out
-    assert re.search(r"^\S+Z info step 18: validation loss 0\.\d+ \(best so far\)$", done.err, re.MULTILINE)
+    said = r"^\S+Z info step 18: validation loss 0\.\d+ \(best so far; base rate: 0\.\d+\)$"
+    assert re.search(said, done.err, re.MULTILINE)
+    assert re.fullmatch(r"loss 0\.\d{5}, base rate 0\.\d{5}", found["validation"])
     assert re.search(r"info learning from \d+ games \([\d,]+ rows an epoch\), [\d,]+ param", done.err)
     assert "\x1b" not in done.out + done.err
 
@@ -249,7 +251,7 @@ def test_embed_names_what_is_no_session(tape: Tape, here: Path) -> None:
 
 def progress(**changes: Any) -> Any:
     found = {"epoch": 1.2, "loss": 0.34567, "rows_per_s": 4321.0, "data_wait": 0.012, "val_loss": 0.31}
-    found |= {"val_auroc": {"8192": 0.91, "32768": None}, "best_step": 100, **changes}
+    found |= {"val_base_loss": 0.4, "val_auroc": {"8192": 0.91, "32768": None}, "best_step": 100, **changes}
     return TrainingProgress("steps", 120, 1000, found["rows_per_s"] / 1024, 65.0, found)
 
 
@@ -282,5 +284,6 @@ def test_a_line_tells_how_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
             view.event("an event")
     line, event = capsys.readouterr().err.splitlines()
     assert "learned 120 of 1,000 steps, 4.32k rows/s, 1.2% waiting for data, 1:05, 3:28 left" in line
-    assert "epoch 1.20, loss 0.34567, validation loss 0.31000, best at step 100, AUROC 8192 0.9100" in line
+    losses = "loss 0.34567, validation loss 0.31000, base rate 0.40000"
+    assert f"epoch 1.20, {losses}, best at step 100, AUROC 8192 0.9100" in line
     assert event.endswith(" info an event")

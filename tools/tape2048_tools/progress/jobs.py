@@ -185,12 +185,16 @@ def critic_panel(config: CriticConfig, *, quiet: bool = False) -> ProgressPanel:
         facts = {"epoch": [f"{found['epoch']:.2f}"], "loss": [f"{found['loss']:.5f}"]}
         if found["val_loss"] is not None:
             best = f"best at step {number(found['best_step'])}"
-            facts["validation"] = [f"loss {found['val_loss']:.5f}", best]
+            facts["validation"] = [f"loss {found['val_loss']:.5f}", _base(found["val_base_loss"]), best]
             facts["AUROC"] = _auroc(found["val_auroc"])
         speed = [f"{rate(found['rows_per_s'])} rows/s", f"{share(found['data_wait'])} waiting for data"]
         return {"rate": speed, "facts": facts, "trend": ("loss", found["loss"])}
 
     return _panel(f"tape2048 critic train: {config.out}", details, quiet=quiet)
+
+
+def _base(loss: float | None) -> str:
+    return f"base rate {'-' if loss is None else format(loss, '.5f')}"
 
 
 def _auroc(found: dict[str, float | None]) -> list[str]:
@@ -229,8 +233,9 @@ def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableTyp
         return [columns(facts)]
     best = near(str(trained.best))
     facts["best"] = f"{best}, of step {number(found['best_step'])}"
-    facts["validation"] = f"loss {trained.best_metrics['val_loss']:.5f}"
-    facts["AUROC"] = "   ".join(_auroc(trained.best_metrics["val_auroc"]))
+    metrics = trained.best_metrics
+    facts["validation"] = f"loss {metrics['val_loss']:.5f}, {_base(metrics.get('val_base_loss'))}"
+    facts["AUROC"] = "   ".join(_auroc(metrics["val_auroc"]))
     following = f"\nNext:\n  tape2048 critic eval {best} {near(config.data)}"
     if not config.use_embeddings:
         following += f"\n  tape2048 embed {near(config.data)} --tower {best}"
@@ -258,7 +263,8 @@ def ntuple_critic_panel(config: NTupleCriticConfig) -> ProgressPanel:
     def details(found: dict[str, Any]) -> dict[str, Any]:
         facts = {"epoch": [f"{found['epoch']} of {found['epochs']}"]}
         if found["loss"] is not None:
-            facts["validation"] = [f"log loss {found['loss']:.5f}", f"best {found['best_loss']:.5f}"]
+            best = f"best {found['best_loss']:.5f}"
+            facts["validation"] = [f"log loss {found['loss']:.5f}", _base(found["base_loss"]), best]
         speed = [f"{rate(found['rows_per_s'])} boards/s", counted(config.thread_count, "thread")]
         return {"rate": speed, "facts": facts}
 
@@ -285,7 +291,8 @@ def ntuple_critic_summary(config: NTupleCriticConfig, trained: TrainedNTuple) ->
         return [columns(facts)]
     best = near(str(trained.best))
     facts["best"] = f"{best}, {number(trained.best.stat().st_size)} bytes"
-    facts["validation"] = f"log loss {found['best_loss']:.5f} over boards and tiles"
+    loss = f"log loss {found['best_loss']:.5f}, {_base(found['base_loss'])}"
+    facts["validation"] = f"{loss}, over boards and tiles"
     following = (
         f"\nNext:\n  tape2048 critic eval {best} {near(config.data)} --oracle 48\n"
         f"  tape2048 critic ask --critic {best} 0x0123456789abcdef"

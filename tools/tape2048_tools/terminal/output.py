@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from tape2048.base.text import printable
+from tape2048.base.text import aligned, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -119,16 +119,7 @@ def _least_width(shown: Table, console: Console) -> int:
 
 def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table of many rows as plain lines, also on a terminal: rich is slow with 10,000 rows."""
-    names = [heading.removeprefix(">") for heading in headings]
-    lines = [names, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
-    cells = zip(*lines, strict=True)
-    widths = [max(len(line) for text in column for line in text.split("\n")) for column in cells]
-    numbers = [heading.startswith(">") for heading in headings]
-    form = "  ".join(
-        f"{{:>{width}}}" if is_number else f"{{:<{width}}}"
-        for width, is_number in zip(widths, numbers, strict=True)
-    )
-    print_text("".join(f"{form.format(*line).rstrip()}\n" for line in lines))
+    print_text(aligned(headings, rows))
 
 
 def columns_that_fit(

@@ -63,6 +63,7 @@ from tape2048.base.drawing import DrawsBoards
 from tape2048.base.resources import ram_available
 from tape2048.base.threads import map_ordered
 from tape2048.critic.facts import CriticFacts, check_columns, critic_path, doubts, open_parts, training_facts
+from tape2048.critic.metrics import cross_entropy
 from tape2048.errors import ConfigError, EmptyCorpusError, FormatError, ModelError, StateError, TrainingError
 from tape2048.formats.session import TOP_TILE
 from tape2048.game.rules import exps_to_boards, max_exponent
@@ -531,6 +532,7 @@ class _NTupleState(msgspec.Struct):
     rows: int = 0
     loss: float | None = None
     best_loss: float | None = None
+    base_loss: float | None = None
     best_epoch: int = 0
 
 
@@ -570,6 +572,7 @@ class _NTupleLearner:
             "elapsed_s": elapsed_s,
             "loss": state.loss,  # of the last validation: mean log loss over rows and tiles
             "best_loss": state.best_loss,
+            "base_loss": state.base_loss,  # of constants: each tile's share of these rows that reach it
         }
         per_s = rows_per_s * state.games / max(state.rows, 1)
         return TrainingProgress("games", state.games, of, per_s, elapsed_s, figures)
@@ -599,7 +602,7 @@ class _NTupleLearner:
     def _end_pass(self, training: Training) -> None:
         """Validate, and write the critic if it is the best so far."""
         state, best = self.state, training.files.path / BEST
-        state.loss = self._validate()
+        state.loss, state.base_loss = self._validate()
         improved = state.best_loss is None or state.loss < state.best_loss
         if improved:
             state.best_loss, state.best_epoch = state.loss, state.epoch
@@ -637,14 +640,17 @@ class _NTupleLearner:
                 state.chunk, state.position = number + 1, 0
         state.epoch, state.chunk = state.epoch + 1, 0
 
-    def _validate(self) -> float:
-        """Return the mean log loss over the rows of the validation part and the tiles."""
+    def _validate(self) -> tuple[float, float]:
+        """Return the mean log loss over the validation part's rows and the tiles, and the base rate's."""
         games, tiles = self.source.val, len(self.config.tiles)
         found = predict_all(self.tables, 1.0, games.boards, tiles, self.config.thread_count).astype(float)
         truth = games.highest[:, None] >= [tile.bit_length() - 1 for tile in self.config.tiles]
-        p = np.where(np.repeat(truth, np.diff(games.starts), axis=0), found, 1 - found)
+        labels = np.repeat(truth, np.diff(games.starts), axis=0)
+        p = np.where(labels, found, 1 - found)
         losses = -np.log(np.maximum(p, 1e-7)).mean(axis=1)
-        return float(np.average(losses, weights=games.weights if len(games.weights) else None))
+        weights = games.weights if len(games.weights) else None
+        base = np.average(labels, axis=0, weights=weights)
+        return float(np.average(losses, weights=weights)), float(cross_entropy(base, base).mean())
 
     def _critic(self) -> NTupleCritic:
         """Return the critic so far, in its stored precision."""

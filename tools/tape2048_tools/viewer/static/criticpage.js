@@ -4,8 +4,8 @@ import {askJson, refusalNode} from './api.js';
 import {count, el, facts, fill, message, percent, table} from './dom.js';
 import {figure} from './charts.js';
 
-const METRICS = [['auroc', 'AUROC'], ['auprc', 'AUPRC'], ['brier', 'Brier'], ['ece', 'ECE'],
-    ['gain', "critic's AUROC over it"]];
+const METRICS = [['auroc', 'AUROC'], ['auprc', 'AUPRC'], ['brier', 'Brier'],
+    ['log_loss', 'log loss'], ['skill', 'skill'], ['ece', 'ECE'], ['gain', "critic's AUROC over it"]];
 const ORACLE_METRICS = [['r2', 'R2'], ['brier', 'Brier'], ['log_loss', 'log loss'], ['bias', 'bias'], ['ece', 'ECE']];
 
 export function criticPage(main, given, shell, about) {
@@ -78,7 +78,7 @@ function tileParts(evaluation, tile) {
           cells.flatMap(one =>
         evaluation.predictors.filter(name => one.scores[name]).map(name =>
           [one.stage, name, ...METRICS.map(([metric]) => estimated(one.scores[name][metric],
-              metric === 'gain'))]))))];
+              metric === 'gain' || metric === 'skill'))]))))];
 }
 
 function aurocFigure(cells, names, tile) {
