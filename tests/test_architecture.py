@@ -75,6 +75,7 @@ HEAVY = {
 } | dict.fromkeys(
     [
         "lz4",
+        "huggingface_hub",
         "matplotlib",
         "ray",
         "rich",

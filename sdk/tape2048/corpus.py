@@ -155,7 +155,8 @@ class Corpus(RowView):
 
         Args:
             root: a directory of sessions, one session, a data set, a pack.dat, a pack of another program, a
-                store (``s3://bucket/prefix``, or a fleet's directory), or several of any kinds.
+                store (``s3://``, ``gs://`` or ``az://``, ``bucket/prefix``; ``hf://datasets/OWNER/NAME``; a
+                fleet's directory), or several of any kinds.
             where: as for :meth:`where`; with ``load="ram"``, only rows of the selected runs are read.
             load: ``"ram"`` reads the rows into memory, at 28 or 29 bytes a row, or 1.5 on tape. ``"packed"``
                 maps them, and reads or decodes their boards into memory at 8 bytes a row, which serve boards,

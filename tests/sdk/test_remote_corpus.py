@@ -50,7 +50,7 @@ from tape2048.session.remote_session import RemoteSession
 
 from ..bench.remote_sessions import fill_store
 from .row_source_contract import Sample, boards_of, check_contract
-from .stores import KINDS, Watch, size_of, store_url
+from .stores import CLOUDS, KINDS, Watch, hub_server, s3_environment, size_of, store_url
 from .tapes import games_on_tape
 from .test_tape_corpus import write
 
@@ -165,6 +165,49 @@ def test_batches_are_those_of_a_local_corpus(
         assert len(a) == len(b)
         for _ in range(2):  # epochs
             assert digest(a) == digest(b)
+
+
+@pytest.mark.parametrize("kind", CLOUDS)
+def test_other_clouds_serve_the_same_batches(kind: str, local: Path, tmp_path: Path) -> None:
+    order: dict[str, Any] = {"batch_size": 100, "seed": 3, "pool_rows": 512, "pool_sessions": 2}
+    with store_url(kind, tmp_path / "place") as url:
+        put_all(open_store(url), local)
+        corpus = Corpus.open(url, cache=tmp_path / "cache")
+        assert digest(corpus.batches(**order)) == digest(Corpus.open(local).batches(**order))
+        open_store(url).remove(f"sessions/{corpus.sessions[0].name}/manifest.json")
+        assert len(Corpus.open(url, cache=tmp_path / "cache").sessions) == len(NAMES) - 1
+
+
+def test_a_hub_serves_published_sessions(local: Path, tmp_path: Path) -> None:
+    """Directories as `hf upload` leaves them, and a fleet's store. Replaced files are found or read again."""
+    order: dict[str, Any] = {"batch_size": 100, "seed": 3}
+    expected = digest(Corpus.open(local).batches(**order))
+    shutil.copytree(local, tmp_path / "hub")
+    (tmp_path / "hub/README.md").write_text("a card")
+    with hub_server(tmp_path / "hub") as address, s3_environment(address, "hf"):
+        place = "hf://datasets/USER/NAME"
+        corpus = Corpus.open(place, cache=tmp_path / "cache")
+        assert [session.name.split("..")[0] for session in corpus.sessions] == NAMES
+        assert digest(corpus.batches(**order)) == expected
+        again = pickle.loads(pickle.dumps(corpus))  # noqa: S301
+        assert digest(again.batches(**order)) == expected
+        one = Corpus.open(f"{place}/{NAMES[1]}", cache=tmp_path / "cache")
+        assert [session.name for session in one.sessions] == [corpus.sessions[1].name]
+        tape = tmp_path / "hub" / NAMES[0] / "tape.npy"
+        tape.write_bytes(tape.read_bytes()[:-1] + b"\xff")
+        with pytest.raises(ChecksumError, match=f"{place}/{NAMES[0]}/tape.npy"):
+            Corpus.open(place, cache=tmp_path / "other", load="ram")
+        (tmp_path / "hub" / NAMES[0] / "manifest.json").write_text("{}")
+        with pytest.raises(ManifestError, match=r"manifest\.json"):
+            Corpus.open(place, cache=tmp_path / "cache")
+        shutil.rmtree(tmp_path / "hub" / NAMES[0])
+        assert len(Corpus.open(place, cache=tmp_path / "cache").sessions) == len(NAMES) - 1
+        with pytest.raises(EmptyCorpusError, match="no session here"):
+            Corpus.open(f"{place}/nowhere", cache=tmp_path / "cache")
+    with hub_server(tmp_path / "nothing") as address, s3_environment(address, "hf"):
+        (tmp_path / "nothing").mkdir()
+        put_all(open_store(str(tmp_path / "nothing")), local)
+        assert digest(Corpus.open(place, cache=tmp_path / "third").batches(**order)) == expected
 
 
 def test_sessions_have_the_order_of_a_directory(local: Path, tmp_path: Path) -> None:

@@ -1,10 +1,18 @@
-"""Files below a URL: a directory (of a network file system, too), or a bucket of S3 (extra ``s3``).
+"""Files below a URL: a directory (of a network file system, too), a bucket, or a repository of a hub.
+
+===============================  ====================================================================
+``s3://bucket/prefix``           S3 (extra ``s3``)
+``gs://bucket/prefix``           Google Cloud Storage (extra ``gcs``)
+``az://container/prefix``        Azure Blob Storage (extra ``azure``)
+``hf://datasets/OWNER/NAME``     the Hugging Face Hub (extra ``hf``), read-only; ``@REVISION`` and a path
+                                 may follow. Tested with a local server, and not yet with the Hub itself
+===============================  ====================================================================
 
 Keys are relative paths, such as ``sessions/NAME/tape.npy``. A put is atomic and replaces. No operation is
 conditional, because some servers ignore conditions: derive a unique key from its content. Listings are never
 cached.
 
-A directory of files appears atomically: upload its files in a block of :meth:`Store.publishing`. On S3,
+A directory of files appears atomically: upload its files in a block of :meth:`Store.publishing`. In a bucket,
 readers look for the last key. In a directory, the files are in a draft until a rename. obstore's local store
 neither flushes nor has drafts, so directories do not use it.
 """
@@ -19,10 +27,12 @@ import shutil
 import stat
 from abc import ABC, abstractmethod
 from datetime import timedelta
+from http import HTTPStatus
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from tape2048.errors import (
     ConfigError,
@@ -42,10 +52,28 @@ if TYPE_CHECKING:
 #: Bytes of one read or write.
 CHUNK_BYTES = 8 * 1024 * 1024
 
-#: Seconds that a request to S3 may be silent, concurrent parts of an upload, and the most parts of a file.
-_ANSWER_S, _PARTS_AT_ONCE, _PARTS_MAX = 60, 4, 10_000
+#: Seconds that a request may be silent, repetitions of a failed request, concurrent parts of an upload, and
+#: the most parts of a file.
+_ANSWER_S, _RETRIES, _PARTS_AT_ONCE, _PARTS_MAX = 60, 2, 4, 10_000
 
-_AWAY_HINT = "Check the address (AWS_ENDPOINT_URL), the region (AWS_REGION), the credentials and the network."
+
+class _Service(NamedTuple):
+    client: str  # obstore's class
+    extra: str
+    server: str  # the variable with the address of another server
+    settings: str  # what else to check
+
+
+_SERVICES = {
+    "s3": _Service("S3Store", "s3", "AWS_ENDPOINT_URL", "the region (AWS_REGION), the credentials"),
+    "gs": _Service(
+        "GCSStore", "gcs", "GOOGLE_BASE_URL", "the credentials (GOOGLE_APPLICATION_CREDENTIALS)"
+    ),
+    "az": _Service(
+        "AzureStore", "azure", "AZURE_STORAGE_ENDPOINT",
+        "the account (AZURE_STORAGE_ACCOUNT_NAME), its key (AZURE_STORAGE_ACCOUNT_KEY)",
+    ),
+}  # fmt: skip
 
 
 class Store(ABC):
@@ -130,10 +158,13 @@ def open_store(url: str) -> Store:
     scheme, colon, rest = url.partition("://")
     if not colon or scheme == "file":
         return DirectoryStore(Path(os.path.abspath(rest if colon else url)))
-    if scheme == "s3" and rest.strip("/"):
-        return S3Store(rest.strip("/"))
+    if scheme in _SERVICES and rest.strip("/"):
+        return BucketStore(scheme, rest.strip("/"))
+    if scheme == "hf":
+        return HubStore(url)
     raise ConfigError(
-        f"found the address {url!r}, expected a directory or s3://bucket/prefix",
+        f"found the address {url!r}, expected a directory, s3://bucket/prefix, gs://bucket/prefix, "
+        "az://container/prefix or hf://datasets/OWNER/NAME",
         hint="mount other stores as a directory, or reach them by their S3 gateway (AWS_ENDPOINT_URL)",
     )
 
@@ -221,43 +252,47 @@ class DirectoryStore(Store):
             shutil.rmtree(hidden)
 
 
-class S3Store(Store):
-    """Objects below a prefix of a bucket; AWS_* variables have the address and the credentials."""
+class BucketStore(Store):
+    """Objects below a prefix of a bucket; variables of the service have the address and the credentials."""
 
-    def __init__(self, root: str) -> None:
-        self.url = f"s3://{root}"
+    def __init__(self, scheme: str, root: str) -> None:
+        self.url = f"{scheme}://{root}"
+        self._service = _SERVICES[scheme]
         self._bucket, _, self._prefix = root.partition("/")
         #: By process. A forked child keeps its parent's client: it lacks the threads for freeing it.
         self._clients: dict[int, Any] = {}
-        if not (found := os.environ.get("AWS_ENDPOINT_URL", "http:")).startswith(("http:", "https:")):
-            raise ConfigError(f"AWS_ENDPOINT_URL is {found!r}; expected http://... or https://...")
+        server = self._service.server
+        if not (found := os.environ.get(server, "http:")).startswith(("http:", "https:")):
+            raise ConfigError(f"{server} is {found!r}; expected http://... or https://...")
         try:
             _obstore(os.getpid())
         except ImportError as error:
             raise MissingPackageError(
-                "s3:// needs the package obstore", path=self.url, hint="pip install 'tape2048[s3]'"
+                f"{scheme}:// needs the package obstore",
+                path=self.url,
+                hint=f"pip install 'tape2048[{self._service.extra}]'",
             ) from error
 
     def _do(self, name: str, *args: Any, **options: Any) -> Any:
         """Call a function of obstore in this process."""
         obstore = _obstore(pid := os.getpid())
         if pid not in self._clients:
-            credentials = None
-            if "AWS_ACCESS_KEY_ID" not in os.environ:
+            credentials, kind = None, self._service.client
+            if kind == "S3Store" and "AWS_ACCESS_KEY_ID" not in os.environ:
                 with contextlib.suppress(ImportError, ValueError):  # boto3 is missing, or finds none
                     from obstore.auth.boto3 import Boto3CredentialProvider
 
                     credentials = Boto3CredentialProvider()
-            client = obstore._store.S3Store(  # noqa: SLF001
+            client = getattr(obstore._store, kind)(  # noqa: SLF001
                 self._bucket,
                 prefix=self._prefix or None,
                 client_options={
-                    "allow_http": True,  # AWS_ENDPOINT_URL may start with http://
+                    "allow_http": True,  # the address of a server may start with http://
                     "connect_timeout": "5s",
                     "read_timeout": f"{_ANSWER_S}s",
                     "timeout": "1day",  # for a whole file. The default is 30 s
                 },
-                retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=30)},
+                retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=30)},
                 credential_provider=credentials,
             )
             self._clients.setdefault(pid, client)
@@ -271,7 +306,8 @@ class S3Store(Store):
             if isinstance(error, (TapeError, KeyboardInterrupt, SystemExit, GeneratorExit)):
                 raise
             text, _, details = str(error).partition("\n\nDebug source")
-            if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
+            gone = isinstance(error, FileNotFoundError)
+            if gone or re.search("NoSuchBucket|ContainerNotFound", text):
                 hint = "look at the spelling of the bucket and the prefix; make the bucket if it is missing"
                 raise MissingPathError("no such object", path=self.path(key), hint=hint) from error
             causes = re.findall(r'(?:message|error): "([^"]+)"', details)[-1:]
@@ -279,7 +315,8 @@ class S3Store(Store):
                 causes = [f"no answer within {_ANSWER_S} s"]
             why = " ".join(re.sub(r"<[^>]*>", " ", text).split())  # servers answer in XML
             message = f"{doing} failed ({': '.join([*causes, type(error).__name__, why])})"
-            raise StoreError(message, path=self.path(key), hint=_AWAY_HINT) from error
+            hint = f"Check the address ({self._service.server}), {self._service.settings} and the network."
+            raise StoreError(message, path=self.path(key), hint=hint) from error
 
     def _put(self, path: str, data: bytes) -> None:
         self._do("put", path, data)
@@ -299,6 +336,106 @@ class S3Store(Store):
 
     def _remove(self, path: str) -> None:
         self._do("delete", path)
+
+
+class HubStore(Store):
+    """Files below a path of a repository of the Hugging Face Hub, which it only reads.
+
+    ``HF_TOKEN`` or ``hf auth login`` gives access to private repositories, and ``HF_ENDPOINT`` names another
+    server. Each request asks for the newest commit of the revision; checksums reject a mixture of commits.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        try:
+            from huggingface_hub import constants
+            from huggingface_hub.errors import HfUriError
+            from huggingface_hub.utils import parse_hf_uri
+        except ImportError as error:
+            raise MissingPackageError(
+                "hf:// needs the package huggingface_hub", path=url, hint="pip install 'tape2048[hf]'"
+            ) from error
+        try:
+            self._place = parse_hf_uri(url)
+        except HfUriError as error:
+            raise ConfigError(
+                f"found the address {url!r}, expected hf://datasets/OWNER/NAME[@REVISION][/PATH]",
+                hint=str(error),
+            ) from error
+        self._root = os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
+
+    @contextlib.contextmanager
+    def _reached(self, key: str, doing: str) -> Iterator[str]:
+        from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+
+        try:
+            yield "/".join(filter(None, (self._place.path_in_repo, key)))
+        except EntryNotFoundError as error:
+            raise MissingPathError("no such file in the repository", path=self.path(key)) from error
+        except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+            raise MissingPathError(
+                "no such repository or revision, or no access to it",
+                path=self.path(key),
+                hint="look at the spelling; for a private repository, set HF_TOKEN or run: hf auth login",
+            ) from error
+        except Exception as error:  # of the library or its HTTP client
+            if isinstance(error, TapeError):
+                raise
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            causes = [f"HTTP {status}"] if status else []
+            why = ": ".join([*causes, type(error).__name__, " ".join(str(error).split())])
+            hint = "Check the address (HF_ENDPOINT), the token (HF_TOKEN) and the network."
+            raise StoreError(f"{doing} failed ({why})", path=self.path(key), hint=hint) from error
+
+    def _get(self, url: str, **headers: str) -> Any:
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+        asked = {**build_hf_headers(), **headers}
+        answer = http_backoff("GET", url, headers=asked, max_retries=_RETRIES, timeout=_ANSWER_S)
+        if answer.status_code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            hf_raise_for_status(answer)
+        return answer
+
+    def _chunks(self, path: str) -> Iterator[bytes]:
+        from huggingface_hub import hf_hub_url
+
+        place, first = self._place, 0
+        url = hf_hub_url(place.id, path, repo_type=place.type, revision=place.revision, endpoint=self._root)
+        while True:
+            found = self._get(url, Range=f"bytes={first}-{first + CHUNK_BYTES - 1}")
+            if found.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # of an empty file
+                return
+            yield found.content
+            first += len(found.content)
+            size = found.headers.get("Content-Range", "").rpartition("/")[2]
+            if found.status_code != HTTPStatus.PARTIAL_CONTENT or not found.content or first >= int(size):
+                return
+
+    def _names(self, path: str) -> dict[str, int]:
+        from huggingface_hub.errors import EntryNotFoundError
+
+        place, found = self._place, {}
+        tree = quote(place.revision or "main", safe=""), *map(quote, filter(None, [path]))
+        url = f"{self._root}/api/{place.type}s/{place.id}/tree/{'/'.join(tree)}?recursive=true"
+        while url:
+            try:
+                answer = self._get(url)
+            except EntryNotFoundError:
+                break
+            for each in answer.json():
+                name = each["path"].removeprefix(f"{path}/")
+                if each["type"] == "file" and not re.search(r"(^|/)\.", name):
+                    found[name] = each["size"]
+            url = answer.links.get("next", {}).get("url", "")
+        return found
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise StoreError(
+            "a repository of the Hugging Face Hub is read-only here", path=self.url,
+            hint="upload with: hf upload; or choose a directory or a bucket",
+        )  # fmt: skip
+
+    _put = _upload = _remove = _refuse
 
 
 _IMPORTED_IN = os.getpid()

@@ -4,9 +4,11 @@
 
     sessions/<session>.<label>.<manifest>/    the files of a session, manifest.json last
     removed/<the same name>.json              a tombstone: the session is no longer listed
+    <session>/                                without sessions/: published directories, copied as they are
 
 ``<manifest>`` is the first part of the SHA-256 of ``manifest.json``, which has the SHA-256 of the other
-files; earlier releases put manifests with CRC-32C alone. A name determines the content. A repeated put
+files; earlier releases put manifests with CRC-32C alone. The name of a copied session has an empty label, and
+its manifest is read for each listing. A name determines the content. A repeated put
 changes nothing, nor does a put by two processes, and the name exposes bytes that were replaced in the store.
 
 The cache of a store's sessions is bounded, and shared by any number of processes::
@@ -40,6 +42,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from tape2048.base.text import pretty_json
+from tape2048.base.threads import map_ordered
 from tape2048.errors import (
     BusyError,
     ChecksumError,
@@ -55,6 +58,7 @@ from tape2048.formats.session import (
     FORMAT_VERSION,
     MANIFEST,
     METADATA_DB,
+    SESSION_NAME,
     FileEntry,
     Manifest,
     parse_manifest,
@@ -81,6 +85,9 @@ T = TypeVar("T")
 
 SESSIONS, _REMOVED = "sessions", "removed"
 _DIGEST_LENGTH = 16
+
+#: Requests at a time for manifests and run tables.
+REQUESTS = 16
 
 
 class RemoteName(NamedTuple):
@@ -160,6 +167,26 @@ def list_files(store: Store) -> dict[str, dict[str, int]]:
     return {str(name): found[name] for name in sorted(found) if MANIFEST in found[name]}
 
 
+def list_copied(store: Store, session: str = "") -> dict[str, dict[str, int]]:
+    """List sessions that were copied into a store as they are, or one of them, as :func:`list_files` does."""
+    found: dict[str, dict[str, int]] = {}
+    for path, size in store.names(session).items():
+        name, _, file = f"{session}/{path}".lstrip("/").partition("/")
+        if PLAIN_NAME.fullmatch(file) and SESSION_NAME.fullmatch(name):
+            found.setdefault(name, {})[file] = size
+    whole = sorted(name for name in found if MANIFEST in found[name])
+    texts = map_ordered(lambda name: store.get(f"{name}/{MANIFEST}", MANIFEST_BYTES_MAX), whole, REQUESTS)
+    return {
+        str(RemoteName(name, "", _digest(text))): found[name] for name, text in zip(whole, texts, strict=True)
+    }
+
+
+def place_of(name: str) -> str:
+    """Return the directory of a session in its store."""
+    parsed = RemoteName.parse(name)
+    return parsed.session if parsed and not parsed.label else f"{SESSIONS}/{name}"
+
+
 def download(
     store: Store, name: str, manifest: Manifest, directory: Path, files: Collection[str] | None = None
 ) -> None:
@@ -170,7 +197,7 @@ def download(
     for file, entry in manifest.files.items():
         if files is None or file in files:
             with open_fd(directory / file, os.O_WRONLY | os.O_CREAT) as fd:
-                compare_file(store, f"{SESSIONS}/{name}/{file}", entry, partial(write_all, fd))
+                compare_file(store, f"{place_of(name)}/{file}", entry, partial(write_all, fd))
                 if files is None:
                     os.fsync(fd)
 
@@ -223,7 +250,7 @@ def _parse(text: bytes, path: str | Path) -> Manifest:
 
 def read_manifest(store: Store, name: str) -> tuple[Manifest, bytes]:
     """Read the manifest that a session's name represents, with its text."""
-    key = f"{SESSIONS}/{name}/{MANIFEST}"
+    key = f"{place_of(name)}/{MANIFEST}"
     text = store.get(key, MANIFEST_BYTES_MAX)
     return parse_named(name, text, store.path(key)), text
 

@@ -24,6 +24,7 @@ from tape2048.formats.session import (
     ACTION_STEP_DTYPE,
     MANIFEST,
     METADATA_DB,
+    SESSION_NAME,
     STEP_DTYPE,
     STEP_DTYPES,
     STEPS_NPY,
@@ -34,7 +35,17 @@ from tape2048.io.durable import storage_errors
 from tape2048.io.objects import DirectoryStore, open_store
 from tape2048.io.reading import Reserved, open_regular
 from tape2048.session.directory import as_unsigned
-from tape2048.session.remote import SESSIONS, Held, RemoteName, SessionCache, list_files, list_sessions
+from tape2048.session.remote import (
+    REQUESTS,
+    SESSIONS,
+    Held,
+    RemoteName,
+    SessionCache,
+    list_copied,
+    list_files,
+    list_sessions,
+    place_of,
+)
 from tape2048.session.session import Session, session_names
 from tape2048.tape.layout import (
     ANCHOR_DTYPE,
@@ -52,8 +63,8 @@ if TYPE_CHECKING:
 
     from tape2048.formats.metadata import Metadata
 
-#: Requests for run tables at a time, and sessions that are fetched at a time.
-_TABLE_REQUESTS, _FETCHES = 16, 4
+#: Sessions that are fetched at a time.
+_FETCHES = 4
 
 
 class RemoteSessions:
@@ -63,7 +74,7 @@ class RemoteSessions:
         self._url = url
         self.cache = cache
         head, _, name = url.rstrip("/").rpartition("/")
-        self._only = name if RemoteName.parse(name) is not None else None
+        self._only = name if RemoteName.parse(name) or SESSION_NAME.fullmatch(name) else None
         self.store = open_store((head if self._only else url.rstrip("/")).removesuffix("/sessions"))
 
     @property
@@ -76,13 +87,16 @@ class RemoteSessions:
 
     def sessions(self) -> list[tuple[str, RemoteSession | TapeError]]:
         """Open all listed sessions; return the address of each, with the session or its error."""
-        if self._only:
-            listed = {self._only: self.store.names(f"{SESSIONS}/{self._only}")}
+        if self._only and RemoteName.parse(self._only):
+            listed = {self._only: self.store.names(place_of(self._only))}
         else:
-            listed = list_files(self.store)
+            listed = {} if self._only else list_files(self.store)
+            listed = listed or list_copied(self.store, self._only or "")
         if not listed:
             raise EmptyCorpusError(
-                "no session here", path=self._url, hint="a store has its sessions below sessions/"
+                "no session here",
+                path=self._url,
+                hint="a store has its sessions below sessions/, or at its top",
             )
         names = list(listed)
         missing = [listed[name] for name in names if not self.cache.has_table(name)]
@@ -96,12 +110,12 @@ class RemoteSessions:
                 except TapeError as error:
                     return error
 
-            opened = map_ordered(open_one, names, _TABLE_REQUESTS)
+            opened = map_ordered(open_one, names, REQUESTS)
             return list(zip(map(self.address, names), opened, strict=True))
 
     def address(self, name: str) -> str:
         """Return the address of a session."""
-        return self.store.path(f"{SESSIONS}/{name}")
+        return self.store.path(place_of(name))
 
     def open(self, name: str) -> RemoteSession:
         """Open a session by its run table; errors as for ``SessionCache.table``, and FormatError."""

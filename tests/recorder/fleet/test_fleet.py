@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.recorder.processes import environment, kill, wait_until
-from tests.sdk.stores import KINDS, fetch_session, store_url
+from tests.sdk.stores import CLOUDS, KINDS, fetch_session, store_url
 
 from tape2048 import Corpus
 from tape2048.errors import (
@@ -250,7 +250,7 @@ def _recorded(spool: Spool, store: Store, tmp_path: Path) -> Path:
     return sessions(tmp_path / "elsewhere")[0]
 
 
-@pytest.fixture(params=KINDS if os.environ.get("FULL_SWEEP") == "1" else KINDS[:1])
+@pytest.fixture(params=[*KINDS, *CLOUDS] if os.environ.get("FULL_SWEEP") == "1" else KINDS[:1])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     with store_url(request.param, tmp_path / "place") as url:
         made = open_store(url)

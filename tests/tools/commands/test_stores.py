@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.sdk.stores import KINDS, store_url
+from tests.sdk.stores import CLOUDS, KINDS, hub_server, s3_environment, store_url
 
 from tape2048 import errors
 from tape2048.io.objects import open_store
@@ -15,12 +15,12 @@ from tape2048.session.session import sessions
 from ..conftest import Cli
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, *CLOUDS])
 def url(request: pytest.FixtureRequest, tmp_path: Path, root: Path) -> Iterator[str]:
     with store_url(request.param, tmp_path / "place") as found:
         for path in sessions(root):
             put_session(open_store(found), path, "00000a")
-        yield found if found.startswith("s3:") else f"file://{found}"
+        yield found if "://" in found else f"file://{found}"
 
 
 def rows_in(cache: Path) -> list[Path]:
@@ -50,12 +50,36 @@ def test_list_and_show_fetch_no_rows(cli: Cli, url: str, root: Path, tmp_path: P
             document["best"].pop(name)
     assert there == whole
     one = theirs["sessions"][0]["path"]
-    one = one if one.startswith("s3:") else f"file://{one}"
+    one = one if "://" in one else f"file://{one}"
     shown, expected = cli("show", one, "--cache", cache, "--json").json, cli("show", sessions(root)[0])
     assert expected.code == 0
     assert shown["games"] == mine["sessions"][0]["games"]
     assert shown["best"]["exps"] is None
     assert not rows_in(cache)
+
+
+def test_a_published_directory_is_listed_from_a_hub(cli: Cli, root: Path, tmp_path: Path) -> None:
+    """As `hf upload` leaves it; a fleet is not recorded there."""
+    cache, (first, second) = ["--cache", tmp_path / "cache"], sessions(root)
+    with hub_server(root) as address, s3_environment(address, "hf"):
+        place = "hf://datasets/USER/NAME"
+        mine, theirs = (
+            cli("list", each, "--json", *more).json for each, more in ((root, ()), (place, cache))
+        )
+        assert theirs["total"]["games"] == mine["total"]["games"]
+        assert [one["path"] for one in theirs["sessions"]] == [
+            f"{place}/{each.name}" for each in (first, second)
+        ]
+        assert (
+            cli("show", f"{place}/{second.name}", "--json", *cache).json["games"]
+            == mine["sessions"][1]["games"]
+        )
+        assert not rows_in(tmp_path / "cache")
+        said = cli("fleet init", place, "--player", "random", expect=errors.StoreError).err
+        assert "read-only here" in said
+        done = cli("list", "hf://datasets/USER/OTHER", *cache, expect=errors.MissingPathError)
+        assert "no such repository or revision, or no access to it" in done.err
+        assert "HF_TOKEN" in done.err
 
 
 def test_a_fleets_directory_is_listed(cli: Cli, root: Path, tmp_path: Path) -> None:

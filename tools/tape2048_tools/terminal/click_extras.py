@@ -94,7 +94,7 @@ ROOT = _Path(exists=True, hint=_ROOT_HINT, completed="dir")
 #: A directory of sessions, a session, or the address of a store of sessions.
 PLACE = _Path(
     exists=True,
-    hint=f"{_ROOT_HINT}; or name a store: s3://bucket/prefix",
+    hint=f"{_ROOT_HINT}; or name a store: s3://bucket/prefix, or gs://, az://, hf://",
     completed="session",
     may_be_address=True,
 )

@@ -72,7 +72,7 @@ _node_options = setting_options(lambda name: name not in {*PINNED, "out_dir", "l
     name="fleet",
 )
 def command() -> None:
-    """Record on many nodes into one store: a shared directory, or s3://bucket/prefix."""
+    """Record on many nodes into one store: a shared directory, or a bucket (s3://, gs://, az://)."""
 
 
 @command.subcommand("tape2048 fleet init /nfs/selfplay --seed 7 --rotate-steps 100M")
