@@ -291,6 +291,17 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             why="a critic needs the boards only",
         ),
     ] = False
+    columns: Annotated[
+        Annotated[str, msgspec.Meta(pattern=r"^(values|loss)( (values|loss))*$")] | None,
+        about(
+            "record columns of the player's search beside the rows, as `annotate` makes them of a judge: "
+            "values (of the four moves) and loss; empty: none",
+            why="20 bytes a row, and `annotate` can make them later",
+            none="",
+            form="values, loss or both, separated by a comma",
+            many=True,
+        ),
+    ] = None
     block_rows: Annotated[
         Annotated[int, msgspec.Meta(ge=1024, le=2**26)] | None,
         about(
@@ -389,7 +400,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 # Loading.
 
-_STARTS = frozenset({"start_from", "start_where", "start_rows_where"})
+#: Settings that a session does not record where they are not set: older configurations keep their hash.
+_LATER = frozenset({"start_from", "start_where", "start_rows_where", "columns"})
 
 #: The environment variable that names the file.
 CONFIG_ENV = ENV_PREFIX + "CONFIG"
@@ -405,6 +417,9 @@ ROW_BYTES_MAX = 29
 
 #: Bytes of a row in the buffer of a compiled player: its board and its action.
 BUFFERED_BYTES_MAX = 9
+
+#: Bytes of a row's values of the moves and of its loss.
+_COLUMN_BYTES = {"values": 16, "loss": 4}
 
 #: Bytes of a session on tape for each row: its step, and its share of an anchor.
 TAPE_ROW_BYTES = 1.5
@@ -453,10 +468,10 @@ def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Pat
 def effective(config: RecorderConfig) -> dict[str, Any]:
     """Return every setting, with the tag in effect, as a session records them.
 
-    The settings of given boards are left out where they are not set: other configurations keep their hash.
+    Settings that earlier versions lacked are left out where they are not set.
     """
     settings = {**msgspec.to_builtins(config), "model_tag": config.tag}
-    return {name: value for name, value in settings.items() if value is not None or name not in _STARTS}
+    return {name: value for name, value in settings.items() if value is not None or name not in _LATER}
 
 
 def config_sha256(config: RecorderConfig) -> str:
@@ -496,12 +511,19 @@ def check_loaded_player(loaded: Loaded) -> None:
 def buffer_mb(config: RecorderConfig) -> float:
     """Return the largest size of a worker's buffer in megabytes: boards; whole rows for batched players."""
     row_bytes = ROW_BYTES_MAX if is_batched(config.player) else BUFFERED_BYTES_MAX
-    return config.rows_buffered_max * (1 if config.storage == "tape" else row_bytes) / 1e6
+    row_bytes = 1 if config.storage == "tape" else row_bytes
+    return config.rows_buffered_max * (row_bytes + (20 if config.columns else 0)) / 1e6
 
 
 def row_bytes(config: RecorderConfig) -> float:
     """Return the bytes that a recorded row takes in a published session, without its metadata."""
-    return TAPE_ROW_BYTES if config.storage == "tape" else 28 + config.record_action
+    rows = TAPE_ROW_BYTES if config.storage == "tape" else 28 + config.record_action
+    return rows + columns_row_bytes(config)
+
+
+def columns_row_bytes(config: RecorderConfig) -> int:
+    """Return the bytes that the recorded columns of a row take."""
+    return sum(_COLUMN_BYTES[name] for name in (config.columns or "").split())
 
 
 # Sources.
@@ -550,7 +572,11 @@ def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, O
     return {"player_args": (args or {}, origin), **given, "player": (name, origin)}
 
 
-def _batched_conflicts(config: RecorderConfig) -> Iterator[tuple[str, str, str]]:
+def _player_conflicts(config: RecorderConfig) -> Iterator[tuple[str, str, str]]:
+    if config.columns is not None and not (config.player in REGISTRY and REGISTRY[config.player].valued):
+        valued = " or ".join(name for name, kind in REGISTRY.items() if kind.valued)
+        problem = f"found it with player = {config.player!r}, which values no moves; expected {valued}"
+        yield "columns", problem, "Add columns to the sessions later: tape2048 annotate."
     for name in ("sampling", "model_dir"):
         if getattr(config, name) and not is_batched(config.player):
             problem = f"found it with player = {config.player!r}, expected a batched player"
@@ -580,7 +606,7 @@ def _conflicts(
     if config.storage == "tape" and config.sample_rate > 1:
         problem = f"found {config.sample_rate}, expected 1: a tape ({origins['storage']}) keeps every step"
         yield "sample_rate", problem, 'Drop sample_rate (readers can skip rows), or set storage = "rows".'
-    yield from _batched_conflicts(config)
+    yield from _player_conflicts(config)
     buffers_mb = config.worker_count * buffer_mb(config)
     if config.max_ram_mb is not None and buffers_mb > config.max_ram_mb:
         workers, rows = counted(config.worker_count, "worker"), counted(config.rows_buffered_max, "row")

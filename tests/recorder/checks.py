@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.daemon.instance import Instance
-from tape2048_recorder.game.games_file import GamesFile
+from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.recording.partial import JOURNAL, read_journal, stage_of
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.world import REAL, World
@@ -63,7 +63,7 @@ def published_runs(root: Path) -> list[Run]:
     found = []
     for path in sessions(root):
         meta = meta_of(path)
-        file = GamesFile.of(meta["storage"], record_action=meta["record_action"])
+        file = RowsFile.of(meta["storage"], record_action=meta["record_action"])
         rows, width = (path / file.name).read_bytes()[file.header_bytes :], file.row_bytes
         with closing(sqlite3.connect(f"file:{path / 'metadata.db'}?mode=ro", uri=True)) as database:
             table = database.execute(

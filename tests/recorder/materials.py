@@ -13,7 +13,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE
-from tape2048_recorder.game.games_file import GamesFile
+from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.ipc.protocol import BlockWritten
 from tape2048_recorder.recording import publish as publishing
 from tape2048_recorder.recording.partial import Facts, PartialSession
@@ -42,8 +42,8 @@ class Prepared(NamedTuple):
         return len(self.data) // self.file.row_bytes
 
     @property
-    def file(self) -> GamesFile:
-        return GamesFile.of(self.storage, record_action=self.record_action)
+    def file(self) -> RowsFile:
+        return RowsFile.of(self.storage, record_action=self.record_action)
 
     @property
     def ids(self) -> list[int]:
@@ -108,7 +108,7 @@ def load_blocks(path: Path) -> Blocks:
         data, rows, runs, counts = (file[name] for name in ("data", "rows", "runs", "counts"))
         storage = str(file["storage"])
     assert runs.dtype == RUN_DTYPE
-    row_bytes = GamesFile.of(storage, record_action=False).row_bytes
+    row_bytes = RowsFile.of(storage, record_action=False).row_bytes
     bytes_at = np.concatenate([[0], np.cumsum(rows)]) * row_bytes
     runs_at = np.concatenate([[0], np.cumsum(counts)])
     return [

@@ -6,12 +6,12 @@ games are played, or after a number of steps, and continues from the same positi
 
 Until they are written, rows are packed boards, and moves where these are recorded: the game determines the
 rest of a row. Eight bytes instead of 28 leave the processor's caches to the player. For a session on tape a
-row is one byte, the step made there.
+row is one byte, the step made there. The player's values of the moves can be kept beside the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,9 @@ from tape2048.game.rules import (
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import claim_in, leading_zeros, store8, store32, store64
 from tape2048.tape.layout import WIN_BIT
-from tape2048_recorder.game.games_file import GamesFile
-from tape2048_recorder.game.player_api import NO_MOVE, choose
+from tape2048_recorder.game.player_api import NO_MOVE, choose, choose_valued
 from tape2048_recorder.game.rng import new_game, spawn
+from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
 
 U64 = np.uint64
 
@@ -93,6 +93,22 @@ def store_run(
     return final
 
 
+@register_jitable
+def _chosen(player: Any, board: Any, state: Any, gamma: Any, columns: Any, row: Any) -> Any:
+    """Choose a move; keep its loss and the values of all moves in a row of ``columns``, unless it is None."""
+    if columns is None:
+        return choose(player, board, state, gamma)
+    values = columns[0][row]
+    move, after, state = choose_valued(player, board, state, gamma, values)
+    if move != NO_MOVE:
+        best = values[move]
+        for value in values:
+            if value > best:  # noqa: PLR1730 - max() would take NaN
+                best = value
+        columns[1][row] = best - values[move]
+    return move, after, state
+
+
 @kernel
 def _play(
     player: Any,
@@ -107,8 +123,10 @@ def _play(
     steps_max: Any,
     rows_enough: Any,
     tape: Any,
+    columns: Any,
 ) -> int:
-    # ``tape`` is None or True: its type, and so each branch on it, is known when numba compiles.
+    # ``tape`` is None or True, and ``columns`` None or arrays for values and loss: their types, and so each
+    # branch on them, are known when numba compiles.
     rows_max = U64(kept.shape[0])
     record_action = actions.shape[0] != 0
     one = U64(1)
@@ -133,7 +151,7 @@ def _play(
             if rows == rows_max or steps_left == U64(0):
                 status = BUFFER_FULL if rows == rows_max else STEPS_PLAYED
                 break
-            move, after, state = choose(player, board, state, gamma)
+            move, after, state = _chosen(player, board, state, gamma, columns, rows)
             if move == NO_MOVE:
                 in_play = False
                 break
@@ -223,15 +241,28 @@ class BlockBuffer:
     """Rows and runs of finished games, which a worker writes as one block."""
 
     def __init__(
-        self, *, rows_max: int, runs_max: int, record_action: bool, sample_rate: int, storage: str = "rows"
+        self,
+        *,
+        rows_max: int,
+        runs_max: int,
+        record_action: bool,
+        sample_rate: int,
+        storage: str = "rows",
+        columns: Iterable[str] = (),
     ) -> None:
-        self.file = GamesFile.of(storage, record_action=record_action)
+        self.file = RowsFile.of(storage, record_action=record_action)
         self.dtype = self.file.dtype
         self.record_action = "action" in (self.dtype.names or ())
         self.sample_rate = sample_rate
         self.runs_max = runs_max
+        self._columns = tuple(columns)
         self._runs = np.zeros(runs_max, dtype=RUN_DTYPE)
         self._allocate(rows_max)
+
+    @property
+    def columns(self) -> list[tuple[RowsFile, npt.NDArray[np.float32]]]:
+        """The files of the recorded columns, and their values in the finished games' rows (views)."""
+        return []
 
     def _allocate(self, rows_max: int) -> None:
         raise NotImplementedError
@@ -244,6 +275,8 @@ class Buffer(BlockBuffer):
         # Boards, or bytes on tape.
         self._kept: npt.NDArray[Any] = np.empty(rows_max, dtype=np.uint8 if self.file.is_tape else np.uint64)
         self._actions = np.empty(rows_max if self.record_action else 0, dtype=np.uint8)
+        valued = rows_max if self._columns else 0
+        self._values = np.empty((valued, 4), dtype=np.float32), np.empty(valued, dtype=np.float32)
         self._piece = np.empty(PIECE_BYTES if self.file.is_tape else _PIECE_ROWS, dtype=self.dtype)
         self._game = np.zeros(_GAME_WORDS, dtype=np.uint64)
         self._waiting = np.empty((3, 0), dtype=np.uint64)  # ids, seeds, and boards to start from, or 0
@@ -287,6 +320,16 @@ class Buffer(BlockBuffer):
     def rows(self) -> npt.NDArray[Any]:
         """Rows of the finished games (a new array at each access)."""
         return self._make_rows(0, np.empty(self.rows_finished, dtype=self.dtype))
+
+    @property
+    def columns(self) -> list[tuple[RowsFile, npt.NDArray[np.float32]]]:
+        """The files of the recorded columns, and their values in the finished games' rows (views)."""
+        made = zip(COLUMNS.items(), self._values, strict=True)
+        return [
+            (RowsFile.of_column(column), values[: self.rows_finished])
+            for (name, column), values in made
+            if name in self._columns
+        ]
 
     def pieces(self) -> Iterator[memoryview]:
         """Yield the bytes of the finished games' rows, in order. Each piece is valid until the next."""
@@ -334,12 +377,14 @@ class Buffer(BlockBuffer):
     def resize(self, rows_max: int) -> None:
         """Hold this many rows, or at least the current rows."""
         rows = int(self._game[_ROWS])
-        kept, actions = self._kept[:rows], self._actions[:rows]
-        self._kept = np.empty(max(rows, rows_max), dtype=kept.dtype)
-        self._kept[:rows] = kept
-        if self.record_action:
-            self._actions = np.empty(len(self._kept), dtype=np.uint8)
-            self._actions[:rows] = actions
+
+        def resized(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            out = np.empty((max(rows, rows_max) if len(array) else 0, *array.shape[1:]), dtype=array.dtype)
+            out[:rows] = array[:rows]
+            return out
+
+        self._kept, self._actions = resized(self._kept), resized(self._actions)
+        self._values = resized(self._values[0]), resized(self._values[1])
 
     def grow(self) -> None:
         """Double the capacity. The rows stay."""
@@ -348,7 +393,7 @@ class Buffer(BlockBuffer):
     def drop_block(self) -> None:
         """Drop the finished games, and move the rows of the game in progress to the buffer's start."""
         first, end = self.rows_finished, int(self._game[_ROWS])
-        for array in (self._kept, self._actions):
+        for array in (self._kept, self._actions, *self._values):
             array[: end - first] = array[first:end].copy()
         self._game[_ROWS] = end - first
         self._game[[_FIRST_ROW, _RUNS]] = 0
@@ -364,8 +409,9 @@ def play_into(buffer: Buffer, player: Any, *, steps_max: int, rows_enough: int =
         raise ValueError(f"{buffer.games_waiting} games wait, and {room} more fit the buffer")
     ids, seeds, starts = buffer._waiting
     state = ids, seeds, starts, buffer._game, buffer._kept, buffer._actions, buffer._runs
-    tape = True if buffer.file.is_tape else None
-    return int(_play(player, *state, U64(buffer.sample_rate), U64(steps_max), U64(rows_enough), tape))
+    tape, columns = True if buffer.file.is_tape else None, buffer._values if buffer._columns else None
+    limits = U64(buffer.sample_rate), U64(steps_max), U64(rows_enough)
+    return int(_play(player, *state, *limits, tape, columns))
 
 
 def play_all(buffer: Buffer, player: Any) -> None:

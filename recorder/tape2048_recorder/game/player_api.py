@@ -15,7 +15,8 @@ A new player is one module::
         ...
         return move, afterstate, state  # three u64; NO_MOVE without a legal move
 
-and one row in :data:`tape2048_recorder.players.options.REGISTRY`.
+and one row in :data:`tape2048_recorder.players.options.REGISTRY`. A player that values its moves also has a
+function for :func:`choose_valued`, and ``valued=True`` in its row.
 """
 
 from __future__ import annotations
@@ -40,15 +41,42 @@ def choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     raise TypeError(f"choose is for compiled code. No overload for {type(player).__name__} in Python")
 
 
+def choose_valued(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
+    """As :func:`choose`, and fill ``values`` (``f32[4]``): the values of up, down, left and right.
+
+    All are searched as deep as the player searches this board, also moves that it would not search. NaN for
+    illegal moves.
+    """
+    raise TypeError(f"choose_valued is for compiled code. No overload for {type(player).__name__} in Python")
+
+
 def chooses(player_class: type, **jit_options: Any) -> Callable[[Any], Any]:
     """Decorate the implementation of :func:`choose` for a player's ``NamedTuple``."""
 
     def register(function: Any) -> Any:
         @overload(choose, jit_options=cast("Any", jit_options))
         def _resolve(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-            is_tuple = isinstance(player, types.BaseNamedTuple)
-            return function if is_tuple and getattr(player, "instance_class", None) is player_class else None
+            return function if _is_of(player, player_class) else None
 
         return function
 
     return register
+
+
+def values_moves(player_class: type) -> Callable[[Any], Any]:
+    """Decorate the implementation of :func:`choose_valued` for a player's ``NamedTuple``."""
+
+    def register(function: Any) -> Any:
+        @overload(choose_valued)
+        def _resolve(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
+            return function if _is_of(player, player_class) else None
+
+        return function
+
+    return register
+
+
+def _is_of(player: Any, player_class: type) -> bool:
+    return (
+        isinstance(player, types.BaseNamedTuple) and getattr(player, "instance_class", None) is player_class
+    )

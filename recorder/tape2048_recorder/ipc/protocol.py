@@ -94,6 +94,7 @@ class BlockWritten(msgspec.Struct, tag=True):
     rows: int
     crc32c: int
     runs: bytes
+    columns_crc32c: int | None = None  # of all columns, one after another; None without any
 
 
 class WriteFailed(msgspec.Struct, tag=True):

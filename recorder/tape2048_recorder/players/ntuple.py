@@ -75,7 +75,7 @@ from tape2048.ntuple.lookup import downgraded, highest_at_least, value_of
 from tape2048.ntuple.network import Network, NetworkLayout, Places, places_for
 from tape2048.ntuple.placed import PlacedNetwork, load_placed
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.player_api import NO_MOVE, chooses
+from tape2048_recorder.game.player_api import NO_MOVE, chooses, values_moves
 from tape2048_recorder.players.options import OF_NETWORK, own, parse_mix, sha256_of
 
 U64 = np.uint64
@@ -586,30 +586,51 @@ def _best_move_now(player: Any, options: Any) -> Any:
     return U64(best) & U64(15), (best ^ second) >> np.int64(4) == np.int64(0)
 
 
+@register_jitable(forceinline=True)
+def _in_question(player: Any, options: Any, spawns: Any, empty: Any) -> Any:
+    """Return the mask of the moves among which the player chooses."""
+    if spawns == 0 or empty == U64(0) or player.temperature > 0.0:
+        return options[4]
+    return worth_a_look(player, options)
+
+
+@register_jitable(forceinline=True)
+def _fill_values(player: Any, options: Any, spawns: Any, values: Any) -> None:
+    for m in range(4):
+        bit = U64(1) << U64(m)
+        legal = options[4] & bit != U64(0)
+        values[m] = _move_value_ahead(player, bit, options, spawns) if legal else F32(np.nan)
+
+
 @kernel
 def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
-    moves = options[4] if empty == U64(0) else worth_a_look(player, options)
+    moves = _in_question(player, options, spawns, empty)
     if moves & (moves - U64(1)) == U64(0):
         return moves, False
     return _best_of(player, options, moves, spawns)
 
 
 @kernel
-def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, gamma: Any) -> Any:
-    """Draw a move with ``epsilon``, ``temperature`` or among ties: ``(bit, state)``."""
-    moves = options[4]
+def _drawn_move(
+    player: Any, options: Any, moves: Any, spawns: Any, state: Any, gamma: Any, values: Any
+) -> Any:
+    """Draw a move with ``epsilon``, ``temperature`` or among ties: ``(bit, state)``.
+
+    ``moves`` are those in question. ``values`` (``f32[4]``) holds their values, unless it is None.
+    """
     if player.epsilon > 0.0:
         draw, state = rng.uniform(state, gamma)
         if draw < player.epsilon:
-            pick, state = rng.bounded(state, gamma, popcount(moves))
-            return select_bit(moves, pick), state
-    if spawns > 0 and empty > U64(0) and player.temperature == 0.0:
-        moves = worth_a_look(player, options)
+            pick, state = rng.bounded(state, gamma, popcount(options[4]))
+            return select_bit(options[4], pick), state
     best, equal = _NOTHING, U64(0)
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
-        value = _move_value_ahead(player, bit, options, spawns)
+        if values is None:
+            value = _move_value_ahead(player, bit, options, spawns)
+        else:
+            value = values[popcount(bit - U64(1))]
         if player.temperature > 0.0:
             draw, state = rng.uniform(state, gamma)
             value -= F32(player.temperature * math.log(-math.log(draw + 2.0**-54)))
@@ -623,8 +644,9 @@ def _drawn_move(player: Any, options: Any, spawns: Any, empty: Any, state: Any, 
     return equal, state
 
 
-@chooses(NTuple, forceinline=True)
-def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+@register_jitable(forceinline=True)
+def _chosen(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
+    """Choose; fill ``values`` unless it is None, a type that is known when numba compiles."""
     seen = board
     if player.downgrade_exponent and highest_at_least(board, player.downgrade_exponent):
         seen = downgraded(board)
@@ -635,29 +657,39 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     spawns = _spawns_ahead(player, board, _look_of(player, gamma))
     draws = player.epsilon > 0.0 or player.temperature > 0.0
     bit = U64(0)
-    if not draws:
+    if values is not None:
+        moves = _in_question(player, options, spawns, empty)
+        _fill_values(player, options, spawns, values)
+        bit, state = _drawn_move(player, options, moves, spawns, state, gamma, values)
+    elif not draws:
         if spawns > 0:
             bit, draws = _best_move_ahead(player, options, empty, spawns)
         else:
             bit, draws = _best_move_now(player, options)
-    if draws:
-        bit, state = _drawn_move(player, options, spawns, empty, state, gamma)
+    if values is None and draws:
+        moves = _in_question(player, options, spawns, empty)
+        bit, state = _drawn_move(player, options, moves, spawns, state, gamma, None)
     if seen != board:
         options = afterstates(board)
     after = after_move(bit, options)
     return popcount(bit - U64(1)), transpose(after) if bit < U64(4) else after, state
 
 
+@chooses(NTuple, forceinline=True)
+def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+    return _chosen(player, board, state, gamma, None)
+
+
+@values_moves(NTuple)
+def _choose_valued(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
+    return _chosen(player, board, state, gamma, values)
+
+
 @kernel
 def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
     for i in range(boards.shape[0]):
         options = afterstates(boards[i])
-        spawns = _spawns_ahead(player, boards[i], player.mix_looks[0])
-        for m in range(4):
-            bit = U64(1) << U64(m)
-            out[i, m] = F32(np.nan)
-            if options[4] & bit:
-                out[i, m] = _move_value_ahead(player, bit, options, spawns)
+        _fill_values(player, options, _spawns_ahead(player, boards[i], player.mix_looks[0]), out[i])
 
 
 def move_values(player: NTuple, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:

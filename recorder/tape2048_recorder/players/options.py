@@ -43,6 +43,7 @@ class PlayerKind(NamedTuple):
     factory: str
     args: type[Settings] = Settings
     version: int = 1
+    valued: bool = False  # whether it values moves: choose_valued
 
     @property
     def parameters(self) -> dict[str, Setting]:
@@ -180,12 +181,14 @@ REGISTRY: dict[str, PlayerKind] = {
             "expectation over the next spawns, lines of the board valued by hand-made features",
             "simple:make_expectimax",
             ExpectimaxArgs,
+            valued=True,
         ),
         PlayerKind(
             "ntuple",
             "a trained n-tuple network, with a look ahead where the board is nearly full",
             "ntuple:make",
             NTupleArgs,
+            valued=True,
         ),
         PlayerKind(
             "critic",

@@ -32,7 +32,7 @@ from tape2048.game.rules import empty_mask, row, rows_merge_score, slide_rows, t
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.player_api import NO_MOVE, chooses
+from tape2048_recorder.game.player_api import NO_MOVE, chooses, values_moves
 
 U64 = np.uint64
 
@@ -206,8 +206,9 @@ def _value(player: Any, after: Any) -> Any:
     return _expect_3(player, after)
 
 
-@chooses(Expectimax)
-def _choose_expectimax(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+@register_jitable
+def _best_of_expectimax(player: Any, board: Any, state: Any, values: Any) -> Any:
+    """Choose; fill ``values`` unless it is None, a type that is known when numba compiles."""
     columns = transpose(board)
     best, best_move, best_after = np.float32(-1), NO_MOVE, board
     for m in range(4):
@@ -215,13 +216,27 @@ def _choose_expectimax(player: Any, board: Any, state: Any, gamma: Any) -> Any:
         vertical = move < U64(2)
         source = columns if vertical else board
         after = slide_rows(source, move & _ONE)
+        if values is not None:
+            values[m] = np.float32(np.nan)
         if after == source:
             continue
         after = transpose(after) if vertical else after
         value = _value(player, after)
+        if values is not None:
+            values[m] = value
         if value > best:
             best, best_move, best_after = value, move, after
     return best_move, best_after, state
+
+
+@chooses(Expectimax)
+def _choose_expectimax(player: Any, board: Any, state: Any, gamma: Any) -> Any:
+    return _best_of_expectimax(player, board, state, None)
+
+
+@values_moves(Expectimax)
+def _value_expectimax(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
+    return _best_of_expectimax(player, board, state, values)
 
 
 # The 24 orders of the four moves, two bits a move, the first move lowest.

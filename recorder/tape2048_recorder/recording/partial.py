@@ -6,6 +6,7 @@
         facts.json           facts known from the start: player, seed, configuration
         journal              the confirmed blocks and their runs
         session/steps.npy    blocks at their reserved rows; the header is written at the end; or tape.npy
+        session/values.f32.npy  a column (``columns``), likewise
         compacted-<n>/       another journal and session/, where blocks had to be moved
         fsync-failed         in a stage whose rows could not be flushed: its blocks have to be moved
 
@@ -24,7 +25,7 @@ power failure, a record counts if its own checksum and its block's checksum hold
 bytes     header
 ========  ===============================================================
 0..8      magic ``T2KJRNL1``
-8..16     ``u64`` bytes of a row
+8..16     ``u64`` bytes of a row in all files
 ========  ===============================================================
 
 then, for each block:
@@ -32,12 +33,13 @@ then, for each block:
 ========  ===============================================================
 bytes     record
 ========  ===============================================================
-0..4      magic ``BLCK``
+0..4      magic ``BLCK``, or ``BLCV`` with columns
 4..8      ``u32`` runs
 8..16     ``u64`` first row
 16..20    ``u32`` rows
 20..24    ``u32`` CRC-32C of the rows
 24..      runs, ``RUN_DTYPE``, 40 bytes each, ``first_row`` counted from the file's first row
+then 4    ``u32`` CRC-32C of the columns' rows, one column after another; only in ``BLCV``
 last 4    ``u32`` CRC-32C of the record before it
 ========  ===============================================================
 """
@@ -62,13 +64,14 @@ from tape2048.base.text import counted
 from tape2048.errors import FormatError
 from tape2048.formats.session import RUN_DTYPE, SESSION_NAME
 from tape2048.io.durable import NEW_FILE_MODE, storage_errors
-from tape2048_recorder.game.games_file import GamesFile
+from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
 from tape2048_recorder.game.starts import StartBoards
 from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tape2048.session.columns import ColumnInfo
     from tape2048_recorder.ipc.protocol import BlockWritten
 
 FACTS = "facts.json"
@@ -93,7 +96,8 @@ _HEADER = struct.Struct("<8sQ")
 _RECORD = struct.Struct("<4sIQII")
 _CHECK = struct.Struct("<I")
 _MAGIC = b"T2KJRNL1"
-_RECORD_MAGIC = b"BLCK"
+#: Of a block without columns, and with columns.
+_RECORD_MAGICS = b"BLCK", b"BLCV"
 assert _HEADER.size == JOURNAL_HEADER_BYTES
 assert _RECORD.size == 24
 
@@ -110,6 +114,7 @@ class Block(NamedTuple):
     rows: int
     crc32c: int
     runs: npt.NDArray[np.void]
+    columns_crc32c: int | None = None
 
 
 class Journal:
@@ -128,8 +133,10 @@ class Journal:
 
     def append(self, block: Block) -> None:
         """Confirm a block."""
-        head = _RECORD.pack(_RECORD_MAGIC, len(block.runs), block.first_row, block.rows, block.crc32c)
-        body = head + block.runs.tobytes()
+        columns = b"" if block.columns_crc32c is None else _CHECK.pack(block.columns_crc32c)
+        magic = _RECORD_MAGICS[bool(columns)]
+        head = _RECORD.pack(magic, len(block.runs), block.first_row, block.rows, block.crc32c)
+        body = head + block.runs.tobytes() + columns
         record = body + _CHECK.pack(crc32c(body))
         try:
             # At the end of the last whole record, also after a failed write: a torn record in the middle
@@ -168,7 +175,11 @@ def read_journal(path: Path, row_bytes: int, world: World = REAL) -> list[Block]
     while at + _RECORD.size <= len(data):
         record_magic, run_count, first_row, rows, checksum = _RECORD.unpack_from(data, at)
         end = at + _RECORD.size + run_count * RUN_DTYPE.itemsize
-        if record_magic != _RECORD_MAGIC or end + _CHECK.size > len(data):
+        columns = None
+        if record_magic == _RECORD_MAGICS[1] and end + _CHECK.size <= len(data):
+            (columns,) = _CHECK.unpack_from(data, end)
+            end += _CHECK.size
+        if record_magic not in _RECORD_MAGICS or end + _CHECK.size > len(data):
             break
         if _CHECK.unpack_from(data, end)[0] != crc32c(data[at:end]):
             break
@@ -176,7 +187,7 @@ def read_journal(path: Path, row_bytes: int, world: World = REAL) -> list[Block]
         if not runs["rows"].all() or int(runs["rows"].sum()) != rows or not rows:
             found = f"found a block of {counted(rows, 'row')} with {counted(run_count, 'run')}"
             raise FormatError(f"{found}, expected the sum of their rows", path=path, offset=at)
-        blocks.append(Block(first_row, rows, checksum, runs.copy()))
+        blocks.append(Block(first_row, rows, checksum, runs.copy(), columns))
         at = end + _CHECK.size
     ordered = sorted(blocks, key=lambda block: block.first_row)
     for before, block in itertools.pairwise(ordered):
@@ -209,9 +220,24 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_boards: StartBoards | None = None  # not recorded if every game starts with two tiles
 
     @property
-    def file(self) -> GamesFile:
+    def file(self) -> RowsFile:
         """The file that holds the rows."""
-        return GamesFile.of(self.storage, record_action=self.record_action)
+        return RowsFile.of(self.storage, record_action=self.record_action)
+
+    @property
+    def columns(self) -> list[ColumnInfo]:
+        """The columns that are recorded with the rows."""
+        return [COLUMNS[name] for name in (self.config.get("columns") or "").split()]
+
+    @property
+    def files(self) -> list[RowsFile]:
+        """The file that holds the rows, and those of the columns."""
+        return [self.file, *map(RowsFile.of_column, self.columns)]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in all files."""
+        return sum(file.row_bytes for file in self.files)
 
     @property
     def name(self) -> str:
@@ -282,7 +308,7 @@ class PartialSession:
         #: Row ranges that are reserved and neither confirmed nor released: their rows, by first row.
         self.writing: dict[int, int] = {}
         self.blocks: list[Block] = []  # in order of confirmation
-        self._steps_fd = -1
+        self._fds: list[int] = []
         self._flushed = True
         with storage_errors(out_dir, "beginning a session"):
             self.path = self._make_directory(out_dir)
@@ -302,11 +328,13 @@ class PartialSession:
     def _begin(self, out_dir: Path) -> Journal:
         """Fill the directory, or remove it: while the disk is full, this is tried again every second."""
         journal, files = None, self._world.files
+        paths = [self.steps_path.with_name(file.name) for file in self.facts.files]
         try:
             (self.path / STAGED).mkdir()
             flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._steps_fd = self._world.os.open(self.steps_path, flags, NEW_FILE_MODE)
-            journal = Journal(self.path / JOURNAL, self.file.row_bytes, self._world)
+            for path in paths:
+                self._fds.append(self._world.os.open(path, flags, NEW_FILE_MODE))
+            journal = Journal(self.path / JOURNAL, self.facts.row_bytes, self._world)
             files.write_file(self.path / FACTS, msgspec.json.encode(self.facts))
             files.fsync_dir(self.path)
             files.fsync_dir(out_dir)
@@ -315,7 +343,7 @@ class PartialSession:
                 journal.close()
             self.close()
             # Without rmtree, which needs a descriptor: there may be none.
-            for file in (self.steps_path, self.path / JOURNAL, self.path / FACTS):
+            for file in (*paths, self.path / JOURNAL, self.path / FACTS):
                 with contextlib.suppress(OSError):
                     file.unlink()
             for directory in (self.path / STAGED, self.path):
@@ -342,7 +370,7 @@ class PartialSession:
                 path=self.path,
             )
         runs["first_row"] += np.uint64(written.first_row)
-        block = Block(written.first_row, written.rows, written.crc32c, runs)
+        block = Block(written.first_row, written.rows, written.crc32c, runs, written.columns_crc32c)
         self.journal.append(block)
         del self.writing[written.first_row]
         self.blocks.append(block)
@@ -358,19 +386,18 @@ class PartialSession:
         """Flush the rows, once; False if some written rows may not be on the disk.
 
         The kernel reports a write error once to each open descriptor, and never to one opened after another
-        has reported it (a worker's, when it closed the file). This descriptor is older than the rows.
+        has reported it (a worker's, when it closed the file). These descriptors are older than the rows.
         """
-        if self._steps_fd >= 0:
+        for fd in self._fds:
             try:
-                self._world.os.fsync(self._steps_fd)
+                self._world.os.fsync(fd)
             except OSError:
                 self._flushed = False
-            self.close()
+        self.close()
         return self._flushed
 
     def close(self) -> None:
-        """Close the rows' file: not every file system can remove an open one."""
-        if self._steps_fd >= 0:
-            fd, self._steps_fd = self._steps_fd, -1
+        """Close the files of the rows: not every file system can remove an open one."""
+        while self._fds:
             with contextlib.suppress(OSError):  # nothing was written through this descriptor
-                self._world.os.close(fd)
+                self._world.os.close(self._fds.pop())

@@ -20,7 +20,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.base.findings import Finding
-from tape2048.base.text import counted
+from tape2048.base.text import counted, pretty_json
 from tape2048.errors import (
     BookkeepingError,
     DiskFullError,
@@ -37,6 +37,8 @@ from tape2048.formats.npy import rows_header
 from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
 from tape2048.io.durable import NO_FILES, storage_error, storage_errors
 from tape2048.io.reading import crc32c_combine
+from tape2048.players import player_text
+from tape2048.session.columns import RECORDED
 from tape2048.tape.layout import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_recorder.game.games_file import GamesFile
+    from tape2048_recorder.game.rows_file import RowsFile
     from tape2048_recorder.status.report import Reporter
 
 #: Rows of a piece: boards that the second-level cache holds. A single game may have more.
@@ -121,16 +123,15 @@ def publish_steps(
     with storage_errors(partial, "publishing a session"):
         claimed = sum(block.rows for block in blocks)
         world.rmtree(partial / COMPACTION_DRAFT, ignore_errors=True)
-        file = facts.file
         stage = stage_of(partial)
         if stage != partial:  # an earlier try got as far as moving the blocks
-            blocks = read_journal(stage / JOURNAL, file.row_bytes, world)
-        blocks = _intact(world, stage / STAGED, sorted(blocks, key=lambda block: block.first_row), file)
+            blocks = read_journal(stage / JOURNAL, facts.row_bytes, world)
+        blocks = _intact(world, stage / STAGED, sorted(blocks, key=lambda block: block.first_row), facts)
         yield 0.0
         doubted = _in_doubt(world, partial, stage, flush)
         while blocks and (doubted or _has_holes(blocks)):
-            stage, blocks = yield from _compact(world, partial, stage, blocks, file)
-            doubted, blocks = False, _intact(world, stage / STAGED, blocks, file)
+            stage, blocks = yield from _compact(world, partial, stage, blocks, facts)
+            doubted, blocks = False, _intact(world, stage / STAGED, blocks, facts)
         if not blocks:
             try:
                 _remove(world, partial, out_dir)
@@ -141,7 +142,7 @@ def publish_steps(
         runs = sum(len(block.runs) for block in blocks)
         extra = {"ended_at": ended_at, "recovered": recovered}
         given = None
-        if facts.start_boards is not None and file.is_tape:
+        if facts.start_boards is not None and facts.file.is_tape:
             given = load_starts(facts.start_boards.path(out_dir))
         size = yield from _finish_files(world, stage / STAGED, facts, blocks, extra, given=given)
         yield 0.0
@@ -172,7 +173,7 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL)
         try:
             # Without rows, it was just started, or the recorder was killed before it removed the shell.
             facts = read_facts(partial) if world.files.path_exists(stage / STAGED) else None
-            blocks = [] if facts is None else read_journal(stage / JOURNAL, facts.file.row_bytes, world)
+            blocks = [] if facts is None else read_journal(stage / JOURNAL, facts.row_bytes, world)
         except (FormatError, MissingPathError):
             if not _has_just_begun(world, stage):
                 raise
@@ -180,11 +181,12 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL)
         if facts is None:
             _remove(world, partial, out_dir)
             return Published(None, 0, 0, 0, recovered=True, rows_lost=0)
-    rows_path = stage / STAGED / facts.file.name
+    paths = [stage / STAGED / file.name for file in facts.files]
 
     def flush() -> bool:
         try:
-            world.files.fsync_path(rows_path)
+            for path in paths:
+                world.files.fsync_path(path)
         except OSError:
             return False
         return True
@@ -272,54 +274,71 @@ def _in_doubt(world: World, partial: Path, stage: Path, flush: Callable[[], bool
     return False
 
 
-def _holds(world: World, fd: int, block: Block, file: GamesFile, copy: tuple[int, int] | None = None) -> bool:
-    """Compare the rows of a block with its checksum, and copy them to a descriptor at an offset."""
-    at = file.at(block.first_row)
-    left = block.rows * file.row_bytes
-    if at + left > world.os.fstat(fd).st_size:
-        return False
-    buffer, checksum = memoryview(bytearray(min(left, _CHUNK_BYTES))), 0
-    while left and (count := world.os.preadv(fd, [buffer[:left]], at)):
-        checksum = crc32c(buffer[:count], checksum)
-        if copy is not None:
-            world.files.write_all(copy[0], buffer[:count], copy[1] + block.rows * file.row_bytes - left)
-        at += count
-        left -= count
-    return left == 0 and checksum == block.crc32c
+def _holds(
+    world: World,
+    fds: list[int],
+    block: Block,
+    files: list[RowsFile],
+    copy: tuple[list[int], int] | None = None,
+) -> bool:
+    """Compare the rows and columns of a block with its checksums, and copy them to descriptors from a row."""
+    found = [0, 0]
+    for number, (fd, file) in enumerate(zip(fds, files, strict=True)):
+        at, left, copied = file.at(block.first_row), block.rows * file.row_bytes, 0
+        if at + left > world.os.fstat(fd).st_size:
+            return False
+        buffer = memoryview(bytearray(min(left, _CHUNK_BYTES)))
+        while left and (count := world.os.preadv(fd, [buffer[:left]], at)):
+            found[number > 0] = crc32c(buffer[:count], found[number > 0])
+            if copy is not None:
+                world.files.write_all(copy[0][number], buffer[:count], file.at(copy[1]) + copied)
+            at, left, copied = at + count, left - count, copied + count
+        if left:
+            return False
+    return found == [block.crc32c, block.columns_crc32c or 0]
 
 
-def _intact(world: World, session: Path, blocks: list[Block], file: GamesFile) -> list[Block]:
+@contextlib.contextmanager
+def _opened(world: World, session: Path, files: list[RowsFile], flags: int) -> Iterator[list[int]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(world.files.open_fd(session / file.name, flags)) for file in files]
+
+
+def _intact(world: World, session: Path, blocks: list[Block], facts: Facts) -> list[Block]:
+    files = facts.files
     try:
-        with world.files.open_fd(session / file.name, os.O_RDONLY) as fd:
-            return [block for block in blocks if _holds(world, fd, block, file)]
+        with _opened(world, session, files, os.O_RDONLY) as fds:
+            return [block for block in blocks if _holds(world, fds, block, files)]
     except FileNotFoundError:  # killed during the removal of a session without intact blocks
         return []
 
 
 def _compact(
-    world: World, partial: Path, stage: Path, blocks: list[Block], file: GamesFile
+    world: World, partial: Path, stage: Path, blocks: list[Block], facts: Facts
 ) -> Generator[float, None, tuple[Path, list[Block]]]:
     """Write the blocks again without holes, with their own journal, and make that the current stage."""
     draft = partial / COMPACTION_DRAFT
     compacted = partial / f"compacted-{len(compactions(partial)) + 1}"
     (draft / STAGED).mkdir(parents=True)
     moved: list[Block] = []
+    files = facts.files
     with (
-        world.files.open_fd(stage / STAGED / file.name, os.O_RDONLY) as source,
-        world.files.open_fd(draft / STAGED / file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target,
-        contextlib.closing(Journal(draft / JOURNAL, file.row_bytes, world)) as journal,
+        _opened(world, stage / STAGED, files, os.O_RDONLY) as sources,
+        _opened(world, draft / STAGED, files, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as targets,
+        contextlib.closing(Journal(draft / JOURNAL, facts.row_bytes, world)) as journal,
     ):
         end = 0
         for block in blocks:
             yield 0.0
-            if not _holds(world, source, block, file, (target, file.at(end))):
+            if not _holds(world, sources, block, files, (targets, end)):
                 continue  # counted as lost by the caller. The next block takes its place
             runs = block.runs.copy()
             runs["first_row"] -= np.uint64(block.first_row - end)  # blocks only move to the front
-            moved.append(Block(end, block.rows, block.crc32c, runs))
+            moved.append(block._replace(first_row=end, runs=runs))
             journal.append(moved[-1])
             end += block.rows
-        world.os.fsync(target)
+        for target in targets:
+            world.os.fsync(target)
     for path in (draft / JOURNAL, draft / STAGED, draft):
         world.files.fsync_path(path)
     draft.rename(compacted)
@@ -339,22 +358,28 @@ def _finish_files(
     """Write header, true length, metadata and manifest: all but the name. Return the session's bytes."""
     file = facts.file
     rows = sum(block.rows for block in blocks)
+    kept = {*SYSTEM_DIRECTORIES, *(each.name for each in facts.files)}
     for leftover in session.iterdir():  # of an earlier try
-        if leftover.name != file.name and leftover.name not in SYSTEM_DIRECTORIES:
+        if leftover.name not in kept:
             leftover.unlink()
-    header = file.header(rows)
-    checksum = crc32c(header)
+    for each in facts.files:
+        with world.files.open_fd(session / each.name, os.O_RDWR) as fd:
+            world.files.write_all(fd, each.header(rows), 0)
+            world.os.ftruncate(fd, each.at(rows))
+            try:
+                world.os.fsync(fd)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    (session.parent / _DOUBTED).touch()
+                raise
+    checksum = crc32c(file.header(rows))
     for block in blocks:
         checksum = crc32c_combine(checksum, block.crc32c, block.rows * file.row_bytes)
-    with world.files.open_fd(session / file.name, os.O_RDWR) as fd:
-        world.files.write_all(fd, header, 0)
-        world.os.ftruncate(fd, file.at(rows))
-        try:
-            world.os.fsync(fd)
-        except OSError:
-            with contextlib.suppress(OSError):
-                (session.parent / _DOUBTED).touch()
-            raise
+    judge = {"judge": player_text(msgspec.to_builtins(facts)), "judge_sha256": facts.player_sha256}
+    for column in facts.columns:
+        origin = {"maker": RECORDED, **judge, **column.facts}
+        made = msgspec.structs.replace(column, rows=rows, steps_crc32c=checksum, facts=origin)
+        world.files.write_file(session / made.json_name, pretty_json(made.document))
     runs = np.concatenate([block.runs for block in blocks], dtype=RUN_DTYPE)
     summaries = np.array([block[:3] for block in blocks], dtype=BLOCK_DTYPE)
     told = {**msgspec.to_builtins(facts), **extra, "rows": rows, "runs": len(runs)}
@@ -368,6 +393,7 @@ def _finish_files(
         files[ANCHORS_NPY] = anchors
         on_tape = {"start_boards": starts, "anchor_rows": ANCHOR_ROWS}
     size = world.finish_session(session, files, runs, summaries, told, **on_tape)
+    size += sum(each.at(rows) for each in facts.files[1:])
     if extra["recovered"]:
         _check_whole(world, session)
     return size

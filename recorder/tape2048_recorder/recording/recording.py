@@ -18,9 +18,9 @@ from tape2048.errors import FormatError, StorageError
 from tape2048.formats.session import METADATA_DB, SESSION_NAME, STEPS_NPY
 from tape2048.io.durable import storage_error
 from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
-from tape2048_recorder.game.games_file import GamesFile
+from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
 from tape2048_recorder.ipc.protocol import BlockWritten, Range, WriteFailed
-from tape2048_recorder.record_options import RecorderConfig, row_bytes
+from tape2048_recorder.record_options import RecorderConfig, columns_row_bytes, row_bytes
 from tape2048_recorder.recording.partial import Block, Facts, PartialSession, utc_text
 from tape2048_recorder.recording.publish import RETRY_S, Publisher, PublishOutcome
 from tape2048_recorder.recording.world import REAL, World
@@ -34,7 +34,9 @@ MEGABYTE = 10**6
 RECOUNT_S = 60.0
 
 #: The files whose sizes count towards ``max_disk_mb`` and ``spool_max_mb``.
-_FILES = frozenset({STEPS_NPY, TAPE_NPY, ANCHORS_NPY, METADATA_DB})
+_FILES = frozenset(
+    {STEPS_NPY, TAPE_NPY, ANCHORS_NPY, METADATA_DB, *(column.npy_name for column in COLUMNS.values())}
+)
 
 #: Bytes that a run takes in ``metadata.db`` on tape, measured (in rows: 72): half of a short game's tape.
 RUN_BYTES = 86
@@ -65,7 +67,8 @@ class Recording:
     world: World = REAL
 
     def __post_init__(self) -> None:
-        self._file = GamesFile.of(self.config.storage, record_action=self.config.record_action)
+        file = RowsFile.of(self.config.storage, record_action=self.config.record_action)
+        self._block_bytes = file.row_bytes + columns_row_bytes(self.config)
         self._bytes_published = 0
         self._rows = self._runs = 0  # confirmed so far
         self._counted: set[str] = set()  # names of the sessions at the last measuring
@@ -98,7 +101,7 @@ class Recording:
         needed = int((rows + rows_written) * row_bytes(self.config))
         if not self.draining:  # else the last games take what is kept free
             # The anchors and metadata of a session are written when it is published.
-            to_come = self._bytes_per_row - self._file.row_bytes
+            to_come = self._bytes_per_row - self._block_bytes
             needed += int(to_come * sum(session.rows_confirmed for session in self._unpublished))
             needed += self.config.min_free_mb * MEGABYTE
         try:

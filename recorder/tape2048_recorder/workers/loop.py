@@ -85,7 +85,7 @@ class Worker:
         self._more_games = True
         self._written = False  # whether a written block awaits its confirmation
         self._asked = False  # whether a request for games awaits its answer
-        self._file: tuple[int, int] | None = None  # session, descriptor
+        self._files: tuple[int, list[int]] = 0, []  # session, descriptors
 
     def _prepare(self) -> None:
         from tape2048_recorder.players import options
@@ -102,6 +102,7 @@ class Worker:
             record_action=config.record_action,
             sample_rate=config.sample_rate,
             storage=config.storage,
+            columns=(config.columns or "").split(),
         )
 
     def warm_up(self) -> None:
@@ -233,17 +234,21 @@ class Worker:
                 return None
             if not isinstance(place, Range):
                 raise unexpected("a range to write to", place)
-            at, checksum = buffer.file.at(place.first_row), 0
+            at, checksum, columns = buffer.file.at(place.first_row), 0, None
             try:
-                fd = self._open(place)
+                fd, *column_fds = self._open(place)
                 for piece in buffer.pieces():
                     checksum = crc32c(piece, checksum)
                     write_all(fd, piece, at)
                     at += len(piece)
+                for fd, (file, values) in zip(column_fds, buffer.columns, strict=True):
+                    columns = crc32c(values, columns or 0)
+                    write_all(fd, values, file.at(place.first_row))
             except OSError as error:
                 self._channel.send(WriteFailed(place.session, place.first_row, error.errno or 0))
             else:
-                return BlockWritten(place.session, place.first_row, rows, checksum, buffer.runs.tobytes())
+                runs = buffer.runs.tobytes()
+                return BlockWritten(place.session, place.first_row, rows, checksum, runs, columns)
 
     def _answer_to(self, message: FromWorker) -> FromDaemon:
         """Send a message and return its answer, after all outstanding answers."""
@@ -263,22 +268,25 @@ class Worker:
             else:
                 raise unexpected("a block to be confirmed, or games", answer)
 
-    def _open(self, place: Range) -> int:
-        if self._file is None or self._file[0] != place.session:
-            self._close_file()
-            self._file = (place.session, os.open(place.path, os.O_WRONLY | os.O_CLOEXEC))
-        return self._file[1]
+    def _open(self, place: Range) -> list[int]:
+        files = [self._buffer.file, *(file for file, _ in self._buffer.columns)]
+        if self._files[0] != place.session or len(self._files[1]) < len(files):
+            self._close_files()
+            self._files = place.session, []
+            for file in files:
+                path = Path(place.path).with_name(file.name)
+                self._files[1].append(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        return self._files[1]
 
-    def _close_file(self) -> None:
-        """Close the last session's file, if any.
+    def _close_files(self) -> None:
+        """Close the last session's files, if any.
 
         Some network file systems report a failed write only on close, of blocks that are confirmed already.
-        The daemon gets that error, too, when it publishes the session: its descriptor is older than the rows.
+        The daemon gets that error, too, when it publishes the session: its descriptors are older.
         """
-        if self._file is not None:
-            fd, self._file = self._file[1], None  # it is closed even if closing fails
+        while self._files[1]:
             with contextlib.suppress(OSError):
-                os.close(fd)
+                os.close(self._files[1].pop())  # it is closed even if closing fails
 
 
 def unexpected(what: str, answer: FromDaemon) -> TypeError:

@@ -64,8 +64,8 @@ _PLAN = "plan.json"
 _JOURNALS = "journal.*of*"
 _RECORD = struct.Struct("<QI")
 _RECORD_BYTES = _RECORD.size + 4
-#: The header of an array, as NumPy writes it.
-_HEADER_BYTES = 128
+#: Bytes of the header of an array, as NumPy writes it.
+COLUMN_HEADER_BYTES = 128
 
 
 class ColumnOwner(Protocol):
@@ -486,8 +486,8 @@ class ColumnDraft:
 
 
 def _header(column: ColumnInfo) -> bytes:
-    return rows_header(column.numpy_dtype, column.rows, _HEADER_BYTES, column.width)
+    return rows_header(column.numpy_dtype, column.rows, COLUMN_HEADER_BYTES, column.width)
 
 
 def _offset(column: ColumnInfo, row: int) -> int:
-    return _HEADER_BYTES + column.row_bytes * row
+    return COLUMN_HEADER_BYTES + column.row_bytes * row

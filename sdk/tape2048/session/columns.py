@@ -58,6 +58,8 @@ _JSON = re.compile(rf"({_NAME})\.json", re.ASCII)
 _DRAFT = re.compile(rf"\.{_NAME}\.partial", re.ASCII)
 # A makers' command, which a hint may repeat.
 _COMMAND = re.compile(r"tape2048( [a-z]{1,20}){1,3}", re.ASCII)
+#: The maker of columns that a recorder wrote with the rows.
+RECORDED = "tape2048 record"
 # Fields of rows with a value for each move.
 _OF_MOVES = frozenset({"branch_evs", "ev_values", "ev_q"})
 _MAKERS = {"embeddings": "tape2048 embed"} | dict.fromkeys(
@@ -400,7 +402,8 @@ def _read_shards(paths: list[Path]) -> ColumnInfo:
 
 
 def _again(name: str, maker: object) -> str:
-    command = maker if isinstance(maker, str) and _COMMAND.fullmatch(maker) else _MAKERS.get(name)
+    again = isinstance(maker, str) and maker != RECORDED and _COMMAND.fullmatch(maker)
+    command = maker if again else _MAKERS.get(name)
     how = f"{command} --force" if command else f"session.write_column({name!r}, values, replace=True)"
     return f"Make it again from these rows: {how}"
 

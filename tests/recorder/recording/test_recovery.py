@@ -17,7 +17,7 @@ from tape2048.errors import StorageError
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import sessions
 from tape2048.tape.layout import TAPE_NPY
-from tape2048_recorder.game.games_file import GamesFile
+from tape2048_recorder.game.rows_file import RowsFile
 from tape2048_recorder.recording.partial import FACTS, JOURNAL, STAGED, PartialSession
 from tape2048_recorder.recording.world import World
 
@@ -118,7 +118,7 @@ def test_moved_twice(root: Path, blocks: Blocks) -> None:
 
 def corrupt(steps: Path, row: int) -> None:
     """Flip a bit of one row."""
-    file = GamesFile.of("tape" if steps.name == TAPE_NPY else "rows", record_action=False)
+    file = RowsFile.of("tape" if steps.name == TAPE_NPY else "rows", record_action=False)
     at = file.at(row) + file.row_bytes // 2
     with steps.open("r+b") as opened:
         opened.seek(at)

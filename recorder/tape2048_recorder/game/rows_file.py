@@ -1,0 +1,63 @@
+"""The files with a part for each row of a session: its games, and the columns that are recorded with them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from tape2048.formats.npy import rows_header
+from tape2048.formats.session import (
+    STEPS_HEADER_BYTES,
+    STEPS_NPY,
+    TAPE,
+    step_dtype,
+)
+from tape2048.session.column_draft import COLUMN_HEADER_BYTES
+from tape2048.session.columns import ColumnInfo
+from tape2048.tape.layout import TAPE_DTYPE, TAPE_HEADER_BYTES, TAPE_NPY
+
+#: The columns that a recorder can write beside the rows: the values of the moves, and the loss of the move.
+COLUMNS = {
+    "values": ColumnInfo("values", "f32", 4, facts={"moves": True}),
+    "loss": ColumnInfo("loss", "f32"),
+}
+
+
+class RowsFile(NamedTuple):
+    """``steps.npy``, ``tape.npy`` whose rows are single bytes, or a column."""
+
+    name: str
+    dtype: np.dtype
+    header_bytes: int
+
+    @classmethod
+    def of(cls, storage: str, *, record_action: bool) -> Self:
+        """Return the file of a session's games; ``storage`` is the setting, ``"rows"`` or ``"tape"``."""
+        if storage == TAPE:
+            return cls(TAPE_NPY, TAPE_DTYPE, TAPE_HEADER_BYTES)
+        return cls(STEPS_NPY, step_dtype(record_action=record_action), STEPS_HEADER_BYTES)
+
+    @classmethod
+    def of_column(cls, column: ColumnInfo) -> Self:
+        """Return the file of a column."""
+        dtype = np.dtype((column.numpy_dtype, column.shape[1:]))
+        return cls(column.npy_name, dtype, COLUMN_HEADER_BYTES)
+
+    @property
+    def is_tape(self) -> bool:
+        """Whether a row is a step on tape."""
+        return self.name == TAPE_NPY
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.dtype.itemsize
+
+    def at(self, row: int) -> int:
+        """Return the byte at which a row starts. That of the row after the last one is the file's size."""
+        return self.header_bytes + row * self.row_bytes
+
+    def header(self, rows: int) -> bytes:
+        """Make the header of a file of this many rows."""
+        return rows_header(self.dtype.base, rows, self.header_bytes, *self.dtype.shape)
