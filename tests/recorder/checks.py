@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.daemon.instance import Instance
-from tape2048_recorder.game.rows_file import RowsFile
+from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
 from tape2048_recorder.recording.partial import JOURNAL, read_journal, stage_of
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.world import REAL, World
@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
     session: Path
     outcome: tuple[int, ...]
-    data: bytes
+    data: bytes  # its rows, and those of each column
 
 
 def published_runs(root: Path) -> list[Run]:
@@ -63,14 +63,18 @@ def published_runs(root: Path) -> list[Run]:
     found = []
     for path in sessions(root):
         meta = meta_of(path)
+        columns = map(COLUMNS.__getitem__, meta["config"].get("columns", "").split())
         file = RowsFile.of(meta["storage"], record_action=meta["record_action"])
-        rows, width = (path / file.name).read_bytes()[file.header_bytes :], file.row_bytes
+        files = [
+            (each, (path / each.name).read_bytes()) for each in (file, *map(RowsFile.of_column, columns))
+        ]
         with closing(sqlite3.connect(f"file:{path / 'metadata.db'}?mode=ro", uri=True)) as database:
             table = database.execute(
                 f"SELECT {', '.join(OUTCOME)}, first_row, rows FROM runs ORDER BY id"
             ).fetchall()
         for *outcome, first, count in table:
-            found.append(Run(path, tuple(outcome), rows[first * width : (first + count) * width]))
+            data = b"".join(rows[each.at(first) : each.at(first + count)] for each, rows in files)
+            found.append(Run(path, tuple(outcome), data))
     return found
 
 
@@ -91,12 +95,14 @@ def expected_runs(blocks: Iterable[Prepared]) -> dict[int, tuple[tuple[int, ...]
     """What the run table and the rows say of the games in these blocks."""
     expected = {}
     for block in blocks:
-        width = block.file.row_bytes
         for run in block.runs:
             first, count = int(run["first_row"]), int(run["rows"])
             signed = int(run["seed"].astype(np.int64))
             outcome = tuple(signed if name == "seed" else int(run[name]) for name in OUTCOME)
-            expected[int(run["id"])] = (outcome, block.data[first * width : (first + count) * width])
+            parts = (
+                data[first * file.row_bytes : (first + count) * file.row_bytes] for file, data in block.files
+            )
+            expected[int(run["id"])] = (outcome, b"".join(parts))
     return expected
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .disks import tmpfs
-from .materials import Blocks, play_blocks, save_blocks
+from .materials import COLUMNED, Blocks, play_blocks, save_blocks
 from .processes import Recorders
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -44,6 +44,19 @@ def tape_blocks() -> Blocks:
 def tape_blocks_file(tape_blocks: Blocks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tape-blocks") / "blocks.npz"
     save_blocks(path, tape_blocks)
+    return path
+
+
+@pytest.fixture(scope="session")
+def column_blocks(row_blocks: Blocks) -> Blocks:
+    """The blocks of rows, with columns."""
+    return [block._replace(storage=COLUMNED) for block in row_blocks]
+
+
+@pytest.fixture(scope="session")
+def column_blocks_file(column_blocks: Blocks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("column-blocks") / "blocks.npz"
+    save_blocks(path, column_blocks)
     return path
 
 

@@ -127,7 +127,7 @@ class Scene:
         """A new session; as in the recorder, one more try where that fails."""
         for _ in range(2):
             with self._storage_errors():
-                return PartialSession(self.root, make_facts(storage=self.blocks[0].storage), serial)
+                return PartialSession(self.root, make_facts(**self.blocks[0].facts), serial)
         return None
 
     def _record(self, session: PartialSession, number: int, first_row: int | None = None) -> None:

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE
-from tape2048_recorder.game.rows_file import RowsFile
+from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
 from tape2048_recorder.ipc.protocol import BlockWritten
 from tape2048_recorder.recording import publish as publishing
 from tape2048_recorder.recording.partial import Facts, PartialSession
@@ -24,6 +24,8 @@ ENDED_AT = "2026-01-02T05:00:00Z"
 NAME = "20260102T030405Z_model=toy"
 ROW_BYTES = STEP_DTYPE.itemsize
 SEED = 2048
+#: The ``storage`` of blocks in rows with columns.
+COLUMNED = "columns"
 
 
 class Prepared(NamedTuple):
@@ -46,20 +48,39 @@ class Prepared(NamedTuple):
         return RowsFile.of(self.storage, record_action=self.record_action)
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of a session that takes the block."""
+        if self.storage != COLUMNED:
+            return {"storage": self.storage}
+        return {"config": {"player": "random", "columns": " ".join(COLUMNS)}}
+
+    @property
+    def files(self) -> list[tuple[RowsFile, bytes]]:
+        """What is written into each file."""
+        files = [(self.file, self.data)]
+        if self.storage == COLUMNED:  # any numbers: nobody computes them again
+            rng = np.random.default_rng(crc32c(self.data))
+            columns = map(RowsFile.of_column, COLUMNS.values())
+            files += [(file, rng.bytes(self.rows * file.row_bytes)) for file in columns]
+        return files
+
+    @property
     def ids(self) -> list[int]:
         return [int(run_id) for run_id in self.runs["id"]]
 
     def written(self, serial: int, first_row: int) -> BlockWritten:
         """What a worker says when the block stands at this row."""
-        return BlockWritten(serial, first_row, self.rows, crc32c(self.data), self.runs.tobytes())
+        columns = crc32c(b"".join(data for _, data in self.files[1:])) if self.storage == COLUMNED else None
+        return BlockWritten(serial, first_row, self.rows, crc32c(self.data), self.runs.tobytes(), columns)
 
     def put(self, session: PartialSession, first_row: int, *, size: int | None = None) -> None:
         """Write the block (or its first ``size`` bytes) as a worker does."""
-        fd = os.open(session.steps_path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.pwrite(fd, self.data[:size], self.file.at(first_row))
-        finally:
-            os.close(fd)
+        for file, data in self.files if size is None else self.files[:1]:
+            fd = os.open(session.steps_path.with_name(file.name), os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(fd, data[:size], file.at(first_row))
+            finally:
+                os.close(fd)
 
     def record(self, session: PartialSession) -> int:
         """Reserve, write and confirm; returns the first row."""
@@ -131,7 +152,7 @@ def make_facts(**changes: object) -> Facts:
 
 def leave(root: Path, blocks: Blocks, numbers: Iterable[int], serial: int = 1) -> PartialSession:
     """A session as a killed recorder leaves it, with these blocks confirmed."""
-    session = PartialSession(root, make_facts(storage=blocks[0].storage), serial)
+    session = PartialSession(root, make_facts(**blocks[0].facts), serial)
     for number in numbers:
         blocks[number].record(session)
     session.journal.close()

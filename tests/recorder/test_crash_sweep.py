@@ -30,7 +30,7 @@ from tape2048.session.session import sessions
 from tape2048_recorder.recording.partial import JOURNAL, PartialSession
 
 from .checks import assert_holds
-from .materials import Blocks, make_facts
+from .materials import COLUMNED, Blocks, make_facts
 from .processes import environment
 
 FULL = os.environ.get("FULL_SWEEP") == "1"
@@ -232,7 +232,7 @@ class Stage:
             self._free.put(server)
 
 
-@pytest.fixture(scope="module", params=["rows", "tape"])
+@pytest.fixture(scope="module", params=["rows", "tape", COLUMNED])
 def storage(request: pytest.FixtureRequest) -> str:
     """How the sessions hold their games."""
     return str(request.param)
@@ -242,16 +242,19 @@ rows_only = pytest.mark.parametrize("storage", ["rows"], indirect=True)
 
 
 @pytest.fixture
-def blocks(storage: str, row_blocks: Blocks, tape_blocks: Blocks) -> Blocks:
-    return tape_blocks if storage == "tape" else row_blocks
+def blocks(storage: str, row_blocks: Blocks, tape_blocks: Blocks, column_blocks: Blocks) -> Blocks:
+    return {"tape": tape_blocks, COLUMNED: column_blocks}.get(storage, row_blocks)
 
 
 @pytest.fixture(scope="module")
-def servers(storage: str, blocks_file: Path, tape_blocks_file: Path) -> Iterator[list[Server]]:
+def servers(
+    storage: str, blocks_file: Path, tape_blocks_file: Path, column_blocks_file: Path
+) -> Iterator[list[Server]]:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed: no call can be killed or failed at will")
     with ExitStack() as stack:
-        servers = [Server(tape_blocks_file if storage == "tape" else blocks_file) for _ in range(SERVERS)]
+        file = {"tape": tape_blocks_file, COLUMNED: column_blocks_file}.get(storage, blocks_file)
+        servers = [Server(file) for _ in range(SERVERS)]
         for server in servers:
             stack.callback(server.close)
         yield servers
@@ -273,7 +276,7 @@ def recovery(servers: list[Server], fast_dir: Path, blocks: Blocks) -> Stage:
 
 def leave_behind(root: Path, blocks: Blocks) -> tuple[int, ...]:
     """What a recorder can leave when it is killed, all at once. Returns the confirmed blocks' numbers."""
-    facts = make_facts(storage=blocks[0].storage)
+    facts = make_facts(**blocks[0].facts)
     first = PartialSession(root, facts, 1)  # a hole in the middle, and a record torn by a crash
     rows = [first.reserve(block.rows) for block in blocks[:4]]
     for number in (0, 1, 3):

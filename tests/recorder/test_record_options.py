@@ -22,6 +22,7 @@ from tape2048_recorder.record_options import (
     config_sha256,
     effective,
     load_config,
+    row_bytes,
     split_player,
 )
 
@@ -354,6 +355,7 @@ def test_a_wrong_player_is_located(tmp_path: Path, player: str, args: str, line:
 
 LANES = {"player": "python:players.py:make", "workers": "8"}
 TAPE = {"storage": "tape", "rotate_steps": "1G"}
+COLUMNS = {"columns": "values,loss"}
 
 
 @pytest.mark.parametrize(
@@ -372,12 +374,41 @@ TAPE = {"storage": "tape", "rotate_steps": "1G"}
         ({"lease": 1}, {"seed": "1", "lease": str(LEASE_MAX)}, "found 1 with a random seed, expected 0"),
         ({**TAPE, "spool_max_mb": "2999MB"}, {"spool_max_mb": "3GB"}, "expected at least 3000: two sessions"),
         ({"spool_max_mb": 1}, {"sample_rate": 1000}, "--spool-max-mb: found 1, expected at least 560"),
+        (
+            {**COLUMNS, "spool_max_mb": 1},
+            {"sample_rate": 1000},
+            "--spool-max-mb: found 1, expected at least 960",
+        ),
+        ({**COLUMNS, "workers": "1", "max_ram_mb": "7"}, {"max_ram_mb": "8"}, "found 7, expected at least 8"),
+        *(
+            (
+                {**COLUMNS, "player": player},
+                {"columns": ""},
+                f"--columns: found it with player = '{player}', which values no moves; expected expectimax",
+            )
+            for player in ("random", "greedy", "critic", "python:players.py:make", "python:onnx:make")
+        ),
     ],
 )
 def test_conflicting_settings(flags: dict[str, object], changes: dict[str, object], said: str) -> None:
     """Some settings contradict each other; the changes resolve the conflict."""
     assert said in str(refused(flags))
     load_config({**flags, **changes}, {})
+
+
+@pytest.mark.parametrize("text", ["luck", "values,best", "values;loss", "Values"])
+def test_other_columns_are_refused(text: str) -> None:
+    said = str(refused({"columns": text}))
+    assert said.startswith("--columns: found ")
+    assert "expected values, loss or both, separated by a comma" in said
+
+
+@pytest.mark.parametrize(("text", "read"), [("loss", "loss"), ("values, loss", "values loss"), ("", None)])
+def test_columns_are_words(text: str, read: str | None) -> None:
+    config = load_config({"columns": text}, {}).config
+    assert config.columns == read
+    assert ("columns" in effective(config)) == (read is not None), "older configurations keep their hash"
+    assert row_bytes(config) == 28 + {None: 0, "loss": 4, "values loss": 20}[read]
 
 
 def test_a_block_on_tape_has_more_rows() -> None:

@@ -97,7 +97,7 @@ def create_fleet(store: Store, config: RecorderConfig) -> FleetPlan:
         store.get(FLEET_JSON, SMALL_BYTES_MAX)
         hint = f"Join it: tape2048 fleet join {store.url}"
         raise NameTakenError("there is a fleet already. Nothing was changed", path=store.url, hint=hint)
-    _refuse_starts(config)
+    _refuse_unshared(config)
     seed = int.from_bytes(os.urandom(8)) if config.seed is None else config.seed
     settings = {name: getattr(config, name) for name in PINNED} | {"model_tag": config.tag, "seed": seed}
     plan = FleetPlan(
@@ -143,7 +143,7 @@ def read_drain(store: Store) -> Drain | None:
 
 def refuse_differences(plan: FleetPlan, given: Loaded) -> None:
     """Raise ConfigError if a node's flags, environment, file or installed player differ from its fleet's."""
-    _refuse_starts(given.config)
+    _refuse_unshared(given.config)
     for name in PINNED:
         origin, value = given.origins[name], getattr(given.config, name)
         if origin.kind != "default" and value != plan.settings[name]:
@@ -160,7 +160,12 @@ def refuse_differences(plan: FleetPlan, given: Loaded) -> None:
         )
 
 
-def _refuse_starts(config: RecorderConfig) -> None:
+def _refuse_unshared(config: RecorderConfig) -> None:
+    if config.columns is not None:
+        raise ConfigError(
+            f"columns: found {config.columns!r}, expected none: a store takes no columns",
+            hint="Run `tape2048 record --columns` on each node, with one --seed and different --lease.",
+        )
     if config.start_from is not None:
         raise ConfigError(
             f"start_from: found {config.start_from!r}, expected none: a fleet plays whole games",

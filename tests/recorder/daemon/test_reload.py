@@ -33,7 +33,7 @@ OTHER: dict[str, Any] = {
     "block_rows": 2048, "flush_s": 5.0, "drain_timeout_s": 5.0, "log_interval_s": 5.0, "lanes": 7,
     "sampling": {"method": "softmax"}, "model_dir": "models", "model_files": "*.pt", "log_level": "error",
     "log_format": "json", "worker_silence_s": 5.0, "metrics_listen": "localhost:1",
-    "metrics_textfile": "x.prom",
+    "metrics_textfile": "x.prom", "columns": "values",
 }  # fmt: skip
 
 

@@ -18,17 +18,22 @@ from ..disks import files_end_at
 ROW_BYTES = 28
 
 
-def make_block(first_row: int, rows_of_runs: list[int], crc: int = 7) -> Block:
+def make_block(
+    first_row: int, rows_of_runs: list[int], crc: int = 7, columns_crc: int | None = None
+) -> Block:
     runs = np.zeros(len(rows_of_runs), dtype=RUN_DTYPE)
     runs["id"] = np.arange(len(runs)) + first_row
     runs["rows"] = runs["steps"] = rows_of_runs
     runs["first_row"] = first_row + np.cumsum([0, *rows_of_runs[:-1]])
     runs["seed"] = np.uint64(2**64 - 1) - runs["id"]
     runs["max_score"], runs["highest_tile"] = 1000, 64
-    return Block(first_row, sum(rows_of_runs), crc, runs)
+    return Block(first_row, sum(rows_of_runs), crc, runs, columns_crc)
 
 
-BLOCKS = [make_block(0, [5, 6], 0xDEADBEEF), make_block(11, [7]), make_block(30, [1, 2, 3], 2**32 - 1)]
+BLOCKS = [
+    make_block(0, [5, 6], 0xDEADBEEF), make_block(11, [7]),
+    make_block(30, [1, 2, 3], 2**32 - 1, columns_crc=0xC01D),
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -49,11 +54,13 @@ def assert_same(found: list[Block], expected: list[Block]) -> None:
     assert [block[:3] for block in found] == [block[:3] for block in expected]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one.runs, other.runs)
+        assert one.columns_crc32c == other.columns_crc32c
 
 
 def ends(blocks: list[Block]) -> list[int]:
     """Where each record ends."""
-    return [int(end) for end in 16 + np.cumsum([24 + 40 * len(block.runs) + 4 for block in blocks])]
+    sizes = [24 + 40 * len(block.runs) + 4 * (1 + (block.columns_crc32c is not None)) for block in blocks]
+    return [int(end) for end in 16 + np.cumsum(sizes)]
 
 
 def test_golden_bytes(tmp_path: Path) -> None:
@@ -61,6 +68,11 @@ def test_golden_bytes(tmp_path: Path) -> None:
     run = struct.pack("<QQQIIII", 11, 2**64 - 12, 11, 7, 7, 1000, 64)
     record = b"BLCK" + struct.pack("<IQII", 1, 11, 7, 7) + run
     expected = b"T2KJRNL1" + struct.pack("<Q", ROW_BYTES) + record + struct.pack("<I", crc32c(record))
+    assert (tmp_path / "journal").read_bytes() == expected
+    (tmp_path / "journal").unlink()
+    write(tmp_path / "journal", [BLOCKS[1]._replace(columns_crc32c=0xC01D)])
+    record = b"BLCV" + record[4:] + struct.pack("<I", 0xC01D)
+    expected = expected[:16] + record + struct.pack("<I", crc32c(record))
     assert (tmp_path / "journal").read_bytes() == expected
 
 

@@ -20,7 +20,7 @@ from tape2048.session.session import sessions
 
 from ..checks import assert_sessions_valid, expected_runs, partials, published_runs, recover
 from ..disks import LOOPED, Looped, sync
-from ..materials import Blocks
+from ..materials import COLUMNED, Blocks
 from ..test_crash_sweep import CHANGING, FULL, Point, Server, Stage
 
 pytestmark = pytest.mark.root
@@ -96,22 +96,24 @@ class Powered:
         return bool(recovered)
 
 
-@pytest.fixture(scope="module", params=["rows", "tape"])
+@pytest.fixture(scope="module", params=["rows", "tape", COLUMNED])
 def storage(request: pytest.FixtureRequest) -> str:
     """How the recorder keeps its games."""
     return str(request.param)
 
 
 @pytest.fixture
-def blocks(storage: str, row_blocks: Blocks, tape_blocks: Blocks) -> Blocks:
-    return tape_blocks if storage == "tape" else row_blocks
+def blocks(storage: str, row_blocks: Blocks, tape_blocks: Blocks, column_blocks: Blocks) -> Blocks:
+    return {"tape": tape_blocks, COLUMNED: column_blocks}.get(storage, row_blocks)
 
 
 @pytest.fixture(scope="module")
-def server(storage: str, blocks_file: Path, tape_blocks_file: Path) -> Iterator[Server]:
+def server(
+    storage: str, blocks_file: Path, tape_blocks_file: Path, column_blocks_file: Path
+) -> Iterator[Server]:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed: no call can be stopped at will")
-    server = Server(tape_blocks_file if storage == "tape" else blocks_file)
+    server = Server({"tape": tape_blocks_file, COLUMNED: column_blocks_file}.get(storage, blocks_file))
     yield server
     server.close()
 

@@ -16,8 +16,7 @@ from tape2048.base.findings import Finding, Report
 from tape2048.errors import StorageError
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import sessions
-from tape2048.tape.layout import TAPE_NPY
-from tape2048_recorder.game.rows_file import RowsFile
+from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
 from tape2048_recorder.recording.partial import FACTS, JOURNAL, STAGED, PartialSession
 from tape2048_recorder.recording.world import World
 
@@ -26,9 +25,9 @@ from ..disks import files_end_at, unsaid
 from ..materials import NAME, Blocks, leave, make_facts, publish
 
 
-@pytest.fixture(params=["row_blocks", "tape_blocks"], ids=["rows", "tape"])
+@pytest.fixture(params=["row_blocks", "tape_blocks", "column_blocks"], ids=["rows", "tape", "columns"])
 def blocks(request: pytest.FixtureRequest) -> Blocks:
-    """Blocks of rows, and the same games on tape."""
+    """Blocks of rows, the same games on tape, and with columns."""
     found: Blocks = request.getfixturevalue(request.param)
     return found
 
@@ -97,7 +96,7 @@ def test_published_and_its_shell_left(root: Path, blocks: Blocks) -> None:
 
 
 def test_moved_twice(root: Path, blocks: Blocks) -> None:
-    session = PartialSession(root, make_facts(storage=blocks[0].storage), 1)
+    session = PartialSession(root, make_facts(**blocks[0].facts), 1)
     hole = session.reserve(100)
     smallest = sorted(range(6), key=lambda number: blocks[number].rows)[:2]
     for number in smallest:
@@ -116,11 +115,13 @@ def test_moved_twice(root: Path, blocks: Blocks) -> None:
     assert_recovers(root, blocks, smallest[1:])
 
 
-def corrupt(steps: Path, row: int) -> None:
-    """Flip a bit of one row."""
-    file = RowsFile.of("tape" if steps.name == TAPE_NPY else "rows", record_action=False)
+def corrupt(path: Path, row: int) -> None:
+    """Flip a bit of one row in one file."""
+    files = [RowsFile.of(storage, record_action=False) for storage in ("rows", "tape")]
+    files += map(RowsFile.of_column, COLUMNS.values())
+    file = next(file for file in files if file.name == path.name)
     at = file.at(row) + file.row_bytes // 2
-    with steps.open("r+b") as opened:
+    with path.open("r+b") as opened:
         opened.seek(at)
         byte = opened.read(1)[0]
         opened.seek(at)
@@ -128,13 +129,17 @@ def corrupt(steps: Path, row: int) -> None:
 
 
 def assert_a_bad_block_is_left_out(root: Path, blocks: Blocks) -> None:
-    session = leave(root, blocks, range(4))
-    corrupt(session.steps_path, blocks[0].rows + 5)
+    session = leave(root, blocks, range(6))
+    lost = range(1, 1 + len(blocks[0].files))  # one block for each file
+    for number, (file, _) in zip(lost, blocks[0].files, strict=True):
+        before = sum(block.rows for block in blocks[:number])
+        corrupt(session.steps_path.with_name(file.name), before + 5)
     found, listener = recover(root)
     assert len(found) == 1
     (error,) = listener.messages("error")
-    assert error == f"{session.path.name}: {blocks[1].rows:,} rows did not match checksums"
-    assert_recovers(root, blocks, [0, 2, 3])
+    rows = sum(blocks[number].rows for number in lost)
+    assert error == f"{session.path.name}: {rows:,} rows did not match checksums"
+    assert_recovers(root, blocks, {*range(6)} - {*lost})
 
 
 def test_a_block_that_changed_is_left_out_and_counted(root: Path, blocks: Blocks) -> None:
@@ -142,8 +147,12 @@ def test_a_block_that_changed_is_left_out_and_counted(root: Path, blocks: Blocks
 
 
 CARELESS = {
-    "blocks are not checked": ("publish:_intact", " if _holds(world, fd, block, file)", ""),
-    "checksums are not compared": ("publish:_holds", "checksum == block.crc32c", "True"),
+    "blocks are not checked": ("publish:_intact", " if _holds(world, fds, block, files)", ""),
+    "checksums are not compared": (
+        "publish:_holds",
+        "found == [block.crc32c, block.columns_crc32c or 0]",
+        "True",
+    ),
     "losses are not counted": ("publish:publish_steps", "claimed - rows", "0"),
 }
 
@@ -177,7 +186,7 @@ def test_a_journal_that_was_cut_off(root: Path, blocks: Blocks, tmp_path: Path) 
     session = leave(root, blocks, range(4))
     template = tmp_path / "template"
     shutil.copytree(session.path, template)
-    record = 24 + 3 * 40 + 4
+    record = 24 + 3 * 40 + 4 * len(blocks[0].files[:2])
     size = (template / JOURNAL).stat().st_size
     assert size == 16 + 4 * record
     near = {16 + count * record + by for count in range(5) for by in (-1, 0, 1, 24)}
@@ -249,7 +258,7 @@ def test_a_journal_of_something_else(root: Path, blocks: Blocks) -> None:
 
 def test_what_would_not_pass_validate_is_not_published(root: Path, blocks: Blocks) -> None:
     """Runs and rows that disagree, under checksums that hold: a bug of the recorder, say."""
-    session = PartialSession(root, make_facts(storage=blocks[0].storage), 1)
+    session = PartialSession(root, make_facts(**blocks[0].facts), 1)
     # Rows on tape do not carry their run's id, and a row of steps.npy not its game's score.
     field, said = "id", "it would be no whole session"
     if session.file.is_tape:
@@ -360,7 +369,7 @@ def test_a_journal_that_is_gone(root: Path, blocks: Blocks) -> None:
 
 
 def test_what_is_not_its_own_is_not_touched(root: Path, blocks: Blocks) -> None:
-    other = PartialSession(root, make_facts(storage=blocks[0].storage, instance="other"), 1)
+    other = PartialSession(root, make_facts(**blocks[0].facts, instance="other"), 1)
     blocks[0].record(other)
     other.journal.close()
     (root / ".hidden").mkdir()

@@ -82,7 +82,8 @@ def test_every_flag_reaches_the_configuration(cli: Cli) -> None:
         "metrics_textfile": "m.prom",
         "start_from": "s", "start_where": "max_score > 5", "start_rows_where": "step > 5",
     }  # fmt: skip
-    assert set(values) == {setting.name for setting in SETTINGS.values() if setting.has_text}
+    texts = {setting.name for setting in SETTINGS.values() if setting.has_text}
+    assert set(values) == texts - {"columns"}, "which this player does not have"
     args = [
         part
         for name, value in values.items()
