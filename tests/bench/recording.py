@@ -4,6 +4,7 @@
 
     python -m tests.bench.recording [--players random greedy ntuple:look_below=0] [--rounds 5] [--seconds 8]
     python -m tests.bench.recording --storage tape
+    python -m tests.bench.recording --columns "values loss" --players ntuple
 
 **Ratio.** A round plays for some seconds in bare processes, one for each worker, that keep no rows. Then a
 recorder with as many workers records into memory (``/dev/shm``). Its rate is each worker's rows between its
@@ -14,6 +15,8 @@ all (28 bytes a row).
 
 Memory that a virtual machine has not touched before comes slowly (0.4 GB/s here, against 3 GB/s after):
 a few GB are written and deleted before the first round.
+
+With ``--columns``, a recorder with these columns is compared with a recorder without them.
 
 **Niced.** The same recorder on one core, at the lowest priority: the mission's 40,000 steps/s must hold.
 """
@@ -41,6 +44,8 @@ TARGETS: dict[str, float | None] = {
     "ntuple:look_below=16,look_margin=0": 0.95,
 }  # fmt: skip
 TAPE_TARGETS = {"random": None, "greedy": None, "ntuple:look_below=0": 0.93, "ntuple": 0.97}
+#: With columns: players whose search values all moves, as columns do. Those of a margin value more.
+COLUMNS_TARGETS = {"expectimax:depth=1": 0.85, "ntuple:look_below=16,look_margin=0": 0.85}
 #: Largest share of publishing in a recorder's CPU time, where it verifies a tape.
 PUBLISHING_TARGET = 0.03
 NICED_PLAYER = "expectimax:depth=1"
@@ -88,8 +93,8 @@ def play_bare(player: str, seconds: float, workers: int) -> float:
 def record(player: str, seconds: float, workers: int, out_dir: Path, **how: Any) -> Recorded:
     """What a recorder does in about this many seconds of recording.
 
-    ``how``: ``core`` and ``nice`` of its processes; ``block_rows``; ``storage``; ``lanes`` of a batched
-    player; ``keep`` (delete sessions at the end).
+    ``how``: ``core`` and ``nice`` of its processes; ``block_rows``; ``storage``; ``columns``; ``lanes`` of a
+    batched player; ``keep`` (delete sessions at the end).
     """
     child = _child("record", player=player, seconds=seconds, workers=workers, out_dir=str(out_dir), how=how)
     try:
@@ -216,7 +221,7 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
     config = RecorderConfig(
         player=name, player_args=args or {}, workers=workers, out_dir=out_dir, seed=1,
         block_rows=how.get("block_rows"), storage=how.get("storage", "rows"),
-        lanes=how.get("lanes", LANES), max_wall_s=10 * seconds + 60,
+        lanes=how.get("lanes", LANES), columns=how.get("columns"), max_wall_s=10 * seconds + 60,
     )  # fmt: skip
     with deleting:
         summary = run(config, _Quiet())
@@ -254,29 +259,36 @@ class Deleting:
 def ratio_figures(
     player: str, *, rounds: int, seconds: float, workers: int, directory: Path, **how: Any
 ) -> list[Figure]:
-    """Recorded play of one player, as a part of unrecorded play."""
+    """Recorded play of one player, as a part of unrecorded play, or of play recorded without columns."""
+    columns = how.pop("columns", None)
     out_dir = directory / "sessions"
     found: list[Recorded] = []
 
     def recorded() -> float:
-        found.append(record(player, seconds, workers, out_dir, **how))
+        found.append(record(player, seconds, workers, out_dir, columns=columns, **how))
         return found[-1].rows_per_s
 
-    ones, others, ratios = alternate(recorded, lambda: play_bare(player, seconds, workers), rounds)
+    def other() -> float:
+        if columns is None:
+            return play_bare(player, seconds, workers)
+        return record(player, seconds, workers, out_dir, **how).rows_per_s
+
+    ones, others, ratios = alternate(recorded, other, rounds)
     tape = how.get("storage") == "tape"
     group = f"`{player}`, {workers} workers{', on tape' if tape else ''}"
     targets = TAPE_TARGETS if tape else TARGETS
+    target, less = targets.get(player), "unrecorded"
+    if columns is not None:
+        target, less = COLUMNS_TARGETS.get(player), "recorded without columns"
     cpu_ns = [one.worker_ns + one.daemon_ns + one.publish_ns for one in found]
     costs = {
         "worker_ns": "workers", "daemon_ns": "daemon's loop", "publish_ns": "publishing",
         "delete_ns": "deleting (the benchmark's own)",
     }  # fmt: skip
     return [
-        median_of(others, group=group, name="unrecorded", unit="steps/s"),
+        median_of(others, group=group, name=less, unit="steps/s"),
         median_of(ones, group=group, name="recorded", unit="steps/s"),
-        median_of(
-            ratios, group=group, name="recorded of unrecorded", unit="ratio", target=targets.get(player)
-        ),
+        median_of(ratios, group=group, name=f"recorded of {less}", unit="ratio", target=target),
         median_of(
             [one.publish_ns / ns for one, ns in zip(found, cpu_ns, strict=True)],
             group=group, name="publishing, of the recorder's CPU", unit="ratio",
@@ -302,15 +314,16 @@ def niced_figures(*, rounds: int, seconds: float, core: int, directory: Path, ni
 
 def measure(
     directory: Path, *, players: Sequence[str], rounds: int, seconds: float, workers: int, block_rows: int,
-    storage: str, keep: bool, core: int, nice: int,
+    storage: str, columns: str, keep: bool, core: int, nice: int,
 ) -> list[Figure]:  # fmt: skip
     """The ratio of each player, and rows niced to one core; without a core, the first."""
     how: dict[str, Any] = {"rounds": rounds, "seconds": seconds, "directory": directory}
     figures: list[Figure] = []
     for player in players or (TAPE_TARGETS if storage == "tape" else TARGETS):
         figures += ratio_figures(
-            player, workers=workers, block_rows=block_rows or None, keep=keep, storage=storage, **how
-        )
+            player, workers=workers, block_rows=block_rows or None, keep=keep, storage=storage,
+            columns=columns or None, **how,
+        )  # fmt: skip
     return figures + (niced_figures(core=core, nice=nice, **how) if core >= 0 else [])
 
 
@@ -318,6 +331,7 @@ BENCHMARK = Benchmark(
     measure,
     sizes={
         "players": (), "rounds": ROUNDS_MIN, "seconds": 8.0, "workers": 2, "block_rows": 0, "storage": "rows",
+        "columns": "",
         "keep": False, "core": min(os.sched_getaffinity(0)), "nice": 19,
     },
     smallest={"players": ("random",), "rounds": 1, "seconds": 0.5, "workers": 1, "nice": 0},

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from tape2048.base.threads import map_ordered
@@ -24,6 +25,7 @@ from tape2048.game.moves import UNKNOWN
 from tape2048.game.rules import exps_to_boards
 from tape2048.session.column_draft import tokens_of
 from tape2048.session.columns import ColumnInfo
+from tape2048_recorder.game.rows_file import COLUMNS
 from tape2048_recorder.replay.games import recorded_game
 from tape2048_recorder.replay.replay import replayer
 
@@ -70,12 +72,11 @@ class Annotator:
 
 def columns_of(facts: dict[str, Any]) -> tuple[ColumnInfo, ...]:
     """Return the columns that a judge of these facts makes."""
+    best, luck = ColumnInfo("best", "u8", facts={"moves": True}), ColumnInfo("luck", "f32")
     facts = {"maker": "tape2048 annotate", **facts}
-    return (
-        ColumnInfo("values", "f32", 4, facts={**facts, "moves": True}),
-        ColumnInfo("best", "u8", facts={**facts, "moves": True}),
-        ColumnInfo("loss", "f32", facts=facts),
-        ColumnInfo("luck", "f32", facts=facts),
+    return tuple(
+        msgspec.structs.replace(column, facts={**facts, **column.facts})
+        for column in (COLUMNS["values"], best, COLUMNS["loss"], luck)
     )
 
 

@@ -6,7 +6,7 @@
         steps.npy        one packed record for each decision (the board before the move)
         metadata.db      SQLite: runs, session, blocks
         manifest.json    written last: sizes and checksums of the two above
-        <name>.<dtype>.npy + <name>.json      columns, added later (tape2048.session.columns)
+        <name>.<dtype>.npy + <name>.json      columns, recorded or added later (tape2048.session.columns)
 
 ``TS`` is the session's start in UTC, ``YYYYMMDDTHHMMSSZ``; ``-N`` is appended to a name that is taken. A name
 that starts with ``.`` is not (yet) a session.
