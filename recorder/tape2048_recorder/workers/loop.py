@@ -236,7 +236,7 @@ class Worker:
                 raise unexpected("a range to write to", place)
             at, checksum, columns = buffer.file.at(place.first_row), 0, None
             try:
-                fd, *column_fds = self._open(place)
+                fd, *column_fds = self._open(place, [file.name for file, _ in buffer.columns])
                 for piece in buffer.pieces():
                     checksum = crc32c(piece, checksum)
                     write_all(fd, piece, at)
@@ -268,14 +268,14 @@ class Worker:
             else:
                 raise unexpected("a block to be confirmed, or games", answer)
 
-    def _open(self, place: Range) -> list[int]:
-        files = [self._buffer.file, *(file for file, _ in self._buffer.columns)]
-        if self._files[0] != place.session or len(self._files[1]) < len(files):
+    def _open(self, place: Range, columns: list[str]) -> list[int]:
+        """Open the file of the rows, and the files of columns beside it."""
+        if self._files[0] != place.session or len(self._files[1]) <= len(columns):
             self._close_files()
             self._files = place.session, []
-            for file in files:
-                path = Path(place.path).with_name(file.name)
-                self._files[1].append(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+            path = Path(place.path)
+            for each in (path, *map(path.with_name, columns)):
+                self._files[1].append(os.open(each, os.O_WRONLY | os.O_CLOEXEC))
         return self._files[1]
 
     def _close_files(self) -> None:

@@ -214,22 +214,30 @@ def test_a_worker_leaves_after_its_last_block() -> None:
     assert said == ["confirmed", "Bye"]
 
 
-def test_a_file_that_fails_to_close_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = [Range(serial, str(tmp_path / str(serial)), 0) for serial in range(2)]
+def test_files_that_fail_to_close_are_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [Range(serial, str(tmp_path / str(serial) / "steps.npy"), 0) for serial in range(2)]
     for place in places:
+        Path(place.path).parent.mkdir()
         Path(place.path).touch()
     worker = BatchWorker.__new__(BatchWorker)
-    worker._file = None
-    first = worker._open(places[0])
+    worker._files = 0, []
+    with pytest.raises(FileNotFoundError):
+        worker._open(places[0], ["loss.f32.npy"])
+    for place in places:
+        Path(place.path).with_name("loss.f32.npy").touch()
+    first = [*worker._open(places[0], ["loss.f32.npy"])]
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", raising(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))))
-        second = worker._open(places[1])
-        assert worker._open(places[1]) == second
-    os.close(first)  # which the test kept from being closed
-    assert Path(f"/proc/self/fd/{second}").readlink() == tmp_path / "1"
-    worker._close_file()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(second)
+        second = [*worker._open(places[1], ["loss.f32.npy"])]
+        assert worker._open(places[1], ["loss.f32.npy"]) == second
+    for fd in first:
+        os.close(fd)  # which the test kept from being closed
+    found = [Path(f"/proc/self/fd/{fd}").readlink() for fd in second]
+    assert found == [tmp_path / "1/steps.npy", tmp_path / "1/loss.f32.npy"]
+    worker._close_files()
+    for fd in second:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
 
 
 def one_game(number: int, key: int) -> bytes:
