@@ -135,7 +135,7 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
         own = ColumnInfo(name, own.dtype, own.width, facts=shared)
         info = info or own
         known, words = names_of(info), names_of(own)
-        joint = _join_names(known, words, np.iinfo(own.numpy_dtype).max + 1) if known and words else None
+        joint = join_names(known, words, np.iinfo(own.numpy_dtype).max + 1) if known and words else None
         if words and joint is not None:
             given[owner] = words
             info, own = (
@@ -157,7 +157,7 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
         values, at = each.rows, segments.place[mine]
         if not each.linear or len(strides) > 1 or others:
             values = np.ascontiguousarray(sessions[owner].column(name).values)
-            values = _renumbered(values, given[owner], names, each.path) if owner in others else values
+            values = renumbered(values, given[owner], names, each.path) if owner in others else values
         elif each.places is not None:
             at = each.places(at)
         origins[mine] = address_of(values) + (at * values.strides[0]).astype(np.uint64)
@@ -180,14 +180,14 @@ def names_of(info: ColumnInfo) -> dict[str, int] | None:
     return names if len({*names.values()}) == len(names) else None
 
 
-def _join_names(names: dict[str, int], own: dict[str, int], size: int) -> dict[str, int] | None:
+def join_names(names: dict[str, int], own: dict[str, int], size: int) -> dict[str, int] | None:
     """Return both mappings as one, with free numbers for the second one's other names; None without any."""
     free = iter({*range(size)}.difference(names.values()))
     joint = names | {each: next(free, -1) for each in own if each not in names}
     return None if -1 in joint.values() else joint
 
 
-def _renumbered(values: NDArray[Any], own: dict[str, int], names: dict[str, int], path: Path) -> NDArray[Any]:
+def renumbered(values: NDArray[Any], own: dict[str, int], names: dict[str, int], path: Path) -> NDArray[Any]:
     """Return the values of a column with the numbers that its names have in another mapping."""
     table = np.zeros(np.iinfo(values.dtype).max + 1, values.dtype)
     is_named = np.zeros(len(table), np.bool_)
@@ -197,8 +197,8 @@ def _renumbered(values: NDArray[Any], own: dict[str, int], names: dict[str, int]
         found = values[is_named[values].argmin()]
         message = f"found the number {found}, which is not among its names {own}"
         raise CorpusError(message, path=path, hint="Open sessions with other names one by one.")
-    renumbered: NDArray[Any] = table[values]
-    return renumbered
+    found_numbers: NDArray[Any] = table[values]
+    return found_numbers
 
 
 def describe_difference(found: BatchLayout, expected: BatchLayout) -> str:

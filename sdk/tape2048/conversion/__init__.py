@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         build_dataset as build_dataset,
         write_view as write_view,
     )
+    from tape2048.conversion.pack48 import merge_packs as merge_packs
     from tape2048.conversion.session_runs import (
         Repacked as Repacked,
         repack_session as repack_session,

@@ -319,11 +319,11 @@ def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int
             steps = np.zeros(len(run), ACTION_STEP_DTYPE)
             steps["run_id"], steps["step_idx"] = run_id, np.arange(len(run))
             steps["exps"], steps["action"] = boards_to_exps(run.boards), run.moves
-            table.append(_run_record(run, run_id, file.rows, players))
+            table.append(run_record(run, run_id, file.rows, players))
             starts.add(run.meta.start_unix_s)
             file.append(steps)
         files = {STEPS_NPY: file.finish()}
-    facts = {**_facts(players, starts), "rows": file.rows, "runs": len(table), **facts}
+    facts = {**session_facts(players, starts), "rows": file.rows, "runs": len(table), **facts}
     finish_session(draft, files, np.array(table, RUN_DTYPE), file.blocks, facts)
     return len(table)
 
@@ -332,7 +332,7 @@ def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
     count, players, starts = 0, dict[tuple[str, str | None], None](), set[int]()
     with TapeWriter(draft) as writer:
         for run in runs:
-            record = np.array([_run_record(run, count, 0, players)], RUN_DTYPE)
+            record = np.array([run_record(run, count, 0, players)], RUN_DTYPE)
             starts.add(run.meta.start_unix_s)
             try:
                 writer.add_boards(run.boards, run.moves, run.states[-1:], record)
@@ -340,11 +340,12 @@ def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
                 hint = "a tape holds games from their first board; --to session takes others"
                 raise type(error)(error.message, hint=hint) from error
             count += 1
-        writer.finish({**_facts(players, starts), **facts})
+        writer.finish({**session_facts(players, starts), **facts})
     return count
 
 
-def _facts(players: Iterable[tuple[str, str | None]], starts: set[int]) -> dict[str, Any]:
+def session_facts(players: Iterable[tuple[str, str | None]], starts: set[int]) -> dict[str, Any]:
+    """Return the facts of a session of runs with these players and starts."""
     names, hashes = ({*each} for each in zip(*players, strict=True)) if players else (set(), set())
     started_at = utc_text(max(starts)) if len(starts - {0}) == len(starts) == 1 else None
     return {
@@ -360,9 +361,10 @@ def _facts(players: Iterable[tuple[str, str | None]], starts: set[int]) -> dict[
     }
 
 
-def _run_record(
+def run_record(
     run: Run, run_id: int, first_row: int, players: dict[tuple[str, str | None], None]
 ) -> tuple[int, ...]:
+    """Return the row of the run table of a checked run, and add its player; errors as `write_session`."""
     meta = run.meta
     check_meta(meta, max_score=2**32 - 1)
     check_rules(run)

@@ -192,13 +192,7 @@ def brier_score(
 
 
 def log_loss(probabilities: ArrayLike, labels: Bools, runs: Integers, weights: Floats) -> NDArray[np.float64]:
-    """Compute the log loss in nats for each weighting; arguments as for :func:`brier_score`.
-
-    Returns:
-        ``f64[W]``; NaN where no row has weight.
-
-    Raises:
-        ValueError: as for :func:`ranking`.
+    """Compute the log loss in nats for each weighting; arguments, result and errors as for `brier_score`.
 
     Example:
         >>> from tape2048.critic import RunBootstrap, log_loss

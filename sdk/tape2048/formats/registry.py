@@ -60,6 +60,10 @@ FORMATS = {
         "", b"", f"{_SOURCES}:read_sessions", f"{_TARGETS}:write_sessions",
         (FINAL_BOARD, VALUES, FACTS, ENGINES),
     ),
+    "pack48": Format(
+        "", b"", f"{_SOURCES}:read_sessions", "tape2048.conversion.pack48:write_pack48",
+        (FINAL_BOARD, LOST_VALUES, FACTS, ENGINES),
+    ),
     "tape": Format(
         "", b"", f"{_SOURCES}:read_sessions", f"{_TARGETS}:write_sessions",
         (UNCERTAIN, VALUES, FACTS, ENGINES),

@@ -1,12 +1,9 @@
 """Files below a URL: a directory (of a network file system, too), a bucket, or a repository of a hub.
 
-===============================  ====================================================================
-``s3://bucket/prefix``           S3 (extra ``s3``)
-``gs://bucket/prefix``           Google Cloud Storage (extra ``gcs``)
-``az://container/prefix``        Azure Blob Storage (extra ``azure``)
-``hf://datasets/OWNER/NAME``     the Hugging Face Hub (extra ``hf``), read-only; ``@REVISION`` and a path
-                                 may follow. Tested with a local server, and not yet with the Hub itself
-===============================  ====================================================================
+Buckets are ``s3://bucket/prefix`` (extra ``s3``), ``gs://bucket/prefix`` (Google Cloud Storage, extra
+``gcs``) and ``az://container/prefix`` (Azure Blob Storage, extra ``azure``).
+``hf://datasets/OWNER/NAME[@REVISION][/PATH]`` is on the Hugging Face Hub (extra ``hf``), read-only, and tested
+with a local server instead of the Hub.
 
 Keys are relative paths, such as ``sessions/NAME/tape.npy``. A put is atomic and replaces. No operation is
 conditional, because some servers ignore conditions: derive a unique key from its content. Listings are never

@@ -43,9 +43,11 @@ from tape2048.tape.reader import game_pieces
 from tape2048.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from tape2048.session.columns import ColumnInfo
 
 #: Facts that define the meaning of rows and labels and the identity of games; equal in all sessions.
 _SHARED = ("format_version", "player", "player_args", "player_sha256", "sample_rate", "record_action")
@@ -114,11 +116,7 @@ def merge_sessions(
     root = Path(os.path.abspath(out_dir))
     parts = _open_parts(paths)  # held, and so locked, to the end
     _check_mergeable(parts)
-    columns, others = shared_columns([part.columns for part in parts])
-    if others and all_columns:
-        raise MaintenanceError(f"columns would be lost: {others}", hint="Keep the originals (no --remove).")
-    if others:
-        logging.getLogger("tape2048").warning("columns left out: %s", others)
+    columns = columns_to_join(parts, all_columns=all_columns)
     ids = np.concatenate([part.runs["id"] for part in parts])
     renumbered = len(np.unique(ids)) != len(ids)
     facts = _facts(parts)
@@ -139,14 +137,31 @@ def merge_sessions(
             draft = hidden.path / "session"
             draft.mkdir()
             size = write(draft, parts, tables, facts, report)
-            merged = Session.open(draft)
-            for name, info in columns.items():
-                values = (part.column(name).values for part in parts)
-                merged.write_column(name, values, dtype=info.dtype, facts={"maker": None, **info.facts})
+            join_columns(draft, parts, columns)
             check_draft(draft, MaintenanceError)
             published = rename_numbered(draft, target)
             fsync_dir(root)
     return Merged(published, len(parts), facts["rows"], facts["runs"], size, renumbered)
+
+
+def columns_to_join(
+    parts: Sequence[Session], *, all_columns: bool, skip: Collection[str] = ()
+) -> dict[str, ColumnInfo]:
+    """Return the columns that sessions share; log the others, or raise MaintenanceError for them."""
+    columns, others = shared_columns([part.columns for part in parts], skip)
+    if others and all_columns:
+        raise MaintenanceError(f"columns would be lost: {others}", hint="Keep the originals (no --remove).")
+    if others:
+        logging.getLogger("tape2048").warning("columns left out: %s", others)
+    return columns
+
+
+def join_columns(draft: Path, parts: Sequence[Session], columns: Mapping[str, ColumnInfo]) -> None:
+    """Write columns of sessions into the session of their rows."""
+    merged = Session.open(draft)
+    for name, info in columns.items():
+        values = (part.column(name).values for part in parts)
+        merged.write_column(name, values, dtype=info.dtype, facts={"maker": None, **info.facts})
 
 
 def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:

@@ -32,10 +32,10 @@ from tape2048.formats.metadata import Metadata, packed_defect
 from tape2048.formats.npy import NpyHeader, read_header
 from tape2048.formats.session import MANIFEST, METADATA_DB, SAMPLE_RATE_MAX, START_BOARDS, STEP_DTYPES
 from tape2048.io.reading import crc32c, open_regular, read_exactly
-from tape2048.session.columns import Columns, column_files, find_drafts
+from tape2048.session.columns import Columns, column_files, find_columns, find_drafts
 from tape2048.session.directory import PLAIN_NAME, list_names
 from tape2048.session.files import SessionFiles
-from tape2048.session.foreign import Layout
+from tape2048.session.foreign import ForeignRows, Layout
 from tape2048.session.run_table import Owners, check_tiles, from_run_table, ordinals_of
 from tape2048.tape.layout import ANCHOR_DTYPE, TAPE_DTYPE, anchor_count
 from tape2048.tape.reader import (
@@ -802,7 +802,11 @@ class _Validation:
                 self._add(SchemaError(msg, path=self._directory / METADATA_DB))
 
     def _check_columns(self, place: Path, rows: int | None) -> None:
-        columns = Columns((place,), rows or 0, self._manifest)
+        foreign = None
+        if self._manifest is None and not self._findings and find_columns(place):
+            opened = self._files.open_rows("mmap")
+            foreign = opened if isinstance(opened, ForeignRows) else None
+        columns = Columns((place,), rows or 0, self._manifest, foreign)
         for name in columns if rows is not None else ():
             self._collect(columns.open, name)
         self._notes += [f"unfinished: {place / name}" for name in find_drafts(place)]

@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.formats.dataset_layout import DatasetManifest
+    from tape2048.formats.npy import Shards
     from tape2048.formats.session import Manifest
     from tape2048.session.foreign import ForeignRows
 
@@ -54,6 +55,9 @@ _NAME = r"[a-z][a-z0-9_]{0,63}"
 _NPY = re.compile(rf"({_NAME})\.({'|'.join(COLUMN_DTYPES)})\.npy", re.ASCII)
 # Of other programs: float32, in the order of the files of rows.
 _EMBEDDINGS = re.compile(r"embeddings-\d{5,6}\.npy")
+# Of 2048former: structured rows, each with the run and the step of the row that it is of.
+_ANNOTATIONS = re.compile(r"annotations(-\d{5,6})?\.npy")
+_ANNOTATED = "run_id", "step_index"
 _JSON = re.compile(rf"({_NAME})\.json", re.ASCII)
 _DRAFT = re.compile(rf"\.{_NAME}\.partial", re.ASCII)
 # A makers' command, which a hint may repeat.
@@ -61,7 +65,7 @@ _COMMAND = re.compile(r"tape2048( [a-z]{1,20}){1,3}", re.ASCII)
 #: The maker of columns that a recorder wrote with the rows.
 RECORDED = "tape2048 record"
 # Fields of rows with a value for each move.
-_OF_MOVES = frozenset({"branch_evs", "ev_values", "ev_q"})
+_OF_MOVES = frozenset({"branch_evs", "ev_values", "ev_q", "policy_p1", "policy_logp", "policy_hard"})
 _MAKERS = {"embeddings": "tape2048 embed"} | dict.fromkeys(
     ("values", "best", "loss", "luck"), "tape2048 annotate"
 )
@@ -181,6 +185,7 @@ class Columns(Mapping[str, ColumnInfo]):
     ) -> None:
         self.places, self.rows, self.rows_entry = places, rows, rows_entry(manifest)
         self.foreign, self._fields = foreign, {} if foreign is None else _fields_of(foreign)
+        self._checked: set[Path] = set()  # annotations that are of these rows
         self._found: dict[str, tuple[Path, list[str]]] = {}
         for place in reversed(places):
             self._found |= {name: (place, files) for name, files in find_columns(place).items()}
@@ -204,6 +209,10 @@ class Columns(Mapping[str, ColumnInfo]):
         """Number of columns."""
         return len({*self._found, *self._fields})
 
+    def is_field(self, name: str) -> bool:
+        """Tell whether a column is a field of the rows."""
+        return name in self._fields and name not in self._found
+
     def is_made(self, name: str) -> bool:
         """Tell whether a column, where columns are written, has facts, and so was whole once."""
         return path_exists(self.places[0] / f"{name}.json")
@@ -220,7 +229,7 @@ class Columns(Mapping[str, ColumnInfo]):
 
     def open(self, name: str) -> Located:
         """Map a column after all checks, wherever its rows are; errors as for ``Session.column``."""
-        if self.foreign is not None and name in self._fields and name not in self._found:
+        if self.foreign is not None and self.is_field(name):
             rows = self.foreign.field(name)
             return Located(self[name], self.foreign.paths[0], rows, self.foreign.places)
         if name not in self._found:
@@ -231,7 +240,7 @@ class Columns(Mapping[str, ColumnInfo]):
         place, files = self._found[name]
         info = _read_info(place, files, name)
         if files != [info.npy_name]:
-            return self._open_shards(info, [place / file for file in files])
+            return self._open_shards(info, [place / file for file in files], name)
         crc32c = self.rows_entry.crc32c if self.rows_entry else info.steps_crc32c
         if (info.rows, info.steps_crc32c) != (self.rows, crc32c):
             message = f"made of {info.rows} rows with CRC-32C {info.steps_crc32c}. The session has "
@@ -240,16 +249,21 @@ class Columns(Mapping[str, ColumnInfo]):
         path = place / info.npy_name
         return Located(info, path, _map(path, info))
 
-    def _open_shards(self, info: ColumnInfo, paths: list[Path]) -> Located:
+    def _open_shards(self, info: ColumnInfo, paths: list[Path], name: str) -> Located:
         files = np.array([self.rows]) if self.foreign is None else self.foreign.counts
         if info.rows != files.sum():
             raise ColumnError(
                 f"{info.rows} rows in {len(paths)} files; expected {files.sum()}", path=paths[0]
             )
+        is_annotation = _ANNOTATIONS.fullmatch(paths[0].name) is not None
+        dtype = np.dtype((info.numpy_dtype, info.shape[1:]))
         try:
-            shards = open_shards(paths, [np.dtype((info.numpy_dtype, info.shape[1:]))], "mmap")
+            shards = open_shards(paths, [peek_header(paths[0]).dtype if is_annotation else dtype], "mmap")
         except FormatError as error:
             raise ColumnError(error.message, path=error.path, offset=error.offset) from error
+        if is_annotation:
+            self._check_annotations(shards, paths)
+            shards = shards._replace(rows=shards.rows[name])
         firsts = np.cumsum(shards.counts) - shards.counts
         shifts = shards.places - firsts
 
@@ -260,6 +274,25 @@ class Columns(Mapping[str, ColumnInfo]):
 
         linear = bool(np.isin(firsts[1:], files.cumsum()).all())
         return Located(info, paths[0], shards.rows, places, linear)
+
+    def _check_annotations(self, shards: Shards, paths: list[Path]) -> None:
+        """Compare the runs and steps of annotations with those of the rows, once."""
+        foreign = self.foreign
+        if foreign is None:
+            message = "annotations of another program's rows, beside a session of a recorder"
+            raise ColumnError(message, path=paths[0], hint="Move them to a directory of their own.")
+        if paths[0] in self._checked:
+            return
+        of_files = (shards.places, shards.counts), (foreign.file_places, foreign.counts)
+        for name, own in zip(_ANNOTATED, (foreign.layout.run, foreign.layout.step), strict=True):
+            found, expected = (
+                np.concatenate([values[at : at + count] for at, count in zip(*places, strict=True)])
+                for values, places in zip((shards.rows[name], foreign.rows[own]), of_files, strict=True)
+            )
+            if len(at := np.flatnonzero(found.astype(np.uint64) != expected.astype(np.uint64))):
+                message = f"row {at[0]} has {name} {found[at[0]]}. The session's row has {expected[at[0]]}"
+                raise ColumnError(message, path=paths[0], hint="These are annotations of other rows.")
+        self._checked.add(paths[0])
 
 
 def find_columns(directory: Path) -> dict[str, list[str]]:
@@ -276,7 +309,22 @@ def find_columns(directory: Path) -> dict[str, list[str]]:
             found[match[1]] = []
     if shards := [name for name in names if _EMBEDDINGS.fullmatch(name)]:
         found.setdefault("embeddings", shards)
+    if shards := [name for name in names if _ANNOTATIONS.fullmatch(name)]:
+        with contextlib.suppress(FormatError):  # reading one of its columns names the defect
+            for name in _annotated_fields(directory / shards[0]):
+                found.setdefault(name, shards)
     return found
+
+
+def _annotated_fields(path: Path) -> dict[str, ColumnInfo]:
+    """Return the columns of a shard of annotations."""
+    header = peek_header(path)
+    fields = {} if header.dtype.names is None else {name: header.dtype[name] for name in header.dtype.names}
+    return (
+        {}
+        if not {*_ANNOTATED} <= {*fields}
+        else _columns_of({name: each for name, each in fields.items() if name not in _ANNOTATED}, header.rows)
+    )
 
 
 def column_files(directory: Path) -> set[str]:
@@ -290,10 +338,12 @@ def find_drafts(directory: Path) -> list[str]:
     return [path.name for path in directory.glob(".*.partial") if _DRAFT.fullmatch(path.name)]
 
 
-def shared_columns(sessions: Sequence[Columns]) -> tuple[dict[str, ColumnInfo], str]:
+def shared_columns(
+    sessions: Sequence[Columns], skip: Collection[str] = ()
+) -> tuple[dict[str, ColumnInfo], str]:
     """Return the columns that all sessions have, of one type, width and facts, and why not the others."""
     shared, others = {}, []
-    for name in sorted({name for columns in sessions for name in columns}):
+    for name in sorted({name for columns in sessions for name in columns}.difference(skip)):
         try:
             infos = [columns.open(name).info for columns in sessions]
         except ColumnError as error:
@@ -348,6 +398,10 @@ def _read_info(place: Path, files: list[str], name: str) -> ColumnInfo:
         raise ColumnError(message, path=place / next(iter(files), path), hint="Rename the column's files.")
     if files and _EMBEDDINGS.fullmatch(files[0]):
         return _read_shards([place / file for file in files])
+    if files and _ANNOTATIONS.fullmatch(files[0]):
+        rows = sum(peek_header(place / file).rows for file in files)
+        facts = {"moves": True} if name in _OF_MOVES else {}
+        return msgspec.structs.replace(_annotated_fields(place / files[0])[name], rows=rows, facts=facts)
     try:
         found, facts = _read_json(path)
     except MissingPathError as error:
@@ -369,17 +423,22 @@ def _read_info(place: Path, files: list[str], name: str) -> ColumnInfo:
 
 def _fields_of(foreign: ForeignRows) -> dict[str, ColumnInfo]:
     """Return the columns that are fields of rows, without their facts."""
-    found: dict[str, ColumnInfo] = {}
-    types = {text: name for name, text in COLUMN_DTYPES.items() if name != "bf16"}
     layout = foreign.layout
     named = () if layout.is_native else {*(layout.dtype.names or ())} - {*layout[1:]}
-    for name in (*named, *foreign.made):
-        each = layout.dtype[name] if name in named else foreign.type_made(name)
+    types = {name: layout.dtype[name] for name in named}
+    return _columns_of(types | {name: foreign.type_made(name) for name in foreign.made}, len(foreign))
+
+
+def _columns_of(fields: Mapping[str, np.dtype[Any]], rows: int) -> dict[str, ColumnInfo]:
+    """Return the fields that can be columns, without their facts."""
+    found: dict[str, ColumnInfo] = {}
+    types = {text: name for name, text in COLUMN_DTYPES.items() if name != "bf16"}
+    for name, each in fields.items():
         if each.base.str in types and each.ndim <= 1:
             with contextlib.suppress(ValueError):
                 check_column_name(name)
                 width = each.shape[0] if each.ndim else None
-                found[name] = ColumnInfo(name, types[each.base.str], width, len(foreign))
+                found[name] = ColumnInfo(name, types[each.base.str], width, rows)
     return found
 
 

@@ -171,7 +171,7 @@ class ForeignRows:
         layout: their fields.
         words: these for the kernels.
         paths: the files.
-        counts: rows of each file.
+        counts: rows of each file, and ``file_places``: place in ``rows`` of its first row.
         made: functions that make further columns from rows, by name.
         runs: the run table, as of ``Session``.
         owners: the runs of the rows.
@@ -211,7 +211,7 @@ class ForeignRows:
         self._again = again or (lambda: shards)
         with reading(database):
             self._states = [path.stat() for path in paths] if again else []
-        self._file_places, self._tiled = shards.places, tiled
+        self.file_places, self._tiled = shards.places, tiled
         self.paths, self.counts, self.words = paths, shards.counts, layout.words
         self.rows = as_unsigned(shards.rows) if layout.is_native else shards.rows
         firsts, total = np.cumsum(shards.counts) - shards.counts, int(shards.counts.sum())
@@ -299,7 +299,7 @@ class ForeignRows:
         else:
             if self.in_place():
                 return rows
-        parts = zip(self._file_places.tolist(), self.counts.tolist(), strict=True)
+        parts = zip(self.file_places.tolist(), self.counts.tolist(), strict=True)
         whole = self.rows.view(f"V{self.rows.itemsize}")
         return np.concatenate([whole[at : at + count] for at, count in parts]).view(self.rows.dtype)
 

@@ -58,13 +58,19 @@ def merge(*, sessions: Sequence[Path], out: Path, remove: bool, as_json: bool, q
     checksums while they are copied, and the new session is read back before it is published. It has the
     columns that are equal in all sessions, and other columns are listed. With --remove, other columns are an
     error, and the exit code is 1 if an original could not be removed or is being read.
+
+    Packs of another program become one pack. Their rows must have one type, and keep every field.
     """
+    from tape2048.conversion import merge_packs
     from tape2048.maintenance.merging import merge_sessions
+    from tape2048.session.files import SessionFiles
 
     for path in sessions if remove else ():
         _check_removable(path, "merge")
     with progress_bar(f"merging {counted(len(sessions), 'session')}", quiet=quiet) as progress:
-        merged = merge_sessions(sessions, out, all_columns=remove, progress=progress)
+        all_packs = all(SessionFiles(path).manifest is None for path in sessions)
+        merge = merge_packs if all_packs else merge_sessions
+        merged = merge(sessions, out, all_columns=remove, progress=progress)
     removed = _remove_originals(sessions) if remove else []
     staying = _not_removed(removed)
     document = {
