@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.sdk.builders import raising
+from tests.sdk.session.packs import games, write_pack
 
 from tape2048 import Session, errors, sessions
 from tape2048_recorder.daemon.instance import Instance
@@ -212,3 +213,14 @@ def test_recovering_beside_a_recorder_is_refused(cli: Cli, tmp_path: Path) -> No
 def test_recovering_where_nothing_is(cli: Cli, tmp_path: Path) -> None:
     cli("recover", tmp_path / "none", expect=errors.MissingPathError)
     assert not (tmp_path / "none").exists()
+
+
+def test_packs_of_another_program_become_one(cli: Cli, tmp_path: Path, halves: list[Path]) -> None:
+    played = games(4)
+    paths = [write_pack(tmp_path / name, played[at : at + 2]) for name, at in (("d5", 0), ("d6", 2))]
+    document = cli("merge", *paths, "--out", tmp_path / "merged", "--json").json
+    assert (document["path"], document["games"], document["removed"]) == (str(tmp_path / "merged/d5"), 4, [])
+    assert document["rows"] == sum(len(game.steps) for game in played)
+    cli("validate", tmp_path / "merged/d5")
+    said = cli("merge", paths[0], halves[0], "--out", tmp_path / "no", expect=errors.MaintenanceError).err
+    assert "a foreign session" in said
