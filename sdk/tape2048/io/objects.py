@@ -2,8 +2,8 @@
 
 Buckets are ``s3://bucket/prefix`` (extra ``s3``), ``gs://bucket/prefix`` (Google Cloud Storage, extra
 ``gcs``) and ``az://container/prefix`` (Azure Blob Storage, extra ``azure``).
-``hf://datasets/OWNER/NAME[@REVISION][/PATH]`` is on the Hugging Face Hub (extra ``hf``), read-only, and tested
-with a local server instead of the Hub.
+``hf://datasets/OWNER/NAME[@REVISION][/PATH]`` is on the Hugging Face Hub (extra ``hf``), read-only, and
+tested with a local server instead of the Hub.
 
 Keys are relative paths, such as ``sessions/NAME/tape.npy``. A put is atomic and replaces. No operation is
 conditional, because some servers ignore conditions: derive a unique key from its content. Listings are never
