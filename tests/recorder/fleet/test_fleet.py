@@ -116,6 +116,10 @@ def test_a_fleet_is_begun_once_and_read_back(store: Store) -> None:
         read_plan(store)
     with pytest.raises(ConfigError, match="expected a built-in one"):
         create_fleet(store, RecorderConfig(player="python:m:f"))
+    with pytest.raises(ConfigError, match="columns: found 'loss', expected none: a store takes no columns"):
+        create_fleet(store, RecorderConfig(columns="loss"))
+    with pytest.raises(ConfigError, match="a store takes no columns"):
+        refuse_differences(plan, load_config({"columns": "values"}, {}))
 
 
 def test_concurrent_claims_get_distinct_leases(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
