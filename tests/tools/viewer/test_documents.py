@@ -75,9 +75,14 @@ def test_the_overview_counts_what_the_sessions_hold(data: Data, recorded: Path) 
     runs = np.concatenate([Session.open(path).runs for path in sorted(recorded.glob("2*"))])
     found = data.overview({})["selections"][0]
     assert (found["games"], found["rows"], found["steps"]) == (40, runs["rows"].sum(), runs["steps"].sum())
-    assert found["score"]["mean"] == pytest.approx(runs["max_score"].mean())
-    assert sum(found["score_bins"]) == sum(found["steps_bins"]) == 40
-    for one in found["tiles"]:
+    mean, half = runs["max_score"].mean(), 1.96 * runs["max_score"].std(ddof=1) / 40**0.5
+    (line,) = found["lines"]
+    for one in (found["score"], line["score"], found["players"][0]["score"]):
+        assert [one[name] for name in ("mean", "low", "high")] == pytest.approx(
+            [mean, mean - half, mean + half], 1e-4
+        )
+    assert sum(line["score_bins"]) == line["games"] == 40
+    for one in line["tiles"]:
         assert one["share"] == pytest.approx((runs["highest_tile"] >= one["tile"]).mean())
         assert one["low"] <= one["share"] <= one["high"]
         assert one["games"] == (runs["highest_tile"] == one["tile"]).sum()
@@ -88,11 +93,53 @@ def test_the_overview_counts_what_the_sessions_hold(data: Data, recorded: Path) 
     assert player["full"].startswith("greedy@")
     assert found["best"] == data.games({})["rows"][0]
     width = data.overview({})["widths"]["steps"]
-    for at, share in enumerate(found["survival"]):
+    for at, share in enumerate(line["survival"]):
         assert share == pytest.approx((runs["steps"] >= at * width).mean(), abs=1e-6)
-    total = sum(one["steps_per_s"] for one in found["throughput"])
-    times = [one["at"] for one in found["throughput"]]
-    assert total * (times[1] - times[0]) == pytest.approx(runs["steps"].sum(), rel=1e-5)
+
+
+def test_deaths_by_phase(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the games that come to a phase, the share that ends in it: those that its link lists."""
+    monkeypatch.setattr("tape2048_tools.viewer.overview._PHASE", 64)
+    found = overview(data.collection.games(), [None])
+    (line,) = found["selections"][0]["lines"]
+    assert len(line["deaths"]) > 5
+    left = 40
+    for one in line["deaths"]:
+        phase = found["phases"][one["phase"]]
+        listed = data.games({"min_steps": str(phase["first"]), "max_steps": str(phase["last"])})["total"]
+        assert (one["games"], one["entered"]) == (listed, left)
+        assert one["share"] == pytest.approx(listed / left)
+        assert one["low"] <= one["share"] <= one["high"]
+        left -= listed
+    assert left < 10  # too few for a share
+
+
+def test_a_game_from_a_given_board_dies_in_no_phase(copied: Path) -> None:
+    """Its moves do not say how large its sum is."""
+    made = Data(Collection([copied]), Judges([], Path("default")))
+    first, second = made.collection.whole().sessions
+    first.meta["start_boards"] = {}
+    (line,) = overview(made.collection.games(), [None])["selections"][0]["lines"]
+    assert (line["games"], line["deaths"][0]["entered"]) == (40, len(second.runs))
+
+
+def test_each_player_has_a_line_and_two_selections_have_one_each(copied: Path) -> None:
+    made = Data(Collection([copied]), Judges([], Path("default")))
+    first, second = made.collection.whole().sessions
+    first.__dict__["label"] = "another@0123456789ab"
+    games = made.collection.games()
+    (part,) = overview(games, [None])["selections"]
+    runs = {"another@0123456789ab": first.runs, second.label: second.runs}
+    assert {player["select"]["player"] for player in part["players"]} == set(runs)
+    for player, line in zip(part["players"], part["lines"], strict=True):
+        its = runs[player["select"]["player"]]
+        assert (line["games"], line["score"]["mean"]) == (len(its), pytest.approx(its["max_score"].mean()))
+        assert {one["tile"]: one["games"] for one in line["tiles"] if one["games"]} == {
+            int(tile): int(count)
+            for tile, count in zip(*np.unique(its["highest_tile"], return_counts=True), strict=True)
+        }
+    both = overview(games, [None, None])["selections"]
+    assert [[line["games"] for line in part["lines"]] for part in both] == [[40], [40]]
 
 
 def test_games_of_two_sessions_count_once(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -107,9 +154,6 @@ def test_games_of_two_sessions_count_once(copied: Path, caplog: pytest.LogCaptur
     sessions = [Session.open(path) for path in (tape, other)]
     assert (found["games"], found["rows"], found["sessions"]) == (40, sum(map(len, sessions)), 3)
     assert found["left_out"] == text
-    total = sum(one["steps_per_s"] for one in found["throughput"])
-    times = [one["at"] for one in found["throughput"]]
-    assert total * (times[1] - times[0]) == pytest.approx(found["steps"], rel=1e-5)
     (player,) = found["players"]
     assert (player["games"], player["sessions"], made.games({})["total"]) == (40, 3, 40)
     ids = {one.path: one.id for one in made.collection.games().sessions}
@@ -127,34 +171,18 @@ def test_two_selections_have_the_same_bins(data: Data) -> None:
     found = data.overview({"where": "max_score >= 3000", "two": "1", "b.where": "max_score < 3000"})
     first, second = found["selections"]
     assert first["games"] + second["games"] == 40
-    bins = [part["score_bins"] + [0] * 100 for part in (first, second)]
+    bins = [part["lines"][0]["score_bins"] + [0] * 100 for part in (first, second)]
     whole = data.overview({})
     if whole["widths"] == found["widths"]:
         both = [a + b for a, b in zip(*bins, strict=False)]
-        assert both[: len(whole["selections"][0]["score_bins"])] == whole["selections"][0]["score_bins"]
+        due = whole["selections"][0]["lines"][0]["score_bins"]
+        assert both[: len(due)] == due
 
 
 def test_an_overview_of_no_game_is_one(data: Data) -> None:
     part = data.overview({"where": "max_score > 99999999"})["selections"][0]
-    assert (part["games"], part["score"], part["players"], part["survival"]) == (0, {}, [], [])
+    assert (part["games"], part["score"], part["players"], part["lines"]) == (0, {}, [], [])
     assert data.sample({"where": "max_score > 99999999"})["games"] == 0
-
-
-def test_sample_of_tiles_and_moves(data: Data, recorded: Path) -> None:
-    """The sample has the first step of each tile, and the share of each move."""
-    path = min(recorded.glob("2*"))
-    session_id = next(one.id for one in data.collection.games().sessions if one.path == path)
-    found = data.sample({"session": session_id})
-    session = Session.open(path)
-    counts, firsts = np.zeros(4), []
-    for ordinal in range(len(session.runs)):
-        rows = session.rows_of(ordinal)
-        counts += np.bincount(rows["action"], minlength=4)
-        firsts.append(int((rows["exps"].max(axis=1) >= 6).argmax()))
-    assert found["games"] == 20
-    assert found["moves"] == pytest.approx(counts / counts.sum())
-    sixty_four = next(one for one in found["first"] if one["tile"] == 64)
-    assert sixty_four["mean"] == pytest.approx(np.mean(firsts))
 
 
 def test_listing_follows_the_directories(monkeypatch: pytest.MonkeyPatch, copied: Path) -> None:

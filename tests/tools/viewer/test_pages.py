@@ -417,6 +417,30 @@ def test_the_critic_is_at_hand_on_the_pages(page: Any, viewer: Viewer) -> None:
     page.get_by_text(re.compile("If ntuple .*plays? on")).wait_for()
 
 
+def test_games_that_end_in_a_phase(page: Any, viewer: Viewer) -> None:
+    """A click into the chart, or a link in its table, lists them; each opens at the move before its end."""
+    open_link(page, "#overview")
+    figure = page.locator("figure:has-text('Where games end')")
+    figure.locator("svg").click(position={"x": 60, "y": 60})
+    page.wait_for_url("**at=end")
+    card = page.locator(".gallery a").first
+    card.wait_for()
+    moves = re.search(r", (\d+) moves", card.get_attribute("aria-label"))
+    assert card.get_attribute("href").endswith(f"/{int(moves[1]) - 1}")
+    open_link(page, "#overview")
+    figure.locator("summary").click()
+    link = figure.locator("tbody a").first
+    link.wait_for()
+    assert "min_steps=0&max_steps=" in link.get_attribute("href")
+
+
+def test_two_selections_are_named_by_what_differs(page: Any, viewer: Viewer) -> None:
+    open_link(page, "#overview?two=1&where=id+%3E+5&b.max_steps=900")
+    assert [name.text_content() for name in page.locator("h2.name").all()] == ["id > 5", "moves to 900"]
+    row = page.locator("tr:has-text('mean score')")
+    assert re.search(r"mean score.*±.*±.* to [+-]?[\d,]+", row.text_content())
+
+
 def test_keyboard_reaches_every_control(page: Any, viewer: Viewer) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"

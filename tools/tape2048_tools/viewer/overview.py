@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.base.intervals import wilson
+from tape2048.base.intervals import Z95, wilson
 from tape2048.base.text import unix_s
 from tape2048.errors import TapeError
 from tape2048.rows.duplicates import describe_doubled
@@ -17,7 +17,7 @@ from tape2048_tools.sessions.summary import quantiles
 from tape2048_tools.viewer.games import Judges, read_game, require_opinion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -26,9 +26,15 @@ if TYPE_CHECKING:
     # A game of the sample: its number, its boards u64[n], and the highest exponent so far at each.
     _Read = tuple[int, NDArray[np.uint64], NDArray[np.uint8]]
 
-#: Bins of histograms and points of curves.
+#: Bins of histograms.
 BINS = 48
-_POINTS = 120
+
+#: Players that charts show, those with the most games: a colour for each.
+LINES_MAX = 6
+
+#: The sum of tiles that a phase spans, what a move adds to it on average, and how many games at least come to
+#: a phase that is shown.
+_PHASE, _PER_MOVE, _ENTERED_MIN = 1024, 2.2, 10
 
 #: Tiles whose reach is shown: nearly all games make the others.
 _FIRST_TILE = 256
@@ -38,8 +44,6 @@ PLAYERS_MAX = 50
 
 #: Games whose rows are read for facts that the run table lacks.
 SAMPLE_GAMES = 48
-
-_MOVES = 4
 
 #: Exponents of tiles in a run table of 32-bit numbers.
 _EXPONENTS = 32
@@ -62,13 +66,14 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
     widths = {"score": _round_width(score_max / BINS), "steps": _round_width(steps_max / BINS)}
     return {
         "widths": widths,
+        "phases": _phases(steps_max),
         "waiting": games.waiting,
         "waiting_rows": games.waiting_rows,
         "waiting_games": games.waiting_games,
         "broken": list(games.broken),
         "selections": [
             {
-                **_part(games, part, one.left_out, widths),
+                **_part(games, part, one.left_out, widths, pooled=len(choices) > 1),
                 "best": _best(games, one.games, part["max_score"]),
                 "left_out": describe_doubled(one.doubled),
             }
@@ -92,26 +97,46 @@ def _round_width(width: float) -> int:
     return int(next(step * base for step in (1, 2, 5, 10) if step * base >= width))
 
 
+def _phases(steps_max: int) -> list[dict[str, int]]:
+    """Return for each phase the least sum of its tiles, and the first and last move that it contains."""
+    sums = np.arange(0, _PER_MOVE * (steps_max + 2) + _PHASE, _PHASE)
+    moves = np.maximum(np.ceil(sums / _PER_MOVE - 2), 0).astype(int).tolist()
+    return [
+        {"sum": int(least), "first": first, "last": after - 1}
+        for least, (first, after) in zip(sums.tolist(), itertools.pairwise(moves), strict=False)
+    ]
+
+
 def _part(
-    games: GameTable, columns: dict[str, NDArray[Any]], left_out: NDArray[np.bool_], widths: dict[str, int]
+    games: GameTable,
+    columns: dict[str, NDArray[Any]],
+    left_out: NDArray[np.bool_],
+    widths: dict[str, int],
+    *,
+    pooled: bool,
 ) -> dict[str, Any]:
-    """Return the overview of the games with these columns, and of the sessions of games that are left out."""
+    """Return the overview of the games with these columns, and of the sessions of games that are left out.
+
+    Its ``lines`` are the charts of each player, or of all players together if they are ``pooled``.
+    """
     scores, steps, owners = (columns[name] for name in ("max_score", "steps", "session"))
     # Games by session and highest tile.
     places = owners.astype(np.int64) * _EXPONENTS + exponents_of(columns["highest_tile"])
     size = (len(games.sessions), _EXPONENTS)
     table = np.bincount(places, minlength=size[0] * size[1]).reshape(size)
-    others, their_steps = games["session"][left_out], games["steps"][left_out]
-    not_counted = np.bincount(others, minlength=size[0])
+    not_counted = np.bincount(games["session"][left_out], minlength=size[0])
     has_games = table.sum(axis=1) + not_counted > 0
-    omitted = np.stack((np.bincount(others, their_steps, size[0]), not_counted), axis=1)[has_games]
     entries = list(itertools.compress(games.sessions, has_games))
     times = [_span(one) for one in entries]
     begins = [begin for begin, _ in times if begin is not None]
     ends = [end for _, end in times if end is not None]
-    lengths = np.bincount(steps // widths["steps"], minlength=1)
-    # The share of games that last at least to the start of each bin.
-    survival = 1 - np.append(0, np.cumsum(lengths)) / max(1, len(steps))
+    players = _players(games, owners, scores, table, has_games)
+    groups = [range(size[0])] if pooled else [one["numbers"] for one in players[:LINES_MAX]]
+    line_of = np.full(size[0], len(groups))
+    for line, numbers in enumerate(groups):
+        line_of[list(numbers)] = line
+    mine = line_of[owners]
+    whole = np.array(["start_boards" not in one.meta for one in games.sessions], bool)
     return {
         "games": len(scores),
         "rows": int(columns["rows"].sum(dtype=np.uint64)),
@@ -120,15 +145,53 @@ def _part(
         "bytes": sum(one.bytes for one in entries),
         "started": min(begins, default=None),
         "ended": max(ends, default=None),
-        "score": quantiles(scores),
+        "score": quantiles(scores) | _mean(scores),
         "length": quantiles(steps),
-        "score_bins": np.bincount(scores // widths["score"], minlength=1).tolist(),
-        "steps_bins": lengths.tolist(),
-        "survival": survival.round(6).tolist() if len(steps) else [],
-        "tiles": _reach(table.sum(axis=0)),
-        "players": _players(games, owners, scores, table, has_games),
+        "players": [{name: one[name] for name in one if name != "numbers"} for one in players],
         "players_in_all": len({one.label for one in entries}),
-        "throughput": _throughput(entries, omitted.astype(np.int64).tolist()),
+        "lines": [
+            _line(scores[mine == line], steps[mine == line], steps[(mine == line) & whole[owners]], widths)
+            | {"tiles": _reach(table[list(numbers)].sum(axis=0))}
+            for line, numbers in enumerate(groups)
+        ]
+        if len(scores)
+        else [],
+    }
+
+
+def _mean(scores: NDArray[Any]) -> dict[str, float]:
+    values = scores.astype(np.float64)
+    return _mean_of(len(values), float(values.sum()), float(np.square(values).sum()))
+
+
+def _mean_of(count: int, total: float, squares: float) -> dict[str, float]:
+    """Return a mean with its 95% interval, of the normal distribution; nothing without values."""
+    if not count:
+        return {}
+    mean = total / count
+    half = Z95 * math.sqrt(max(squares - total * mean, 0.0) / max(count - 1, 1) / count)
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+def _line(
+    scores: NDArray[Any], steps: NDArray[Any], whole: NDArray[Any], widths: dict[str, int]
+) -> dict[str, Any]:
+    """Return what charts show of one line's games; ``whole``: moves of those that began with two tiles."""
+    lengths = np.bincount(steps // widths["steps"], minlength=1)
+    # The share of games that last at least to the start of each bin.
+    survival = 1 - np.append(0, np.cumsum(lengths)) / max(1, len(steps))
+    ended = np.bincount((_PER_MOVE * (whole + 2.0) / _PHASE).astype(np.int64), minlength=1)
+    entered = len(whole) - np.append(0, np.cumsum(ended)[:-1])
+    return {
+        "games": len(scores),
+        "score": _mean(scores),
+        "score_bins": np.bincount(scores // widths["score"], minlength=1).tolist(),
+        "survival": survival.round(6).tolist(),
+        "deaths": [
+            {"phase": phase, "games": died, "entered": count, **wilson(died, count)._asdict()}
+            for phase, (died, count) in enumerate(zip(ended.tolist(), entered.tolist(), strict=True))
+            if count >= _ENTERED_MIN
+        ],
     }
 
 
@@ -144,6 +207,7 @@ def _players(
     for number in np.flatnonzero(has_games).tolist():
         of_player.setdefault(sessions[number].label, []).append(number)
     total = np.bincount(owners, scores, len(sessions))
+    squares = np.bincount(owners, np.square(scores, dtype=np.float64), len(sessions))
     reached = {tile: table[:, tile.bit_length() - 1 :].sum(axis=1) for tile in REACH_TILES}
     found = []
     most = sorted(of_player.items(), key=lambda one: -counts[one[1]].sum())[:PLAYERS_MAX]
@@ -152,10 +216,11 @@ def _players(
         reach = {tile: wilson(int(by[numbers].sum()), its)._asdict() for tile, by in reached.items()}
         found.append(
             {
+                "numbers": numbers,
                 "select": {"player": label} if label else {"where": "player = ''"},
                 "player": first.player_name, "full": first.player,
                 "sessions": len(numbers), "games": its,
-                "mean_score": float(total[numbers].sum() / its),
+                "score": _mean_of(its, float(total[numbers].sum()), float(squares[numbers].sum())),
                 "reach": {str(tile): share for tile, share in reach.items()},
             }
         )  # fmt: skip
@@ -177,39 +242,12 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
     return None if math.isnan(begin) else begin, None if math.isnan(end) else end
 
 
-def _throughput(entries: Sequence[Entry], not_counted: Iterable[tuple[int, int]]) -> list[dict[str, float]]:
-    """Return the pace of sessions, without the steps and games of each that are not counted."""
-    found = []
-    for entry, (its_steps, its_games) in zip(entries, not_counted, strict=True):
-        begin, end = _span(entry)
-        if begin is not None and end is not None and end >= begin:
-            end = max(end, begin + 1)  # the times are whole seconds
-            made = int(entry.runs["steps"].sum(dtype=np.uint64))
-            found.append((begin, end, made - its_steps, len(entry.runs) - its_games))
-    if not found:
-        return []
-    first, last = min(one[0] for one in found), max(one[1] for one in found)
-    edges = np.linspace(first, last, max(24, min(_POINTS, 4 * len(found))) + 1)
-    steps, games = np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
-    for begin, end, its_steps, its_games in found:
-        share = np.clip((np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)) / (end - begin), 0, None)
-        steps += its_steps * share
-        games += its_games * share
-    width = (last - first) / len(steps)
-    return [
-        {"at": float(at), "steps_per_s": float(step / width), "games_per_s": float(game / width)}
-        for at, step, game in zip((edges[:-1] + edges[1:]) / 2, steps, games, strict=True)
-    ]
-
-
 def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -> dict[str, Any]:
-    """Return statistics of a few games: first steps of tiles, shares of moves, the critic's predictions."""
+    """Return the critic's predictions of a few games, and how many of them reach the tiles."""
     numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
     if len(numbers) > SAMPLE_GAMES:
         numbers = numbers[np.linspace(0, len(numbers) - 1, SAMPLE_GAMES).round().astype(np.int64)]
     owners = games["session"][numbers]
-    firsts: dict[int, list[int]] = {}
-    made = np.zeros(_MOVES, np.int64)
     read: list[_Read] = []
     unread: list[str] = []
     for owner in np.unique(owners).tolist():
@@ -217,25 +255,10 @@ def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -
         mine = numbers[owners == owner].tolist()
         try:
             for number, game in zip(mine, read_game(entry.path, games["id"][mine].tolist()), strict=True):
-                highest = np.maximum.accumulate(game.exps.max(axis=1))
-                for exp in range(2, int(highest[-1]) + 1):
-                    at = np.searchsorted(highest, exp)
-                    firsts.setdefault(exp, []).append(int(at if game.numbers is None else game.numbers[at]))
-                made += np.bincount(game.moves, minlength=256)[:_MOVES]
-                read.append((number, game.states, highest))
+                read.append((number, game.states, np.maximum.accumulate(game.exps.max(axis=1))))
         except (TapeError, OSError) as error:
             unread.append(str(error))
-    return {
-        "games": len(read),
-        "unread": unread[:3],
-        "critic": _predictions(games, read, judges),
-        "moves": (made / max(1, made.sum())).tolist(),
-        "first": [
-            {"tile": 1 << exp, "games": len(steps), **quantiles(np.array(steps))}
-            for exp, steps in sorted(firsts.items())
-            if exp >= 5
-        ],
-    }
+    return {"games": len(read), "unread": unread[:3], "critic": _predictions(games, read, judges)}
 
 
 def _predictions(games: GameTable, read: Sequence[_Read], judges: Judges) -> dict[str, Any]:

@@ -23,7 +23,8 @@ export function ticks(low, high, wanted) {
 
 /**
  * A figure with its title. `plot` has series [{name, points: [[x, y, low, high]], kind: 'line' | 'bars' | 'dots' |
- * 'specks', mark: whether it only marks points of another one}], x and y {label, format, low, high, ticks}, height. `redraw` of the figure draws another plot.
+ * 'specks', mark: whether it only marks points of another one}], x and y {label, format, low, high, ticks}, height,
+ * link: where a point of a series leads to, by its x. `redraw` of the figure draws another plot.
  */
 export function figure(title, plot, note) {
   const box = el('div.plot');
@@ -57,7 +58,8 @@ function asTable(title, {series, ...plot}) {
   plot.series = series.filter(one => !one.mark);
   const format = axis => axis.format || short;
   const rows = plot.series.flatMap(one => one.points.slice(0, TABLE_ROWS).map(([x, y, low, high]) => [
-    ...(plot.series.length > 1 ? [one.name] : []), format(plot.x)(x),
+    ...(plot.series.length > 1 ? [one.name] : []),
+    plot.link ? el('a', {href: plot.link(one, x)}, format(plot.x)(x)) : format(plot.x)(x),
     format(plot.y)(y) + (low === undefined ? '' : ` (${format(plot.y)(low)}–${format(plot.y)(high)})`)]));
   const heads = [...(plot.series.length > 1 ? ['series'] : []), plot.x.label || 'x', `>${plot.y.label || 'y'}`];
   return table(title, heads, rows);
@@ -101,7 +103,7 @@ function draw(plot, width, title, readout) {
     svg.append(el('line.grid', {x1: LEFT, x2: width - RIGHT, y1: py(value), y2: py(value)}),
       el('text.tick.end', {x: LEFT - 6, y: py(value) + 4}, format(y)(value)));
   }
-  const marks = x.ticks || ticks(x0, x1, Math.max(2, Math.floor(width / 110)));
+  const marks = x.ticks || ticks(x0, x1, Math.max(4, Math.floor(width / 75)));
   let free = -Infinity;
   for (const value of marks) {
     const text = format(x)(value);
@@ -128,6 +130,18 @@ function draw(plot, width, title, readout) {
       `${found.length > 1 ? `${one.name} ` : ''}${format(y)(point[1])}` +
       (point[2] === undefined ? '' : ` (${format(y)(point[2])}–${format(y)(point[3])})`)).join(', ');
   };
+  if (plot.link) {
+    svg.classList.add('linked');
+    svg.addEventListener('click', event => { // the series whose point is nearest to the pointer
+      const box = svg.getBoundingClientRect();
+      const at = x0 + (event.clientX - box.left - LEFT) / (width - LEFT - RIGHT) * (x1 - x0);
+      const away = ([, point]) => Math.abs(py(point[1]) - (event.clientY - box.top));
+      const found = series.map(one => [one, nearest(one.points, at)]).filter(pair => pair[1]);
+      if (!found.length) return;
+      const [one, point] = found.reduce((best, pair) => away(pair) < away(best) ? pair : best);
+      location.hash = plot.link(one, point[0]);
+    });
+  }
   svg.addEventListener('pointermove', show);
   svg.addEventListener('pointerdown', show);
   svg.addEventListener('pointerleave', () => {

@@ -114,7 +114,8 @@ export function gamesPage(main, given, shell, about) {
   const cleared = Object.fromEntries(Object.keys(selectionOf(given)).map(name => [name, '']));
   // A game is chosen from the list to be shown beside another one.
   const choosing = /^[0-9a-f]{10}\/\d+$/.test(given.beside || '') ? given.beside : null;
-  const linkOf = one => choosing ? `#${choosing}?beside=${one.session}/${one.run}` : `#${one.session}/${one.run}/0`;
+  const linkOf = one => choosing ? `#${choosing}?beside=${one.session}/${one.run}`
+    : `#${one.session}/${one.run}/${given.at === 'end' ? Math.max(one.steps - 1, 0) : 0}`;
   const [sorted, falling] = [given.sort || 'max_score', (given.desc || '1') === '1'];
   const slot = el('span', {hidden: true});
   const asList = given.view === 'list';

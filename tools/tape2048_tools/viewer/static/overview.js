@@ -97,11 +97,17 @@ function sampleOf(given, two) {
     ...(two ? [askJson('sample', moved(selectionOf(given, 'b.'), 'b.', ''))] : [])]);
 }
 
-/** What two selections are called: their players, where each has one of its own. */
-function namesOf(parts) {
-  if (parts.length === 1) return ['games'];
-  const found = parts.map(part => part.players.length === 1 ? part.players[0].player : '');
-  return found[0] && found[1] && found[0] !== found[1] ? found : ['first selection', 'second selection'];
+/** What two selections are called: their players, or their conditions where these are the same. */
+function namesOf(parts, given) {
+  const players = parts.map(part => part.players.length
+    ? part.players.slice(0, 2).map(one => one.player).join(', ') + (part.players_in_all > 2 ? ', …' : '') : 'no game');
+  if (players[0] !== players[1]) return players;
+  const labels = new Map([['where', ''], ['session', 'session'], ...FILTERS]);
+  return parts.map((_, i) => {
+    const told = [...labels].filter(([name]) => given[(i ? 'b.' : '') + name]).map(([name, label]) =>
+      `${label} ${given[(i ? 'b.' : '') + name]}`.trim());
+    return told.join(', ') || 'all games';
+  });
 }
 
 /**
@@ -109,7 +115,8 @@ function namesOf(parts) {
  */
 export function overviewBody(document, given, loadSamples) {
   const parts = document.selections;
-  const names = namesOf(parts);
+  const compared = parts.length > 1;
+  const names = compared ? namesOf(parts, given) : ['games'];
   const found = [];
   if (document.waiting) {
     const rest = `${count(document.waiting_games)} games and ${count(document.waiting_rows)} rows`;
@@ -127,23 +134,27 @@ export function overviewBody(document, given, loadSamples) {
         'Record some with `tape2048 record`, or change the condition.'));
     return found;
   }
+  const lines = parts.flatMap((part, i) => part.lines.map((line, at) => ({...line,
+    name: compared ? names[i] : part.players[at].player,
+    select: compared ? moved(selectionOf(given, i ? 'b.' : ''), i ? 'b.' : '', '') : part.players[at].select})));
+  const {widths, phases} = document;
   const per = (values, width) => values.map((value, i) => [i * width, value]);
-  const shares = (part, name) => part[name].map(value => value / Math.max(1, part.games));
-  const histogram = (title, name, width, label) => figure(title, {
-    series: parts.map((part, i) => ({name: names[i], kind: 'bars', points: per(shares(part, name), width)})),
-    barWidth: width, x: {label}, y: {label: 'share of games', format: percent, low: 0}});
+  const more = compared ? 0 : parts[0].players_in_all - lines.length;
+  const left = more > 0 ? `The ${lines.length} players with the most games.` : '';
   const samples = el('div.grid-2');
-  found.push(el('div.grid-2', null, parts.map((part, i) => headline(part, parts.length > 1 ? names[i] : null))),
-    parts.length > 1 ? el('section', null, reachDifferences(parts, names)) : null,
-    parts.map((part, i) => part.players.length > 1 || parts.length === 1 ? el('section', null,
-      el('h2', null, parts.length > 1 ? `Players of the ${names[i]}` : 'Players'),
-      playersTable(part, given, parts.length > 1 ? ` of the ${names[i]}` : '')) : null),
-    el('div.grid-2', null, figure('Games that reach a tile', reachPlot(parts, names), 'With 95% intervals.'),
-      histogram('Score', 'score_bins', document.widths.score, 'score'),
-      histogram('Length of games', 'steps_bins', document.widths.steps, 'moves'),
-      figure('Games that are still running', {series: parts.map((part, i) => ({name: names[i],
-        points: per(part.survival, document.widths.steps)})), x: {label: 'move'},
-      y: {label: 'share of games', format: percent, low: 0, high: 1}})), samples, throughputFigure(parts, names));
+  found.push(el('div.grid-2', null, parts.map((part, i) => headline(part, compared ? names[i] : null))),
+    compared ? el('section', null, reachDifferences(parts, names)) : null,
+    parts.map((part, i) => part.players.length > 1 || !compared ? el('section', null,
+      el('h2', null, compared ? `Players of ${names[i]}` : 'Players'),
+      playersTable(part, given, compared ? ` of ${names[i]}` : '')) : null),
+    el('div.grid-2', null, figure('Games that reach a tile', reachPlot(lines), `With 95% intervals. ${left}`),
+      deathsFigure(lines, phases, given, left),
+      figure('Score', {series: lines.map(line => ({name: line.name, kind: lines.length > 2 ? 'line' : 'bars',
+        points: per(line.score_bins.map(value => value / Math.max(1, line.games)), widths.score)})),
+      barWidth: widths.score, x: {label: 'score'}, y: {label: 'share of games', format: percent, low: 0}}, left),
+      figure('Games longer than N moves', {series: lines.map(line => ({name: line.name,
+        points: per(line.survival, widths.steps)})), x: {label: 'N', format: count},
+      y: {label: 'share of games', format: percent, low: 0, high: 1}}, left)), samples);
   if (loadSamples) {
     fill(samples, message('Reading a few games…'));
     loadSamples().then(many => fill(samples, sampleFigures(many, names)), error => fill(samples, refusalNode(error)));
@@ -151,12 +162,37 @@ export function overviewBody(document, given, loadSamples) {
   return found;
 }
 
-/** Three numbers of a selection, and the others folded away. */
+/**
+ * Of the games that come to each phase, the share that ends in it, for each player. A point leads to these games, at
+ * the move before their end.
+ */
+function deathsFigure(lines, phases, given, left) {
+  const link = ({select}, at) => {
+    const {first, last} = phases.find(one => one.sum === at);
+    return `#games?${new URLSearchParams({...select, min_steps: first, max_steps: last, at: 'end'})}`;
+  };
+  return figure('Where games end', {height: 230,
+    series: lines.map(line => ({name: line.name, select: line.select, points: line.deaths.map(one =>
+      [phases[one.phase].sum, one.share, one.low, one.high])})),
+    x: {label: 'sum of tiles', format: at => tilesOfSum(at), ticks: phases.map(one => one.sum).filter(sum => sum % 8192 === 0)},
+    y: {label: 'share of the games that come so far', format: percent, low: 0}, link: given ? link : null},
+  `The sum, of which the largest tiles are shown, is 2.2 a move on average. ${given ? 'A click lists the games that end there. ' : ''}${left}`);
+}
+
+/** 16K+8K+1K: the tiles from 1K that make up a sum, where no two of them are equal. */
+const tilesOfSum = sum => [...Array(7).keys()].map(i => 65536 >> i).filter(tile => sum & tile).map(tileName).join('+') || '0';
+
+/** A mean above its interval. */
+const meanOf = one => one.mean === undefined ? '–'
+  : el('span', null, count(one.mean), el('small', null, `± ${count(one.high - one.mean)}`));
+
+/** Numbers of a selection, and the others folded away. Only one player has a mean score that says something. */
 function headline(part, name) {
   const {best} = part;
   const range = one => one.mean === undefined ? '–' : `${count(one.p10)} to ${count(one.p90)} in 80% of the games`;
   const figures = [['games', count(part.games), `${count(part.steps)} moves in ${counted(part.sessions, 'session')}`],
-    ['mean score', count(part.score.mean), range(part.score)],
+    part.players_in_all === 1 && ['mean score', `${count(part.score.mean)} ± ${count(part.score.high - part.score.mean)}`,
+      range(part.score)],
     best && ['best game', el('a', {href: `#${best.session}/${best.run}/0`}, count(best.score)),
       [`tile ${best.tile}, by `, player(best)]]];
   return el('section', null, name ? el('h2.name', null, name) : null,
@@ -172,14 +208,14 @@ function headline(part, name) {
 const tilesOf = parts => [...new Set(parts.flatMap(part => part.tiles.map(one => one.tile)))].filter(tile =>
   parts.length === 1 || tile >= FIRST_TILE).sort((a, b) => a - b);
 
-function reachPlot(parts, names) {
-  const tiles = tilesOf(parts);
-  const width = 0.8 / parts.length;
+function reachPlot(lines) {
+  const tiles = tilesOf(lines);
+  const width = 0.8 / lines.length;
   return {barWidth: width, height: 230,
     x: {label: 'tile', low: -0.5, high: tiles.length - 0.5, ticks: tiles.map((_, i) => i), format: at => tileName(tiles[Math.round(at)])},
     y: {label: 'share of games', format: percent, low: 0, high: 1},
-    series: parts.map((part, i) => ({name: names[i], kind: 'bars',
-      points: part.tiles.filter(one => tiles.includes(one.tile)).map(one => [tiles.indexOf(one.tile) - 0.4 + i * width, one.share, one.low, one.high])}))};
+    series: lines.map((line, i) => ({name: line.name, kind: 'bars',
+      points: line.tiles.filter(one => tiles.includes(one.tile)).map(one => [tiles.indexOf(one.tile) - 0.4 + i * width, one.share, one.low, one.high])}))};
 }
 
 /** A share above its interval. */
@@ -187,37 +223,28 @@ function between(one) {
   return el('span', null, percent(one.share), el('small', null, `${percent(one.low)}–${percent(one.high)}`));
 }
 
-/** How often two selections reach each tile, and the difference with Newcombe's interval. */
+/** Mean scores of two selections, how often they reach each tile, and the differences, Newcombe's for shares. */
 function reachDifferences(parts, names) {
-  const of = (part, tile) => part.tiles.find(one => one.tile === tile)
+  const of = (part, tile) => part.lines[0].tiles.find(one => one.tile === tile)
     || {share: 0, low: 0, high: 1 - 1 / (1 + 3.84 / Math.max(1, part.games))}; // Wilson's interval of none
   const points = value => `${value > 0 ? '+' : ''}${(100 * value).toFixed(1)}`;
-  return table('Shares of games that reach a tile, and their difference in points; with 95% intervals',
-    ['tile', ...names.map(name => `>${name}`), '>difference', 'more often'], tilesOf(parts).reverse().map(tile => {
+  if (!parts.every(part => part.games)) return message('No game is selected on one side: there is nothing to compare.');
+  const [first, second] = parts.map(part => part.score);
+  const [more, half] = [first.mean - second.mean, Math.hypot(first.high - first.mean, second.high - second.mean)];
+  const signed = value => `${value > 0 ? '+' : ''}${count(value)}`;
+  const larger = (low, high) => el('span.text', null, low > 0 ? names[0] : high < 0 ? names[1] : 'not clear');
+  const scores = ['mean score', meanOf(first), meanOf(second), el('span', null, signed(more),
+    el('small', null, `${signed(more - half)} to ${signed(more + half)}`)), larger(more - half, more + half)];
+  return table('Mean scores, shares of games that reach a tile, and differences (of shares: in points); with 95% intervals',
+    ['of', ...names.map(name => `>${name}`), '>difference', 'more'], [scores, ...tilesOf(parts.map(part => part.lines[0])).reverse().map(tile => {
       const [a, b] = parts.map(part => of(part, tile));
       const gap = a.share - b.share;
       const [low, high] = [gap - Math.hypot(a.share - a.low, b.high - b.share),
         gap + Math.hypot(a.high - a.share, b.share - b.low)];
       return [String(tile), between(a), between(b),
         el('span', null, points(gap), el('small', null, `${points(low)} to ${points(high)}`)),
-        el('span.text', null, low > 0 ? names[0] : high < 0 ? names[1] : 'not clear')];
-    }));
-}
-
-function throughputFigure(parts, names) {
-  if (!parts.some(part => part.throughput.length > 1)) return null;
-  return figure('Throughput while sessions were recorded',
-      {series: parts.map((part, i) => ({name: names[i],
-      points: part.throughput.map(one => [one.at, one.steps_per_s])})),
-    x: {label: 'time', format: clock(parts)}, y: {label: 'moves a second', low: 0}});
-}
-
-/** Times as short as the span of the figure allows. */
-function clock(parts) {
-  const times = parts.flatMap(part => part.throughput.map(one => one.at));
-  const span = Math.max(...times) - Math.min(...times);
-  const [from, to] = span < 7200 ? [11, 19] : span < 3 * 86400 ? [5, 16] : [0, 10];
-  return at => new Date(at * 1000).toISOString().slice(from, to).replace('T', ' ');
+        larger(low, high)];
+    })]);
 }
 
 /** The players with the most games; each is one click away from a comparison with the first, or the first with it. */
@@ -232,11 +259,11 @@ function playersTable(part, given, name) {
     'compare')] : [];
   };
   const more = part.players_in_all - part.players.length;
-  return [table(`Games by player${name}; shares with 95% intervals`,
+  return [table(`Games by player${name}; with 95% intervals`,
     ['player', '>games', '>mean score', ...tiles.map(tile => `>${tile}`), ...(linked && part.players[1] ? [''] : [])],
     part.players.map((one, i) => [given === null ? player(one)
       : el('a.text', {href: link('games', one.select), title: one.full}, one.player), count(one.games),
-    count(one.mean_score), ...tiles.map(tile => between(one.reach[tile])), ...compared(one, i)])),
+    meanOf(one.score), ...tiles.map(tile => between(one.reach[tile])), ...compared(one, i)])),
   more > 0 ? el('p.soft', null, `and ${counted(more, 'more player')}, each with fewer games`) : null];
 }
 
@@ -244,22 +271,7 @@ function sampleFigures(many, names) {
   if (!many.some(one => one.games)) {
     return [message('No game could be read for these figures.', many[0].unread[0], 'error')];
   }
-  const tiles = [...new Set(many.flatMap(one => one.first.map(first => first.tile)))].sort((a, b) => a - b);
-  const shift = i => many.length > 1 ? (i - 0.5) * 0.24 : 0;
-  const from = `From ${many.map(one => count(one.games)).join(' and ')} games, evenly spread.`;
-  return [
-    figure('Move at which a tile first appears',
-        {pad: 0.5, x: {label: 'tile', ticks: tiles.map((_, i) => i), format: at => tileName(tiles[Math.round(at)])},
-        y: {label: 'move', low: 0},
-      series: many.map((one, i) => ({name: names[i], kind: 'dots',
-          points: one.first.map(first => [tiles.indexOf(first.tile) + shift(i), first.p50, first.p10, first.p90])}))},
-          `${from} The median, and where 10% and 90% of them had it.`),
-    figure('Share of each move', {pad: 0.5,
-        x: {label: 'move', ticks: [0, 1, 2, 3], format: at => ['up', 'down', 'left', 'right'][Math.round(at)] || ''},
-        y: {label: 'share', format: percent, low: 0},
-      series: many.map((one, i) => ({name: names[i], kind: 'dots',
-          points: one.moves.map((share, move) => [move + shift(i), share])}))},
-    from), many.map((one, i) => criticFigure(one, many.length > 1 ? `, ${names[i]}` : ''))];
+  return many.map((one, i) => criticFigure(one, many.length > 1 ? `, ${names[i]}` : ''));
 }
 
 /** What the critic predicts at two moments of the same games, and how many of them reach the tile. */
