@@ -21,18 +21,19 @@ from tape2048.batches.stages import even_shares, stage_firsts
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal, unchecked_numbers
 from tape2048.formats.session import STEP_DTYPE
-from tape2048.players import name_players, player_label, players_of
-from tape2048.rows.buffers import CorpusLoad, find_sessions, gather_runs, load_rows, open_sessions
+from tape2048.players import name_players, player_label
+from tape2048.rows.buffers import CorpusLoad, find_sessions, load_rows, open_sessions
 from tape2048.rows.duplicates import Copies, warn_of_doubled
 from tape2048.rows.filters import (
     Filters,
     check_filters,
     check_some,
-    choose_runs,
+    choose_from,
     newest_sessions,
     session_columns,
 )
 from tape2048.rows.phases import ALL, Phase, make_phase
+from tape2048.rows.run_columns import RunColumns
 from tape2048.rows.splits import check_shares, parts_of_hashes, run_hash, split_hash
 from tape2048.rows.view import ViewTables
 from tape2048.session import run_table
@@ -50,8 +51,10 @@ if TYPE_CHECKING:
     from tape2048.batches.batches import Batches
     from tape2048.batches.gatherer import Gatherer
     from tape2048.rows.buffers import Found, HeldLoad, RowBuffers
-    from tape2048.rows.filters import Columns
     from tape2048.session.session import Rows, Session
+
+
+_HASHED_RUNS = 1 << 20  # runs whose numbers of rows are hashed together
 
 
 class Corpus(RowView):
@@ -85,7 +88,8 @@ class Corpus(RowView):
     Attributes:
         runs: the run table, ``CORPUS_RUN_DTYPE[R]``, read-only. ``session`` indexes :attr:`sessions`. The
             other columns are the session's own: ``first_row`` and ``rows`` describe the whole run in its
-            session, :attr:`row_counts` its rows in the view.
+            session, :attr:`row_counts` its rows in the view. Of more than 2**20 runs in all sessions, each
+            access reads it again, at 44 bytes a run, unless you hold the last result.
         dtype: the type of a row: ``ACTION_STEP_DTYPE`` if all sessions of the view's runs have the action;
             otherwise ``STEP_DTYPE``, and rows with the action come without it.
         game_phase: the part of each game that is in the view.
@@ -102,8 +106,6 @@ class Corpus(RowView):
         >>> batch["tokens"].shape, batch["labels"].shape
         ((64, 16), (64, 3))
     """
-
-    runs: NDArray[np.void]
 
     #: The attributes of a subclass that its views share.
     _kept: ClassVar[tuple[str, ...]] = ()
@@ -122,7 +124,6 @@ class Corpus(RowView):
         """Make a view of the phase and the selected rows of the runs with these ordinals (None: all)."""
         self._tables = ViewTables(store, chosen, phase, selected)
         self.game_phase = phase
-        self.runs = self._tables.runs
         self.dtype = self._tables.dtype
         self.skipped = skipped
 
@@ -208,10 +209,10 @@ class Corpus(RowView):
         )  # fmt: skip
         every, damage = open_sessions(found, damaged, columns)
         while True:
-            opened, runs, chosen = _choose(every, where, named, newest_rows, duplicates)
+            opened, runs = _choose(every, where, named, newest_rows, duplicates)
             try:
                 with _progress_bar(progress) as report:
-                    store = load_rows(opened, runs, chosen, load, ram_budget=ram_budget, progress=report)
+                    store = load_rows(opened, runs, load, ram_budget=ram_budget, progress=report)
             except FormatError as error:  # of a tape, which is decoded only here
                 bad = [session for session in opened if session.path == Path(error.path or "").parent]
                 if damaged == "raise" or not bad:
@@ -223,7 +224,7 @@ class Corpus(RowView):
             else:
                 corpus = cls(store, skipped=tuple(damage))
                 corpus._opening = _places_of(found), opening
-                if len(players := players_of(corpus.runs, opened)) > 1:
+                if len(players := runs.players()) > 1:
                     text = "opened games of %s; where(player=...) selects one"
                     logging.getLogger("tape2048").warning(text, name_players(players))
                 return corpus
@@ -256,6 +257,11 @@ class Corpus(RowView):
         options = again.keywords
         now = find_sessions(again.args[0], options["cache"], options["cache_max_mb"])
         return self if _places_of(now) == found else again()
+
+    @property
+    def runs(self) -> NDArray[np.void]:
+        """As described above."""
+        return self._tables.runs.table
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -294,7 +300,7 @@ class Corpus(RowView):
     @cached_property
     def row_starts(self) -> NDArray[np.int64]:
         """First row of each run in the view, then the number of rows: ``i64[R + 1]``, read-only."""
-        starts = self._tables.rowmap.run_starts.astype(np.int64)
+        starts = self._tables.rowmap.run_starts.view(np.int64)
         starts.flags.writeable = False
         return starts
 
@@ -313,7 +319,7 @@ class Corpus(RowView):
             IndexError: there is no such run.
             TypeError: ``run`` is not an integer.
         """
-        ordinal = run_ordinal(run, len(self.runs))
+        ordinal = run_ordinal(run, len(self._tables.runs))
         return self[int(self.row_starts[ordinal]) : int(self.row_starts[ordinal + 1])]
 
     def run_index(self, rows: slice | ArrayLike) -> NDArray[np.int64]:
@@ -329,15 +335,14 @@ class Corpus(RowView):
         found: NDArray[np.int64] = np.searchsorted(self.row_starts, numbers, "right") - 1
         return found
 
-    def _columns(self) -> Columns:
-        return session_columns(self.runs, self.sessions)
-
     def _run_hashes(self, salt: str) -> NDArray[np.uint64]:
-        return run_hash(self.runs, self.sessions, salt)
+        return self._tables.runs.each(lambda table: run_hash(table, self.sessions, salt))
 
-    def _check_some(self, chosen: NDArray[np.bool_], what: str, hint: str | None = None) -> None:
+    def _check_some(
+        self, chosen: NDArray[np.bool_], what: str, hint: Callable[[], str] | None = None
+    ) -> None:
         is_whole = self.game_phase == ALL and self._tables.selected is None
-        rows = self.runs["rows"].astype(np.int64) if is_whole else self.row_counts
+        rows = self._tables.runs["rows"] if is_whole else self.row_counts
         check_some(rows, chosen, what, hint)
 
     @cached_property
@@ -349,8 +354,8 @@ class Corpus(RowView):
         checksums counts by its run table.
         """
         digest = hashlib.sha256(b"tape2048 corpus 1\n")
-        runs = self.runs.copy()
-        used, runs["session"] = np.unique(runs["session"], return_inverse=True)
+        runs = self._tables.runs
+        used = np.flatnonzero(np.diff(runs.firsts))
         for ordinal in used.tolist():
             session = self.sessions[ordinal]
             digest.update(msgspec.json.encode([len(session), _checksums(session)]))
@@ -361,18 +366,21 @@ class Corpus(RowView):
         # Without the range that came later, if it is open: states of loaders must remain valid.
         phase = self.game_phase if self.game_phase.rows_left else self.game_phase[:3]
         digest.update(msgspec.json.encode([itemsize, phase, len(runs)]))
-        digest.update(runs.tobytes())
-        digest.update(self.row_counts.tobytes())
+        for _, table in runs.parts():
+            numbered = table.copy()
+            numbered["session"] = np.searchsorted(used, table["session"])
+            digest.update(numbered.tobytes())
+        for first in range(0, len(runs), _HASHED_RUNS):
+            digest.update(np.diff(self.row_starts[first : first + _HASHED_RUNS + 1]).tobytes())
         if self._tables.selected is not None:
             digest.update(self._tables.rowmap.mask.words.tobytes())
         return digest.hexdigest()
 
     def session_identities(self) -> dict[str, str]:
         """Return a hash of each session's rows in the view, by its name: 16 hexadecimal digits."""
-        found = {}
-        starts = np.searchsorted(self.runs["session"], np.arange(len(self.sessions) + 1))
-        for ordinal, session in enumerate(self.sessions):
-            runs = self.runs[starts[ordinal] : starts[ordinal + 1]].copy()
+        found, own = {}, self._tables.runs
+        for ordinal in np.flatnonzero(np.diff(own.firsts)).tolist():
+            session, runs = self.sessions[ordinal], own.read(ordinal, ordinal + 1)
             if len(runs):
                 runs["session"] = 0
                 text = msgspec.json.encode([len(session), _checksums(session)])
@@ -384,14 +392,14 @@ class Corpus(RowView):
         return int(self._tables.rowmap.run_starts[-1])
 
     def __repr__(self) -> str:
-        named = f"{len(self):,} rows, {len(self.runs):,} runs, {len(self.sessions):,} sessions, "
+        named = f"{len(self):,} rows, {len(self._tables.runs):,} runs, {len(self.sessions):,} sessions, "
         named += self._tables.store.load
         part = "" if self.game_phase == ALL else f"; {self.game_phase}"
         return f"<{type(self).__name__}: {named}{part}>"
 
     def _repr_html_(self) -> str:
-        facts, tiles = game_facts(self.runs)
-        players = name_players(players_of(self.runs, self.sessions))
+        facts, tiles = game_facts(self._tables.runs)
+        players = name_players(self._tables.runs.players())
         sessions = len(self.sessions)
         facts = {"players": players, "sessions": sessions, "rows": len(self), **facts}
         facts["load"] = self._tables.store.load
@@ -402,11 +410,14 @@ class Corpus(RowView):
     @property
     def weights(self) -> NDArray[np.float32]:
         """Weight of a row of each run, 1: ``f32[R]``; see :attr:`Capped.weights`."""
-        return np.ones(len(self.runs), np.float32)
+        return np.ones(len(self._tables.runs), np.float32)
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
         """Compare each run's highest tile with each threshold: ``bool[R, T]``, as ``Session.run_labels``."""
-        return run_table.run_labels(self.runs, thresholds)
+        reached: NDArray[np.bool_] = self._tables.exponents[:, None] >= run_table.exponents_of(
+            check_thresholds(thresholds)
+        )
+        return reached
 
     def prevalence(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
         """Compute the share of rows whose label is true, for each threshold: ``f64[T]``; reads no row."""
@@ -463,8 +474,9 @@ class Corpus(RowView):
             >>> bool((best.runs["highest_tile"] >= 512).all())
             True
         """
-        chosen = choose_runs(where, check_filters(filters), self._columns(), len(self.runs))
-        self._check_some(chosen, "the filter", _players_hint(where, filters, self.runs, self.sessions))
+        runs = self._tables.runs
+        chosen = choose_from(where, check_filters(filters), runs)
+        self._check_some(chosen, "the filter", _players_hint(where, filters, runs))
         return self._of_runs(chosen)
 
     def split(self, *, salt: str = "", **parts: float) -> dict[str, Self]:
@@ -493,15 +505,21 @@ class Corpus(RowView):
         check_shares(shares, parts)
         if not isinstance(salt, str):
             raise TypeError(f"salt={salt!r}; expected text")
-        hashes = split_hash(self.runs, self.sessions, salt)
-        part = parts_of_hashes(hashes, shares)
-        hint = "Use more games, or a larger share."
-        if (different := len(np.unique(hashes))) < len(hashes):
-            hint = (
+        runs = self._tables.runs
+
+        def hint() -> str:
+            hashes = runs.each(lambda table: split_hash(table, self.sessions, salt))
+            if (different := len(np.unique(hashes))) == len(hashes):
+                return "Use more games, or a larger share."
+            return (
                 f"of {len(hashes):,} runs, {different:,} have different identities, and equal runs go to one "
                 "part: a foreign session may have the same seed for all its runs, and games from one given "
                 "board count as equal"
             )
+
+        part = runs.each(
+            lambda table: parts_of_hashes(split_hash(table, self.sessions, salt), shares).astype(np.uint16)
+        )
         found = {}
         for i, (name, share) in enumerate(parts.items()):
             self._check_some(part == i, f"the split's part {name}={share}", hint)
@@ -542,7 +560,7 @@ class Corpus(RowView):
         view = self._view(tables.chosen, phase, tables.selected)
         if not len(view):
             raise EmptyCorpusError(
-                f"the phase {view.game_phase} leaves no row of {len(self):,}, in {len(self.runs):,} runs"
+                f"the phase {view.game_phase} leaves no row of {len(self):,}, in {len(tables.runs):,} runs"
             )
         return view
 
@@ -593,11 +611,12 @@ class Corpus(RowView):
         """
         from tape2048.batches.condition import mark_rows
 
+        runs = self._tables.runs
         of_runs = {
-            **self._columns(),
-            "score": lambda: self.runs["max_score"],
-            "highest": lambda: run_table.exponents_of(self.runs["highest_tile"]),
-            "run": lambda: np.arange(len(self.runs)),
+            **session_columns(runs, self.sessions),
+            "score": lambda: runs["max_score"],
+            "highest": lambda: self._tables.exponents,
+            "run": lambda: np.arange(len(runs)),
         }
         words = mark_rows(self._tables, condition, of_runs)
         return self._of_bits(words, f"the condition {condition[:200]!r}")
@@ -875,15 +894,14 @@ def _choose(
     filters: Mapping[str, Any],
     newest_rows: float | None,
     duplicates: str,
-) -> tuple[tuple[Session, ...], NDArray[np.void], NDArray[np.bool_] | None]:
-    """Return the sessions to read, their run table, and a mask of the selected runs."""
-    runs = gather_runs(opened)
+) -> tuple[tuple[Session, ...], RunColumns]:
+    """Return the sessions to read, and their selected runs."""
+    runs = RunColumns.of(opened)
     chosen = None
     if where is not None or filters:
-        chosen = choose_runs(where, filters, session_columns(runs, opened), len(runs))
-        hint = _players_hint(where, filters, runs, opened)
-        check_some(runs["rows"].astype(np.int64), chosen, "the filter", hint)
-    elif not len(runs) or not runs["rows"].any():
+        chosen = choose_from(where, filters, runs)
+        check_some(runs["rows"], chosen, "the filter", _players_hint(where, filters, runs))
+    elif not any(map(len, opened)):
         found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
         raise EmptyCorpusError(f"{found}, and not one row")
     used = [*range(len(opened))]
@@ -891,27 +909,28 @@ def _choose(
     if doubled:
         warn_of_doubled(doubled)
         chosen = ~is_doubled if chosen is None else chosen & ~is_doubled
-        needless = {*runs["session"][is_doubled].tolist()} - {*runs["session"][chosen].tolist()}
+        of_session = runs["session"]
+        needless = {*of_session[is_doubled].tolist()} - {*of_session[chosen].tolist()}
         used = [i for i in used if i not in needless]
     if newest_rows is not None:
-        rows = np.where(True if chosen is None else chosen, runs["rows"], 0)
-        newest = newest_sessions(opened, np.bincount(runs["session"], rows, len(opened)), newest_rows)
+        rows = np.array([len(session) for session in opened])
+        if chosen is not None:
+            rows = np.bincount(runs["session"][chosen], runs["rows"][chosen], len(opened))
+        newest = newest_sessions(opened, rows, newest_rows)
         used = [i for i in newest if i in used]
-    if len(used) == len(opened):
-        return opened, runs, chosen
-    if chosen is not None:
-        chosen = chosen[np.isin(runs["session"], used)]
-    opened = tuple(opened[i] for i in used)
-    return opened, gather_runs(opened), chosen
+    if len(used) < len(opened):
+        if chosen is not None:
+            chosen = chosen[np.isin(runs["session"], used)]
+        opened = tuple(opened[i] for i in used)
+        runs = RunColumns.of(opened)
+    return opened, runs if chosen is None else runs.take(chosen)
 
 
-def _players_hint(
-    where: Any, filters: Mapping[str, Any], runs: NDArray[np.void], sessions: tuple[Session, ...]
-) -> str | None:
-    """Return a hint with the players of all games, for a filter of players."""
+def _players_hint(where: Any, filters: Mapping[str, Any], runs: RunColumns) -> Callable[[], str] | None:
+    """Return what makes a hint with the players of all games, for a filter of players."""
     if filters.get("player") is None and not (isinstance(where, str) and "player" in where):
         return None
-    return f"The games are of {name_players(players_of(runs, sessions))}."
+    return lambda: f"The games are of {name_players(runs.players())}."
 
 
 def _places_of(found: Iterable[Found]) -> set[tuple[str, object]]:
@@ -931,13 +950,16 @@ def _reopen(  # noqa: PLR0917 - as pickled
     opened: tuple[Session, ...], load: HeldLoad, ids: Any, phase: Phase, identity: str, sent: bytes | None
 ) -> Corpus:
     """Unpickle a corpus; raise CorpusError if its sessions, which were opened again, have changed."""
-    runs = gather_runs(opened)
-    chosen = None
+    runs = RunColumns.of(opened)
     if len(ids) != len(runs):
         known = set(ids.tolist())
-        chosen = np.array([run in known for run in runs[["session", "id"]].tolist()], np.bool_)
+        runs = runs.take(
+            runs.each(
+                lambda table: np.array([run in known for run in table[["session", "id"]].tolist()], np.bool_)
+            )
+        )
     selected = None if sent is None else np.frombuffer(bytearray(zlib.decompress(sent)), np.uint64)
-    corpus = Corpus(load_rows(opened, runs, chosen, load), phase=phase, selected=selected)
+    corpus = Corpus(load_rows(opened, runs, load), phase=phase, selected=selected)
     if corpus.identity != identity:
         raise CorpusError("the sessions differ from the pickled sessions", path=opened[0].path.parent)
     return corpus

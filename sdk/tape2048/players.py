@@ -246,9 +246,7 @@ class PlayedBy(msgspec.Struct, frozen=True):
         return f"{printable(self.player_name)} ({counted(self.games, 'game')})"
 
 
-def facts_of_runs(
-    runs: NDArray[np.void], sessions: Sequence[Named]
-) -> tuple[list[Mapping[str, Any]], NDArray[np.int64]]:
+def facts_of_runs(runs: Any, sessions: Sequence[Named]) -> tuple[list[Mapping[str, Any]], NDArray[np.int64]]:
     """Return the facts of players, and the index in them of each run's player, ``i64[R]``.
 
     A session has one player, a data set one for each engine.
@@ -261,20 +259,6 @@ def facts_of_runs(
             index[mine] = len(facts) + identities.player[dataset.table.ordinals(runs["id"][mine])]
             facts += identities.facts
     return facts, index
-
-
-def players_of(runs: NDArray[np.void], sessions: Sequence[Named]) -> list[PlayedBy]:
-    """Return the players of the games of a run table, starting with the player of the most games."""
-    several, index = facts_of_runs(runs, sessions)
-    games = np.bincount(index, minlength=len(several))
-    found: dict[str, PlayedBy] = {}
-    for facts, count in zip(several, games.tolist(), strict=True):
-        if count:
-            given, name = facts.get("player_sha256"), player_text(facts)
-            sha256 = given if isinstance(given, str) else ""
-            before = found.setdefault(sha256 or name, PlayedBy(name, sha256, 0))
-            found[sha256 or name] = PlayedBy(before.name, sha256, before.games + count)
-    return sorted(found.values(), key=lambda player: -player.games)
 
 
 def only_player(player: PlayedBy) -> str:

@@ -23,8 +23,9 @@ from tape2048.batches.gatherer import Gatherer
 from tape2048.formats.session import STEP_DTYPE, STEPS_NPY
 from tape2048.io.bulk_read import allocate
 from tape2048.rows.boards import pack_rows
-from tape2048.rows.buffers import CORPUS_RUN_DTYPE, PackedBoards, RowBuffers
+from tape2048.rows.buffers import PackedBoards, RowBuffers
 from tape2048.rows.row_map import BOARD_BYTES, Segments
+from tape2048.rows.run_columns import CORPUS_RUN_DTYPE, RunColumns
 from tape2048.rows.view import tables_of
 
 from . import corpora
@@ -102,7 +103,7 @@ def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus
         layout=np.zeros(len(counts), np.uint64),
     )  # fmt: skip
     session = cast("Session", _Memory(memory.view(STEP_DTYPE)))
-    return Corpus(RowBuffers((session,), runs, segments, (memory,), "ram"))
+    return Corpus(RowBuffers((session,), RunColumns.of_table((session,), runs), segments, (memory,), "ram"))
 
 
 def packed(corpus: Corpus) -> Corpus:
@@ -110,11 +111,10 @@ def packed(corpus: Corpus) -> Corpus:
     store = tables_of(corpus).store
     boards = allocate(len(corpus) * BOARD_BYTES).view(np.uint64)
     pack_rows(corpus[:].view(np.uint8).reshape(-1, STEP_DTYPE.itemsize), boards, "memory")
-    addresses = np.uint64(boards.ctypes.data) + store.segments.place.astype(np.uint64) * np.uint64(
-        BOARD_BYTES
-    )
+    (part,) = store.parts()
+    addresses = np.uint64(boards.ctypes.data) + part.segments.place.astype(np.uint64) * np.uint64(BOARD_BYTES)
     held = PackedBoards((boards,), addresses)
-    return Corpus(RowBuffers(store.sessions, store.runs, store.segments, store.memory, "packed", boards=held))
+    return Corpus(RowBuffers(store.sessions, store.runs, part.segments, store.memory, "packed", boards=held))
 
 
 def _fill(steps: NDArray[np.void]) -> None:

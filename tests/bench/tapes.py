@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from tape2048 import Corpus, Session
 from tape2048.formats.session import STEP_DTYPE
 from tape2048.io.bulk_read import allocate
-from tape2048.rows.buffers import CORPUS_RUN_DTYPE, RowBuffers, Tapes
+from tape2048.rows.buffers import RowBuffers, Tapes
 from tape2048.rows.row_map import Segments
+from tape2048.rows.run_columns import CORPUS_RUN_DTYPE, RunColumns
 from tape2048.rows.view import tables_of
 from tape2048.tape import ANCHOR_ROWS, TapeWriter, encode
 
@@ -93,7 +94,9 @@ def corpus_on_tape(games: Games, rows: int) -> Corpus:
     starts = np.tile(games.starts, copies)
     session = _Memory(np.empty(0, STEP_DTYPE), _Tape(moves, anchors, starts))
     tapes = Tapes(spans, starts)
-    return Corpus(RowBuffers((cast("Session", session),), runs, segments, (memory,), "ram", tapes=tapes))
+    sessions = (cast("Session", session),)
+    held = RunColumns.of_table(sessions, runs)
+    return Corpus(RowBuffers(sessions, held, segments, (memory,), "ram", tapes=tapes))
 
 
 def batch_figures(games: Games, *, rows: int, batch: int, rounds: int) -> list[Figure]:

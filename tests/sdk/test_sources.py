@@ -11,8 +11,10 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 from tape2048 import Corpus
+from tape2048.base import guide
 from tape2048.datasets import Dataset
 from tape2048.errors import EmptyCorpusError
+from tape2048.rows import run_columns
 
 from .builders import SEED_SCHEMA, Game, Spec, signed, write_database, write_foreign
 from .corpora import move_between
@@ -246,10 +248,26 @@ ORDERS: list[dict[str, Any]] = [{}, {"shuffle": False}, {"pool_rows": 128}, {"wo
     picked=PICKED,
     load=st.sampled_from(["mmap", "packed", "ram"]),
     order=st.sampled_from(ORDERS),
+    kept=st.sampled_from([1 << 20, 5, 1]),
     data=st.data(),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_source_serves_its_rows(
+def test_any_source_serves_its_rows(  # noqa: PLR0917
+    made: Made,
+    picked: list[tuple[str, int]],
+    load: Any,
+    order: dict[str, Any],
+    kept: int,
+    data: st.DataObject,
+) -> None:
+    """With run tables in memory, and with tables that are read on demand and larger buckets of guides."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_columns, "KEPT_RUNS", kept)
+        patch.setattr(guide, "_MANY_RANGES", kept)
+        _check_source(made, picked, load, order, data)
+
+
+def _check_source(
     made: Made, picked: list[tuple[str, int]], load: Any, order: dict[str, Any], data: st.DataObject
 ) -> None:
     paths = [made.paths[each] for each in picked]

@@ -13,8 +13,9 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048.critic.facts import check_embeddings, stranger_remarks
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
-from tape2048.players import name_players, only_player, players_of
+from tape2048.players import name_players, only_player
 from tape2048.rows.splits import parts_of_hashes, split_hash
+from tape2048.rows.view import tables_of
 from tape2048.training import METRICS, read_metrics
 from tape2048_tools.options.critic import open_critic
 from tape2048_tools.options.recorder import parse_player
@@ -130,7 +131,7 @@ def _choose_parts(
             f"found the part {name or wanted!r}, expected a part of the critic's split: {known}",
             hint="--split all examines every game",
         )
-    notes = stranger_remarks(info, players_of(corpus.runs, corpus.sessions))
+    notes = stranger_remarks(info, tables_of(corpus).runs.players())
     if corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
     elif info.corpus_hash:
@@ -168,7 +169,7 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
     from tape2048_recorder.replay.replay import recorded_player
 
     sessions = [corpus.sessions[number] for number in sorted(set(corpus.runs["session"].tolist()))]
-    players = players_of(corpus.runs, corpus.sessions)
+    players = tables_of(corpus).runs.players()
     if len(players) > 1:
         raise CorpusError(
             f"found games of {name_players(players)}; expected one, with which the oracle plays on",

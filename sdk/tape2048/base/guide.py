@@ -24,6 +24,8 @@ _U64 = np.uint64
 #: Least buckets for each range (at most twice as many). 20M rows in runs of 2,500 have 312 KB of them; most
 #: have no boundary inside, few have two, and only those need the walk.
 BUCKETS_PER_RANGE = 4
+#: Of more ranges, a bucket has about eight, so that a range takes 2 bytes in place of 40. A look-up walks.
+_MANY_RANGES, _RANGES_PER_BUCKET = 1 << 22, 8
 #: An entry's 31 bits can count a bucket of so many bits.
 _SHIFT_MAX = 30
 
@@ -49,15 +51,21 @@ NO_GUIDE = Guide(np.empty(0, _U64), np.empty(0, _U64), _U64(0))
 
 def make_guide(starts: NDArray[np.integer[Any]]) -> Guide:
     """Make the guide of adjacent ranges from :attr:`Guide.starts`. The first is 0, and S < 2**32."""
-    starts = starts.astype(np.int64)
     total, count = int(starts[-1]), len(starts) - 1
-    shift = min(_SHIFT_MAX, max(0, (total // max(1, count * BUCKETS_PER_RANGE)).bit_length() - 1))
+    buckets = max(1, count * BUCKETS_PER_RANGE if count <= _MANY_RANGES else count // _RANGES_PER_BUCKET)
+    shift = min(_SHIFT_MAX, max(0, (total // buckets).bit_length() - 1))
     size = 1 << shift
-    begins = np.arange(0, total, size)
+    begins = np.arange(0, total, size, dtype=starts.dtype)
     place = np.searchsorted(starts, begins, "right") - 1
-    # Two more ends, so that the range after the last one starts beyond every bucket.
-    padded = np.append(starts, [total + size, total + size])
-    boundary = np.minimum(padded[place + 1] - begins, size)
-    walks = padded[place + 2] < begins + size
+    # Beyond the last range, the next one starts beyond every bucket.
+    padded = np.append(starts[-1:], [total + size, total + size]).astype(starts.dtype)
+    boundary, walks = (_later(starts, padded, place + ahead) - begins for ahead in (1, 2))
+    boundary, walks = np.minimum(boundary, size), walks < size
     entries = place.astype(_U64) | (boundary.astype(_U64) << _U64(32)) | (walks.astype(_U64) << _U64(63))
-    return Guide(starts.astype(_U64), entries, _U64(shift))
+    return Guide(starts.astype(_U64, copy=False), entries, _U64(shift))
+
+
+def _later(starts: NDArray[Any], padded: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the starts at some places, without a copy of all starts that is padded."""
+    beyond = places - (len(starts) - 1)
+    return np.where(beyond > 0, padded[np.maximum(beyond, 0)], starts[np.minimum(places, len(starts) - 1)])

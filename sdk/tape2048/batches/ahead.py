@@ -19,7 +19,6 @@ from tape2048.formats.session import START_BOARDS
 from tape2048.jit.compiler import kernel
 from tape2048.rows.row_map import address_of
 from tape2048.rows.view import sample_rate
-from tape2048.session.run_table import exponents_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,7 +105,7 @@ class Games:
         per_run = 1 if rates is None else rates[runs["session"]]
         columns = (
             tables.whole_starts(whole), starts[:-1], starts[1:] - 1, np.broadcast_to(per_run, len(runs)),
-            runs["max_score"], exponents_of(runs["highest_tile"]),
+            runs["max_score"], tables.exponents,
         )  # fmt: skip
         self.table = np.stack([column.astype(np.int64) for column in columns], axis=1)
         self.gatherer = gatherer
@@ -164,12 +163,12 @@ class Ahead:
         self._fields = [(name, own.moves) for name, own in found if own and own.moves is not None]
         self._apart = np.unique([moves for _, moves in self._fields if moves])
         rates = np.ones(len(tables.store.sessions), np.int64)
-        for ordinal in np.unique(tables.runs["session"]).tolist():
+        for ordinal in np.flatnonzero(np.diff(tables.runs.firsts)).tolist():
             session = tables.store.sessions[ordinal]
             rates[ordinal] = _check_session(session, *max(self._fields, key=lambda each: each[1]))
         whole = tables.whole
         self._games = Games(tables, whole, make(whole, ("tokens",)), rates)
-        self._ids = tables.runs["id"]
+        self._runs = tables.runs
 
     def fill(self, batch: Batch) -> None:
         """Fill the fields of a batch whose other fields are there."""
@@ -199,9 +198,9 @@ class Ahead:
             return
         number, run = (int(each[bad]) for each in places_of(batch))
         added, first, _, rate, score, _ = self._games.table[run].tolist()
-        step = (number + added + moves - first) * rate
+        step, name = (number + added + moves - first) * rate, self._runs["id"][run]
         raise CorpusError(
-            f"the board at step {step} of run {self._ids[run]} contradicts the start from two tiles, or the "
+            f"the board at step {step} of run {name} contradicts the start from two tiles, or the "
             f"final score of {score:,}",
             hint="Leave out games that start otherwise. `tape2048 validate` finds wrong scores.",
         )

@@ -331,7 +331,7 @@ def floats_of(batch: Batch, name: str) -> NDArray[np.float32]:
     return values.astype(np.float32, copy=False)
 
 
-def make_fields(batch: Batch, runs: NDArray[np.void]) -> None:
+def make_fields(batch: Batch, runs: Any) -> None:
     """Write the fields that are computed from other fields and the view's run table."""
     for name, field in batch._made.items():  # noqa: SLF001 - of this module
         if field.make is not None:

@@ -242,7 +242,7 @@ class WindowPart(Part):
         of_firsts: BatchOptions = {
             **options, "fields": FIRSTS.fields, "extra": None, "weight": None, "targets": None,
         }  # fmt: skip
-        span, longest = (window - 1) * stride + 1, int(corpus.runs["rows"].max())
+        span, longest = (window - 1) * stride + 1, int(tables_of(corpus).runs["rows"].max())
         if span > longest:
             msg = f"a window reaches over {span:,} rows; the longest game has {longest:,}"
             raise CorpusError(msg, hint=_WINDOW_HINT)
@@ -602,7 +602,8 @@ class Batches:
         seen: Batches = object.__new__(type(self))
         seen.__dict__.update(self.__dict__, layout=BatchLayout(("tokens", "run"), 0, "bool"), _served=[])
         batch, parts = seen.buffer(), self._parts
-        runs = [np.zeros(len(part.corpus.runs), np.int64) for part in parts]
+        tables = [tables_of(part.corpus).runs for part in parts]
+        runs = [np.zeros(len(each), np.int64) for each in tables]
         names = ("sessions", "players", "stages", "labels")
         found: dict[str, Counter[Any]] = {name: Counter() for name in names}
         ranges = [*self._served, (self._since, self.position)]
@@ -619,8 +620,8 @@ class Batches:
             for part, by_run in zip(parts, runs, strict=True):
                 np.add.at(by_run, batch["run"][done:][: part.batch_size], 1)
                 done += part.batch_size
-        for part, by_run in zip(parts, runs, strict=True):
-            by_session = np.bincount(part.corpus.runs["session"], by_run, len(part.corpus.sessions))
+        for part, table, by_run in zip(parts, tables, runs, strict=True):
+            by_session = np.diff(np.append(0, np.cumsum(by_run))[table.firsts])
             for session, count in zip(part.corpus.sessions, by_session.tolist(), strict=True):
                 found["sessions"][session.name] += count
                 found["players"][player_label(session.meta)] += count

@@ -53,11 +53,11 @@ def prefetch_last_line(first: Any, last: Any, near: Any) -> None:
 
 
 @register_jitable
-def locate(numbers: Any, segments: Any, count: Any, where: Any, out: Any) -> None:
+def locate(numbers: Any, lines: Any, count: Any, where: Any, out: Any) -> None:
     """Compute addresses of rows from their numbers, as ``origin + number * stride``.
 
-    ``where``: the origin if it is equal in all segments, else 0; a table of the origin in each segment; a
-    table of the stride in each segment, or 0; and the stride without that table.
+    ``where``: the origin if it is equal in all lines, else 0; a table of the origin in each line; a table of
+    the stride in each line, or 0; and the stride without that table.
     """
     line, origins, strides, stride = where
     if line:
@@ -66,11 +66,11 @@ def locate(numbers: Any, segments: Any, count: Any, where: Any, out: Any) -> Non
         return
     if strides:
         for k in range(count):
-            segment = word(segments, k)
-            keep(out, k, word(origins, segment) + word(numbers, k) * word(strides, segment))
+            at = word(lines, k)
+            keep(out, k, word(origins, at) + word(numbers, k) * word(strides, at))
         return
     for k in range(count):
-        keep(out, k, word(origins, word(segments, k)) + word(numbers, k) * stride)
+        keep(out, k, word(origins, word(lines, k)) + word(numbers, k) * stride)
 
 
 @register_jitable
@@ -80,7 +80,7 @@ def locate_columns(chunk: Any, count: Any, plan: Any) -> None:
         at = plan.columns + c * _COLUMN_BYTES
         numbers = chunk.base if word(at, _MAPPED) else chunk.number
         where = word(at, _LINE_AT), word(at, _ORIGINS), U64(0), word(at, _STRIDE)
-        locate(numbers, chunk.segment, count, where, chunk.columns + c * U64(8 * CHUNK))
+        locate(numbers, chunk.line, count, where, chunk.columns + c * U64(8 * CHUNK))
 
 
 @register_jitable

@@ -115,14 +115,14 @@ def _of_array(name: str, array: Any, tables: ViewTables) -> ViewColumn:
 
 
 def _of_files(name: str, tables: ViewTables) -> ViewColumn:
-    segments, sessions = tables.segments, tables.store.sessions
-    origins = np.empty(len(segments.session), np.uint64)
+    rows, sessions = tables.rowmap, tables.store.sessions
+    origins = np.empty(len(rows.session), np.uint64)
     located: dict[int, Located] = {}
     info: ColumnInfo | None = None
     paths: dict[int, Path] = {}
     given: dict[int, dict[str, int]] = {}
     kept = []
-    for owner in np.unique(segments.session).tolist():
+    for owner in np.unique(rows.session).tolist():
         try:
             located[owner] = sessions[owner].columns.open(name)
         except ColumnError as error:
@@ -153,18 +153,19 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
     others = {owner for owner, own in given.items() if own != names}
     strides = {each.rows.strides[0] for each in located.values()}
     for owner, each in located.items():
-        mine = slice(*np.searchsorted(segments.session, (owner, owner + 1)))
-        values, at = each.rows, segments.place[mine]
+        mine = slice(*np.searchsorted(rows.session, (owner, owner + 1)))
+        # A row of each line, whose number is subtracted again, modulo 2**64, as for the rows.
+        firsts = rows.line_firsts[mine]
+        values, at = each.rows, rows.place[mine] + firsts.astype(np.int64)
         if not each.linear or len(strides) > 1 or others:
             values = np.ascontiguousarray(sessions[owner].column(name).values)
             values = renumbered(values, given[owner], names, each.path) if owner in others else values
         elif each.places is not None:
             at = each.places(at)
-        origins[mine] = address_of(values) + (at * values.strides[0]).astype(np.uint64)
+        first = (at * values.strides[0]).astype(np.uint64) - firsts * np.uint64(values.strides[0])
+        origins[mine] = np.uint64(address_of(values)) + first
         kept.append(values)
     stride = kept[0].strides[0]
-    # Modulo 2**64, as for the rows: the address that the view's row 0 would have in this segment.
-    origins -= tables.rowmap.guide.starts[:-1] * np.uint64(stride)
     line = line_of(origins)
     entries = _entries(info, line, 0 if line else address_of(origins), mapped=1, stride=stride)
     return ViewColumn(info, entries, paths, [*kept, origins])

@@ -220,7 +220,7 @@ def mark_rows(
     fields = dict.fromkeys(name for name in condition.names if name not in own)
     known = {*of_runs, *FIELDS, *filter(field_of, fields)} - {"labels"}
     if fields.keys() - known:
-        for ordinal in np.unique(tables.runs["session"]).tolist():
+        for ordinal in np.flatnonzero(np.diff(tables.runs.firsts)).tolist():
             known |= tables.store.sessions[ordinal].columns.keys()
     for name in fields.keys() - known:
         near = difflib.get_close_matches(name, known, 1)
@@ -231,7 +231,7 @@ def mark_rows(
     words_of = {each.info.name: named for each in columns if (named := names_of(each.info))}
     if gatherer.reads_rows:
         tables.store.check_files()
-    starts = tables.rowmap.run_starts.astype(np.int64)
+    starts = tables.rowmap.run_starts.view(np.int64)
     rows, order = int(starts[-1]), Order.straight()
     words = no_bits(rows)
 

@@ -59,20 +59,22 @@ from tape2048.jit.intrinsics import (
 )
 from tape2048.rows.boards import (
     BOARD,
-    END,
     EXPS,
-    FIRST,
     LACKS,
     MOVE,
     RUN,
     board_in,
     board_of,
-    entry_of,
+    end_of,
+    first_of,
     layout_of,
+    line_of,
     nearest,
+    run_of,
+    span_of,
     step_in,
+    stride_of,
 )
-from tape2048.rows.buffers import CORPUS_RUN_DTYPE
 from tape2048.rows.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 from tape2048.tape.codec import step_checked, step_forward
 
@@ -88,7 +90,6 @@ _BOARDS, _ROWS = U64(8 * CHUNK), U64(16 * CHUNK)
 _ROW_SHIFT = U64(5)
 _STEP = U64(STEP_DTYPE.fields["step_idx"][1])  # type: ignore[index]
 _ACTION = U64(STEP_DTYPE.itemsize)
-_RUN_BYTES, _RUN_ID = U64(CORPUS_RUN_DTYPE.itemsize), U64(CORPUS_RUN_DTYPE.fields["id"][1])  # type: ignore[index]
 
 
 # LLVM prefers to inline functions of many arguments, such as a plan, and these functions take few.
@@ -99,7 +100,8 @@ class Chunk(NamedTuple):
     """Addresses of the tables of a chunk, ``u64[CHUNK]`` each.
 
     ``number`` has each row's place in the view, and after the look-up its number in the view; ``base`` its
-    number in the map (the same table without a mask); ``segment`` its segment; ``exponent`` that of its
+    number in the map (the same table without a mask); ``segment`` its segment, and ``line`` the line of the
+    segment (the same table if each segment is a line); ``exponent`` that of its
     game's highest tile; ``row`` its address; ``board`` the address of its packed board; ``source``, of a row
     on tape, the address of the byte from which it is decoded, on the board at ``board``, or 0 where the row
     follows on the one before it in the chunk. ``turned_by`` draws the symmetry: ``base``, or a table of the
@@ -113,6 +115,7 @@ class Chunk(NamedTuple):
     row: Any
     board: Any
     source: Any
+    line: Any
     turned_by: Any
     columns: Any
 
@@ -133,15 +136,8 @@ class Wants(NamedTuple):
 
 
 @_inlined
-def run_of(rows: Any, segment: Any) -> Any:
-    """Return the ordinal of a segment's run."""
-    return load32(rows.run + (segment << U64(2)))
-
-
-@_inlined
-def stride_of(rows: Any, segment: Any) -> Any:
-    """Return the bytes from a segment's row to the next one."""
-    return word(rows.strides, segment) if rows.strides else rows.row_bytes
+def _address_of(base: Any, segment: Any, rows: Any) -> Any:
+    return word(rows.address, line_of(rows, segment)) + base * stride_of(rows, segment)
 
 
 @_inlined
@@ -278,19 +274,19 @@ def _find_sources(chunk: Any, count: Any, plan: Any) -> None:
     """
     before = U64(0)
     for k in range(count):
-        row, entry = word(chunk.row, k), entry_of(plan.rows.tape.segments, word(chunk.segment, k))
-        layout = layout_of(entry)
+        row, segment = word(chunk.row, k), word(chunk.segment, k)
+        layout = layout_of(plan.rows, segment)
         if layout:
             keep(chunk.board, k, row + word(layout, BOARD))
             keep(chunk.source, k, row)
             prefetch_many(word(chunk.board, k))
-        if layout or not word(entry, FIRST):
+        if layout or not span_of(plan.rows, segment):
             before = U64(0)
             continue
-        if row == before + U64(1) and row != word(entry, FIRST) and k % PART:
+        if row == before + U64(1) and row != first_of(plan.rows, segment) and k % PART:
             keep(chunk.source, k, U64(0))
         else:
-            known, source = nearest(row, entry)
+            known, source = nearest(row, plan.rows, segment)
             keep(chunk.board, k, known)
             keep(chunk.source, k, source)
             prefetch_many(known)
@@ -309,14 +305,17 @@ def look_up(chunk: Any, count: Any, plan: Any, cap: Any, wants: Any) -> Any:
     if wants.segments:
         for k in range(count):
             keep(chunk.segment, k, _segment_of(word(chunk.base, k), plan.rows.guide))
+        if rows.line:
+            for k in range(count):
+                keep(chunk.line, k, line_of(rows, word(chunk.segment, k)))
     if wants.labels:
         _label(chunk, count, plan)
     if (wants.rows or wants.taped) and not plan.pool.count:
-        where = rows.line, rows.address, rows.strides, rows.row_bytes
-        locate(chunk.base, chunk.segment, count, where, chunk.row)
+        where = rows.row_line, rows.address, rows.strides, rows.row_bytes
+        locate(chunk.base, chunk.line, count, where, chunk.row)
     if wants.boards and rows.board and not plan.pool.count:
         where = rows.board_line, rows.board, U64(0), U64(BOARD_BYTES)
-        locate(chunk.base, chunk.segment, count, where, chunk.board)
+        locate(chunk.base, chunk.line, count, where, chunk.board)
     if wants.taped:
         _find_sources(chunk, count, plan)
     if plan.column_count and not plan.pool.count:
@@ -351,6 +350,11 @@ def _prefetch(chunk: Any, count: Any, wants: Any, boards: Any, rows: Any) -> Non
 
 
 @register_jitable
+def _is_made(rows: Any, segment: Any) -> Any:
+    return (span_of(rows, segment) | layout_of(rows, segment)) != U64(0)
+
+
+@register_jitable
 def _known_board(chunk: Any, k: Any, layout: Any) -> Any:
     """Return the board that a row is made from, and whether it has a tile above 32768."""
     return board_in(word(chunk.row, k), layout) if layout else (load64(word(chunk.board, k)), False)
@@ -370,9 +374,9 @@ def decode_chunk(chunk: Any, count: Any, plan: Any, wants: Any, scratch: Any) ->
     boards = scratch + _BOARDS
     left = bad = U64(0)
     for k in range(count):
-        entry = entry_of(plan.rows.tape.segments, word(chunk.segment, k))
-        if word(entry, FIRST) and word(chunk.source, k):
-            board, wrong = _known_board(chunk, k, layout_of(entry))
+        segment = word(chunk.segment, k)
+        if _is_made(plan.rows, segment) and word(chunk.source, k):
+            board, wrong = _known_board(chunk, k, layout_of(plan.rows, segment))
             bad = max(bad, U64(wrong) * (word(chunk.base, k) + U64(1)))
             keep(boards, k, board)
             keep(scratch, left, k)
@@ -393,12 +397,12 @@ def decode_chunk(chunk: Any, count: Any, plan: Any, wants: Any, scratch: Any) ->
         left = kept
     following = _follow(chunk, count, plan, boards)
     for k in range(count):
-        entry = entry_of(plan.rows.tape.segments, word(chunk.segment, k))
-        if word(entry, FIRST):
+        segment = word(chunk.segment, k)
+        if _is_made(plan.rows, segment):
             keep(chunk.board, k, boards + (U64(k) << U64(3)))
             if wants.rows:
                 row = scratch + _ROWS + (U64(k) << _ROW_SHIFT)
-                _make_row(chunk, k, plan, entry, row)
+                _make_row(chunk, k, plan, segment, row)
                 keep(chunk.row, k, row)
     return bad or following
 
@@ -412,9 +416,7 @@ def _follow(chunk: Any, count: Any, plan: Any, boards: Any) -> Any:
     bad = U64(0)
     for within in range(U64(1), U64(PART)):
         for k in range(within, count, U64(PART)):
-            if word(entry_of(plan.rows.tape.segments, word(chunk.segment, k)), FIRST) and not word(
-                chunk.source, k
-            ):
+            if _is_made(plan.rows, word(chunk.segment, k)) and not word(chunk.source, k):
                 row = word(chunk.row, k)
                 board, wrong = step_checked(word(boards, k - U64(1)), load8(row - U64(1)))
                 if wrong:
@@ -425,12 +427,10 @@ def _follow(chunk: Any, count: Any, plan: Any, boards: Any) -> Any:
 
 
 @register_jitable
-def _make_row(chunk: Any, k: Any, plan: Any, entry: Any, row: Any) -> None:
-    at, layout = word(chunk.source, k), layout_of(entry)
-    store64_at(
-        row, load64(plan.rows.tape.runs + run_of(plan.rows, word(chunk.segment, k)) * _RUN_BYTES + _RUN_ID)
-    )
-    step, move = at - word(entry, FIRST), U64(0)
+def _make_row(chunk: Any, k: Any, plan: Any, segment: Any, row: Any) -> None:
+    at, layout, ids = word(chunk.source, k), layout_of(plan.rows, segment), plan.rows.tape.ids
+    store64_at(row, word(ids, run_of(plan.rows, segment)) if ids else U64(0))
+    step, move = at - first_of(plan.rows, segment), U64(0)
     if layout:
         step, move = step_in(at, layout), word(layout, MOVE)
     store32_at(row + _STEP, step)
@@ -467,10 +467,12 @@ def _chunk(scratch: Any, ordinal: Any, plan: Any, columns: Any, turned_by: Any) 
     exponent = segment + table
     row = exponent + table
     board = row + table
+    source = board + table
+    line = source + table if plan.rows.line else segment
     columns += turn * plan.column_count * table
     base = base if plan.rows.mask.words else number
     turned_by = turned_by or base
-    return Chunk(number, base, segment, exponent, row, board, board + table, turned_by, columns)
+    return Chunk(number, base, segment, exponent, row, board, source, line, turned_by, columns)
 
 
 @register_jitable
@@ -479,8 +481,8 @@ def _wants(plan: Any, out: Any) -> Any:
     of_board = out.tokens or out.legal or out.boards
     boards = of_board and plan.packed
     rows = out.records or out.step or out.action or out.move or (of_board and not plan.packed)
-    taped = plan.rows.tape.segments and not pooled and (rows or (boards and not plan.rows.board))
-    away = not pooled and ((rows and not plan.rows.line) or (boards and not plan.rows.board_line))
+    taped = plan.rows.tape.span and not pooled and (rows or (boards and not plan.rows.board))
+    away = not pooled and ((rows and not plan.rows.row_line) or (boards and not plan.rows.board_line))
     segments = away or taped or out.run or (plan.column_count and not pooled)
     labels = out.flags or out.targets
     # Few outputs need a row's first twelve bytes, which may be in another line. A move needs the next row
@@ -587,12 +589,12 @@ def _following(base: Any, segment: Any, address: Any, rows: Any, layout: Any) ->
     step = _step_of(address, layout) + U64(1)
     if base + U64(1) < rows.rows:
         after = _segment_of(base + U64(1), rows.guide)
-        there = word(rows.address, after) + (base + U64(1)) * stride_of(rows, after)
+        there = _address_of(base + U64(1), after, rows)
         same = run_of(rows, after) == run_of(rows, segment)
         if same and _step_of(there, layout) == step:
             return there
     there = address + stride_of(rows, segment)
-    inside = there < word(rows.end, segment)
+    inside = there < word(rows.end, line_of(rows, segment))
     if inside and load32(there + run_at) == load32(address + run_at) and _step_of(there, layout) == step:
         return there
     return U64(0)
@@ -600,19 +602,19 @@ def _following(base: Any, segment: Any, address: Any, rows: Any, layout: Any) ->
 
 @_inlined
 def _write_moves(chunk: Any, count: Any, plan: Any, key: Any, target: Any) -> None:
-    rows, tape = plan.rows, plan.rows.tape.segments
+    rows, tape = plan.rows, plan.rows.tape.span
     for k in range(count):
         base = word(chunk.base, k)
         segment = _segment_of(base, rows.guide)
         # Not the chunk's address: a pool has the row, but not the next one.
-        address = word(rows.address, segment) + base * stride_of(rows, segment)
+        address = _address_of(base, segment, rows)
         move, layout = U64(UNKNOWN), U64(0)
         if tape:
-            layout = layout_of(entry_of(plan.rows.tape.segments, segment))
+            layout = layout_of(rows, segment)
         if layout and word(layout, MOVE) != LACKS:
             move = load8(address + word(layout, MOVE))
-        elif tape and not layout and word(entry_of(plan.rows.tape.segments, segment), FIRST):
-            if address + U64(1) < word(entry_of(plan.rows.tape.segments, segment), END):
+        elif tape and not layout and span_of(rows, segment):
+            if address + U64(1) < end_of(rows, segment):
                 board = load64(word(chunk.board, k)) if not plan.pool.count else board_of(word(chunk.row, k))
                 move = recover_move(board, step_forward(board, load8(address)))
         else:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.batches.columns import ViewColumn
+    from tape2048.rows.run_columns import RunColumns
     from tape2048.rows.view import ViewTables
 
 _LINE_BYTES = 64
@@ -53,6 +54,17 @@ _SAMPLE_ROWS, _SAMPLE_PARTS = 1 << 20, 256
 
 #: Bits of the rows that are copied together to a pool, or to the columns.
 CHUNK_SHIFT = 16
+
+
+class _Held(dict[str, Any]):
+    """Columns of a run table that fields need, which stay in memory once they are read."""
+
+    def __init__(self, runs: RunColumns) -> None:
+        self._runs = runs
+
+    def __missing__(self, name: str) -> NDArray[Any]:
+        self[name] = column = self._runs[name]
+        return column
 
 
 class Gatherer:
@@ -89,7 +101,10 @@ class Gatherer:
             )
         # Not the view, which may hold this gatherer: only the garbage collector frees a cycle.
         self.store = tables.store
-        self._rowmap, self._runs = tables.rowmap, tables.runs
+        self._rowmap, self._runs, self._held_runs = tables.rowmap, tables.runs, _Held(tables.runs)
+        if not fields and len(self._rowmap.tape.span):  # for records
+            tape = self._rowmap.tape._replace(ids=np.ascontiguousarray(tables.runs["id"]))
+            self._rowmap = self._rowmap._replace(tape=tape)
         own = {found for name in fields if (found := field_of(name))}
         own |= {found for field in own for name in field.needs if (found := field_of(name))}
         of_boards = not any(field.of_rows for field in own)
@@ -98,18 +113,17 @@ class Gatherer:
         if any(field.moves is not None for field in own):
             self._ahead = Ahead(tables, fields, lambda whole, of: Gatherer(whole, of, np.empty(0, np.int64)))
         # Comparing exponents is comparing tiles: a threshold is a power of two.
-        exponents = exponents_of(tables.runs["highest_tile"])
         label_guide = tables.label_guide if "labels" in fields else NO_LABELS
-        labels = Labels.of(exponents[self._rowmap.run], exponents_of(thresholds), label_guide)
+        exponents = self._rowmap.of_runs(tables.exponents)
+        labels = Labels.of(exponents, exponents_of(thresholds), label_guide)
         self._columns = columns
         self._plan = Plan.of(self._rowmap, labels, cap, [each.entries for each in columns])
         self.words = self._plan.words
         # Address of row 0, number of rows and bytes of a row, if all rows are adjacent, in the view's order.
         at, self._line = self._rowmap, None
-        if at.line and not (at.mask.words.size or cap.firsts.size):
-            self._line = np.uint64(at.line), np.uint64(at.rows), np.uint64(at.row_bytes)
-        first_runs = np.searchsorted(tables.runs["session"], np.arange(len(tables.store.sessions) + 1))
-        starts = self._rowmap.run_starts[first_runs]
+        if at.row_line and not (at.mask.words.size or cap.firsts.size):
+            self._line = np.uint64(at.row_line), np.uint64(at.rows), np.uint64(at.row_bytes)
+        starts = self._rowmap.run_starts[tables.runs.firsts]
         if len(cap.guide.entries):
             starts = cap.guide.starts[np.searchsorted(cap.firsts, starts)]
         self.session_starts = starts.astype(np.int64)
@@ -253,7 +267,7 @@ class Gatherer:
             CorpusError: a weight or a target is invalid.
         """
         batch.rows, layout = rows, batch.layout
-        make_fields(batch, self._runs)
+        make_fields(batch, self._held_runs)
         if self._ahead is not None:
             self._ahead.fill(batch)
         if layout.targets:
@@ -271,7 +285,8 @@ class Gatherer:
             return
         at = int(((values >= 0) & (values <= most)).reshape(batch.rows, -1).all(axis=1).argmin())
         row = int(output_of(batch, "row")[at])
-        owner = int(self._runs["session"][np.searchsorted(self._rowmap.run_starts, row, "right") - 1])
+        run = int(np.searchsorted(self._rowmap.run_starts, row, "right")) - 1
+        owner = int(np.searchsorted(self._runs.firsts, run, "right")) - 1
         paths = next(each.paths for each in self._columns if each.info.name == name)
         msg = f"{name} is {values[at].tolist()} in row {row} of the corpus; expected {expected}"
         raise CorpusError(msg, path=paths.get(owner))

@@ -8,13 +8,12 @@ and a batch takes 50 to 100.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tape2048.base.guide import NO_GUIDE, Guide
-from tape2048.rows.row_map import NO_LABELS, RowMap, RowMask, TapeMap, address_of
+from tape2048.rows.row_map import NO_LABELS, ROWS_WORDS, RowMap, leaves, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +93,7 @@ class ColumnEntries(NamedTuple):
 
     Attributes:
         line: address of row 0; in a pool, the place in the pool's row.
-        origins: a table of that address for each segment, or 0.
+        origins: a table of that address for each line, or 0.
         stride: bytes from a row to the next one.
         size: bytes of a row.
         moves: bytes of a move's value if a row has a value for each move, ``A_MOVE`` where a row is the
@@ -144,39 +143,28 @@ class Plan(NamedTuple):
     @property
     def words(self) -> NDArray[np.uint64]:
         """The plan as the kernel takes it. The caller keeps the plan, which has the arrays."""
-        return np.array([*_leaves(self)], np.uint64)
+        return np.array([*leaves(self)], np.uint64)
 
 
 NO_CAP = Cap(NO_GUIDE, _NONE, 0, np.empty(0, np.float32))
 NO_POOL = Pool.of(np.empty((0, 0), np.uint8), _NONE, 0)
 
 
-def _leaves(part: Any) -> Iterator[Any]:
-    for each in part:
-        if isinstance(each, tuple):
-            yield from _leaves(each)
-        else:
-            yield address_of(each) if isinstance(each, np.ndarray) else each
-
-
 #: Number of a plan's words.
-PLAN_WORDS = 40
+PLAN_WORDS = 20 + ROWS_WORDS
+_AFTER = 7 + ROWS_WORDS
 
 
 def read_plan(words: Any) -> Plan:
     """Make a plan of its words, a tuple; the kernel compiles this."""
-    rows = RowMap(
-        words[7], words[8], Guide(words[9], words[10], words[11]), words[12], words[13], words[14], words[15],
-        words[16], RowMask(words[17], words[18], words[19]), words[20],
-        TapeMap(words[21], words[22], words[23], words[24]), words[25], words[26],
-    )  # fmt: skip
+    after = words[_AFTER:]
     return Plan(
         words[0],
         Cap(Guide(words[1], words[2], words[3]), words[4], words[5], words[6]),
-        rows,
-        words[27],
-        Labels(words[28], words[29], words[30], words[31], words[32]),
-        Pool(words[33], words[34], words[35], words[36], words[37]),
-        words[38],
-        words[39],
+        read_rows(words[7:_AFTER]),
+        after[0],
+        Labels(after[1], after[2], after[3], after[4], after[5]),
+        Pool(after[6], after[7], after[8], after[9], after[10]),
+        after[11],
+        after[12],
     )

@@ -216,8 +216,8 @@ def open_sources(
     A game that several of their sessions and data sets hold comes once. A warning names those that the
     ``target`` holds already. Run files and packs are not compared: they have no run tables.
     """
-    from tape2048.rows.buffers import gather_runs
     from tape2048.rows.duplicates import Copies, distinct_runs, warn_of_doubled
+    from tape2048.rows.run_columns import RunColumns
 
     places = [*map(Path, paths)]
     kinds = [*map(kind_of, places)]
@@ -229,7 +229,7 @@ def open_sources(
     masks = iter(distinct_runs(opened) if opened else [])
     if target is not None:
         every = [target, *opened]
-        warn_of_doubled(Copies(gather_runs(every), every, held=1).left_out()[1], "added again")
+        warn_of_doubled(Copies(RunColumns.of(every), every, held=1).left_out()[1], "added again")
     sources: list[RunSource] = []
     for path, kind, each in zip(places, kinds, tables, strict=True):
         served = [np.flatnonzero(next(masks)) for _ in each.sessions]

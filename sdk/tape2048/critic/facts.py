@@ -12,7 +12,8 @@ import numpy as np
 
 from tape2048.base.text import printable
 from tape2048.errors import ColumnError, ConfigError, ModelError
-from tape2048.players import PlayedBy, is_called, name_players, only_player, players_of
+from tape2048.players import PlayedBy, is_called, name_players, only_player
+from tape2048.rows.view import tables_of
 
 if TYPE_CHECKING:
     import os
@@ -97,7 +98,7 @@ def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy
         config.data, config.where or None, load=load, cache=config.cache or None,
         cache_max_mb=config.cache_max_mb, columns=config.columns or None, progress=False,
     )  # fmt: skip
-    players = players_of(corpus.runs, corpus.sessions)
+    players = tables_of(corpus).runs.players()
     if config.player_name:
         name = config.player_name
         chosen = [one for one in players if name in {one.label, one.player_name}]

@@ -25,10 +25,11 @@ from tape2048.formats.dataset_layout import (
 from tape2048.formats.npy import Load, check_load
 from tape2048.formats.rows import run_ordinal
 from tape2048.players import join_seed
-from tape2048.rows.buffers import gather_runs, load_rows
+from tape2048.rows.buffers import load_rows
 from tape2048.rows.duplicates import distinct_runs
 from tape2048.rows.phases import ALL
 from tape2048.rows.row_map import NO_TAPE
+from tape2048.rows.run_columns import RunColumns
 from tape2048.runs.run import Run
 from tape2048.session.dataset import open_table, values_of_steps
 from tape2048.session.dataset_runs import RunTable
@@ -72,8 +73,9 @@ class TableCorpus(Corpus):
     ) -> None:
         opened = tuple(sessions)
         chosen = np.concatenate(distinct_runs(opened))
-        some = None if chosen.all() else chosen
-        super().__init__(load_rows(opened, gather_runs(opened), some, load, progress=progress))
+        runs = RunColumns.of(opened)
+        runs = runs if chosen.all() else runs.take(chosen)
+        super().__init__(load_rows(opened, runs, load, progress=progress))
 
     @property
     def is_view(self) -> bool:

@@ -5,8 +5,7 @@ else, so 1e9 rows take 8 GB. A random board touches one cache line, a random row
 
 **Boards on tape** are decoded from the nearest board that is known: an anchor, or the game's start. The
 kernels find a row's byte by its address, as they find a row of ``steps.npy`` (see ``row_map``): a row on tape
-is one byte long. The two tables of a ``row_map.TapeMap`` have an entry for each segment and an entry for each
-span of adjacent rows.
+is one byte long. The tables of a ``row_map.TapeMap`` lead to the board.
 
 **Masks** have a bit for each row: of a view's map, or, where a corpus keeps its selected rows, of the store,
 whose views share them.
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba.extending import register_jitable
+from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from tape2048.base.resources import available_cores
 from tape2048.base.threads import map_ordered
@@ -29,8 +29,8 @@ from tape2048.game.rules import count_empty
 from tape2048.io.bulk_read import READ_BYTES, THREADS, Reader, Stretch, allocate, check_lengths
 from tape2048.io.reading import read_exactly
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import bswap64, load8, load32, load64, popcount, word
-from tape2048.rows.row_map import BOARD_BYTES, RowMap, RowMask
+from tape2048.jit.intrinsics import bswap64, find, load8, load32, load64, popcount, word
+from tape2048.rows.row_map import BOARD_BYTES, ROWS_WORDS, RowMap, RowMask, leaves, read_rows
 from tape2048.tape.codec import step_checked, step_forward
 
 if TYPE_CHECKING:
@@ -129,9 +129,6 @@ def read_boards(
     return boards
 
 
-#: Words of a segment's entry: addresses of its game's first byte (0: not on tape) and of the end of its last
-#: one, the game's first board, and the address of its span's entry.
-FIRST, END, START, SPAN = (U64(i) for i in range(4))
 #: Words of a span's entry: addresses of its first byte and of its first anchor, and the bits of the rows
 #: between two anchors.
 BEGIN, ANCHORS, SHIFT = (U64(i) for i in range(3))
@@ -143,38 +140,71 @@ LACKS = ~U64(0)
 
 
 @register_jitable
-def entry_of(entries: Any, segment: Any) -> Any:
-    """Return the address of a segment's entry."""
-    return entries + (segment << U64(5))
+def line_of(rows: Any, segment: Any) -> Any:
+    """Return the line of a segment."""
+    return load32(rows.line + (segment << U64(2))) if rows.line else segment
 
 
 @register_jitable
-def nearest(row: Any, entry: Any) -> Any:
+def run_of(rows: Any, segment: Any) -> Any:
+    """Return the ordinal of a segment's run."""
+    return load32(rows.run + (segment << U64(2))) if rows.run else segment
+
+
+@register_jitable
+def stride_of(rows: Any, segment: Any) -> Any:
+    """Return the bytes from a segment's row to the next one."""
+    return word(rows.strides, line_of(rows, segment)) if rows.strides else rows.row_bytes
+
+
+@register_jitable
+def span_of(rows: Any, segment: Any) -> Any:
+    """Return the address of the entry of a segment's span; 0 for rows that are not on tape."""
+    return word(rows.tape.span, line_of(rows, segment))
+
+
+@register_jitable
+def layout_of(rows: Any, segment: Any) -> Any:
+    """Return the address of the words of a segment's layout; 0 for a recorder's rows or tape."""
+    return word(rows.tape.layout, line_of(rows, segment))
+
+
+@register_jitable
+def first_of(rows: Any, segment: Any) -> Any:
+    """Return the address of the first byte of a segment's game on tape."""
+    first = word(rows.address, line_of(rows, segment)) + word(rows.guide.starts, segment)
+    return first - load32(rows.tape.cuts + (segment << U64(3))) if rows.tape.cuts else first
+
+
+@register_jitable
+def end_of(rows: Any, segment: Any) -> Any:
+    """Return the address of the end of a segment's game on tape."""
+    if rows.tape.cuts:
+        return first_of(rows, segment) + load32(rows.tape.cuts + (segment << U64(3)) + U64(4))
+    return word(rows.address, line_of(rows, segment)) + word(rows.guide.starts, segment + U64(1))
+
+
+@register_jitable
+def nearest(row: Any, rows: Any, segment: Any) -> Any:
     """Return the address of the nearest board that is known, and of the byte that follows on it."""
-    span, first = word(entry, SPAN), word(entry, FIRST)
+    span, first = span_of(rows, segment), first_of(rows, segment)
     begin, shift = word(span, BEGIN), word(span, SHIFT)
     anchor = (row - begin) >> shift
     source = begin + (anchor << shift)
     if source < first:  # the anchor is another game's
-        return entry + (START << U64(3)), first
+        return rows.tape.starts + (run_of(rows, segment) << U64(3)), first
     return word(span, ANCHORS) + (anchor << U64(3)), source
 
 
 @register_jitable
-def board_at(row: Any, entry: Any) -> Any:
+def board_at(row: Any, rows: Any, segment: Any) -> Any:
     """Decode the board of the row whose byte is at an address."""
-    known, source = nearest(row, entry)
+    known, source = nearest(row, rows, segment)
     board = load64(known)
     while source < row:
         board = step_forward(board, load8(source))
         source += U64(1)
     return board
-
-
-@register_jitable
-def layout_of(entry: Any) -> Any:
-    """Return the address of the words of a segment's layout; 0 for a recorder's rows or tape."""
-    return word(entry, SPAN) if word(entry, END) == U64(0) else U64(0)
 
 
 @register_jitable
@@ -196,7 +226,6 @@ def board_in(row: Any, layout: Any) -> Any:
 
 _SEVENS = U64(0x7F7F7F7F7F7F7F7F)
 
-_NONE = np.empty(0, U64)
 #: Parts of the rows for each core.
 _SHARES = 4
 
@@ -205,49 +234,59 @@ BLOCK_WORDS = 8
 SAMPLE_ROWS = 64 * BLOCK_WORDS
 
 
-@kernel
-def _mark(  # noqa: PLR0917
-    bounds: Any, address: Any, starts: Any, strides: Any, entries: Any, low: Any, high: Any, words: Any
-) -> Any:
-    """Set the bits of the rows within bounds (multiples of 64) with ``low <= empty cells < high``.
+_read_rows: Any = register_jitable(read_rows)
+_entries: Any = to_fixed_tuple
 
-    ``strides`` is empty for packed boards.
+
+@register_jitable
+def _empty_at(row: Any, layout: Any, packed: Any) -> Any:
+    """Count the empty cells of a row, or of a packed board, and tell whether a tile is above 32768."""
+    if packed:
+        return count_empty(load64(row)), False
+    if layout:
+        board, wrong = board_in(row, layout)
+        return count_empty(board), wrong
+    return U64(16) - _filled(load64(row + EXPS)) - _filled(load64(row + EXPS + U64(8))), False
+
+
+@kernel
+def _mark(bounds: Any, map_words: Any, low: Any, high: Any, words: Any) -> Any:
+    """Set the bits of the rows within bounds (multiples of 64) with ``low <= empty cells < high``.
 
     Returns:
         -1; or the number of a row after which the rules do not allow a step.
     """
-    bad, at, board, layout = U64(0), U64(0), U64(0), U64(0)
+    rows = _read_rows(_entries(map_words, ROWS_WORDS))
+    bad, at, board, layout, on_tape = U64(0), U64(0), U64(0), U64(0), False
     row, end = bounds
-    segment = np.searchsorted(starts, row, "right") - 1
+    if row >= end:
+        return np.int64(-1)
+    segment = find(row, rows.guide.entries, rows.guide.starts, rows.guide.shift)
     while row < end:
-        entry = entry_of(U64(entries.ctypes.data), U64(segment))
-        if entries.size:
-            layout = layout_of(entry)
-        on_tape = entries.size > 0 and not layout and word(entry, FIRST) != U64(0)
-        stop = min(starts[segment + 1], end)
+        line = line_of(rows, segment)
+        if rows.tape.span and not rows.board:
+            layout = layout_of(rows, segment)
+            on_tape = span_of(rows, segment) != U64(0)
+        stop = min(word(rows.guide.starts, segment + U64(1)), end)
+        origin = word(rows.board or rows.address, line)
+        stride = U64(BOARD_BYTES) if rows.board else stride_of(rows, segment)
         if on_tape and row < stop:
-            at = address[segment] + row
-            board = board_at(at, entry)
+            at = origin + row
+            board = board_at(at, rows, segment)
         while row < stop:
             if on_tape:
                 empty = count_empty(board)
                 board, wrong = step_checked(board, load8(at))
-                if wrong and row + 1 < stop:
+                if wrong and row + U64(1) < stop:
                     bad = row + U64(1)
                 at += U64(1)
-            elif layout:
-                board, wrong = board_in(address[segment] + row * strides[segment], layout)
-                empty = count_empty(board)
+            else:
+                empty, wrong = _empty_at(origin + row * stride, layout, rows.board)
                 if wrong:
                     bad = row + U64(1)
-            elif strides.size == 0:
-                empty = count_empty(load64(address[segment] + (row << U64(3))))
-            else:
-                cells = address[segment] + row * strides[segment] + EXPS
-                empty = U64(16) - _filled(load64(cells)) - _filled(load64(cells + U64(8)))
             words[row >> U64(6)] |= U64(low <= empty < high) << (row & U64(63))
             row += U64(1)
-        segment += 1
+        segment += U64(1)
     return np.int64(bad) - 1
 
 
@@ -266,16 +305,12 @@ def mark_empties(
     all cores decode.
     """
     words = no_bits(rows.rows)
-    if len(rows.board):
-        where = rows.board, rows.guide.starts, _NONE, np.empty((0, 4), U64)
-    else:
-        strides = rows.strides if len(rows.strides) else np.full(len(rows.address), rows.row_bytes, U64)
-        where = rows.address, rows.guide.starts, strides, rows.tape.segments.reshape(-1, 4)
+    where = np.array([*leaves(rows)], U64)
     edges = np.linspace(0, len(words), available_cores() * _SHARES + 1).astype(np.int64) * 64
     edges = np.minimum(edges, rows.rows).astype(U64)
     limits = U64(max(0, low)), U64(max(0, high))
     shares = [(edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
-    for bad in map_ordered(lambda share: _mark(share, *where, *limits, words), shares):
+    for bad in map_ordered(lambda share: _mark(share, where, *limits, words), shares):
         if bad >= 0:
             report(rows, bad)  # which raises the error of the tape
     return words

@@ -1,8 +1,11 @@
 """Rows and runs of many sessions: one table of all runs, and the memory of the rows.
 
-Row buffers are the part that all views of a corpus share. They hold segments (see ``row_map``), so they grow
-with the runs: the rows stay in the mappings of their files, or are read from the files into memory. Rows with
-the action and rows without are read into one array each, and so are tapes with their anchors.
+Row buffers are the part that all views of a corpus share. The rows stay in the mappings of their files, or
+are read from the files into memory. Rows with the action and rows without are read into one array each, and
+so are tapes with their anchors.
+
+The segments of the runs (see ``row_map``) take 64 bytes each. Of very many games whose rows are mapped, they
+are made again when they are needed, of some sessions at a time.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
@@ -29,11 +33,12 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048.formats.npy import read_header
-from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPES, STEPS_NPY
+from tape2048.formats.session import METADATA_DB, STEP_DTYPES, STEPS_NPY
 from tape2048.io.bulk_read import Stretch, allocate, read_rows
 from tape2048.io.objects import is_url
 from tape2048.io.reading import advise, open_regular, read_exactly, reading
 from tape2048.rows.row_map import BOARD_BYTES, RowMap, Segments, address_of
+from tape2048.rows.run_columns import RunColumns, keep_runs
 from tape2048.session.dataset import is_packdat
 from tape2048.session.directory import ROW_SOURCES, describe_place
 from tape2048.session.remote import CACHE_MAX_MB
@@ -64,7 +69,7 @@ def open_sessions(
         if place in seen:
             raise CorpusError("this session is given twice", path=path, hint="its rows would count twice")
         seen.add(place)
-    opened, skipped = [], []
+    opened, skipped, games = [], [], 0
     for path, _, one in found:
         try:
             if isinstance(one, TapeError):
@@ -72,6 +77,7 @@ def open_sessions(
             session = Session.open(path) if one is None else one
             session.use_overlay(columns)
             opened.append(session)
+            games = keep_runs(session, games)
         except TapeError as error:
             gone = isinstance(error, MissingPathError) and error.path == str(path)
             if damaged == "raise" and not gone:
@@ -137,10 +143,6 @@ CorpusLoad: TypeAlias = Literal["mmap", "packed", "ram", "auto"]
 #: Actual storage of an open corpus.
 HeldLoad: TypeAlias = Literal["mmap", "packed", "ram"]
 
-#: One run of a corpus: the ordinal of its session, and the session's row for the run.
-CORPUS_RUN_DTYPE = np.dtype([("session", "<u4"), *RUN_DTYPE.descr])
-assert CORPUS_RUN_DTYPE.itemsize == 44
-
 
 class PackedBoards(NamedTuple):
     """The packed boards of a store's rows.
@@ -154,13 +156,69 @@ class PackedBoards(NamedTuple):
     addresses: NDArray[np.uint64]
 
 
+class StorePart(NamedTuple):
+    """The runs of some sessions.
+
+    Attributes:
+        first: ordinal of the first run.
+        rows: rows of the store before those of these sessions.
+        runs: ``CORPUS_RUN_DTYPE[n]``.
+        segments: their segments, by run, which count from the first run.
+        whole: the segments of the store, before any were selected or cut.
+        boards: with packed boards, the address of the first board of each of ``whole``, ``u64[W]``.
+    """
+
+    first: int
+    rows: int
+    runs: NDArray[np.void]
+    segments: Segments
+    whole: Segments
+    boards: NDArray[np.uint64] | None
+
+    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the segment of the store that holds each segment, and the rows before it there."""
+        mine = self.whole.places
+        order = np.argsort(mine, kind="stable")
+        whole = order[np.searchsorted(mine[order], self.segments.places, "right") - 1]
+        return whole, self.segments.place - self.whole.place[whole]
+
+    @property
+    def board_addresses(self) -> NDArray[np.uint64] | None:
+        """The address of each segment's first packed board, ``u64[n]``."""
+        if self.boards is None:
+            return None
+        whole, within = self._places()
+        return self.boards[whole] + within.astype(_U64) * _U64(BOARD_BYTES)
+
+    @property
+    def begins(self) -> NDArray[np.uint64]:
+        """The number in the store of each segment's first row, ``u64[n]``."""
+        whole, within = self._places()
+        before = np.cumsum(self.whole.rows) - self.whole.rows
+        return (self.rows + before[whole] + within).astype(_U64)
+
+    @property
+    def places_in_games(self) -> NDArray[np.int64]:
+        """Rows of each segment's game before the segment: ``i64[n]``."""
+        whole, within = self._places()
+        before = np.cumsum(self.whole.rows) - self.whole.rows
+        first = np.searchsorted(self.whole.run, self.whole.run[whole])
+        found: NDArray[np.int64] = before[whole] + within - before[first]
+        return found
+
+    @property
+    def cuts(self) -> NDArray[np.uint32]:
+        """Rows of each segment's game before the segment, and of the game: ``u32[n, 2]``."""
+        rows = self.runs["rows"][self.segments.run]
+        return np.stack([self.places_in_games.astype(np.uint32), rows], axis=1)
+
+
 class RowBuffers:
     """Sessions, runs and rows that views share.
 
     Attributes:
         sessions: the open sessions.
-        runs: ``CORPUS_RUN_DTYPE[R]``, by session and then in the session's order; read-only.
-        segments: the segments of these runs, by run.
+        runs: their runs, by session and then in the session's order.
         load: ``"mmap"``, ``"packed"`` or ``"ram"``.
         remote: whether rows are in stores. Then only rows of held sessions may be read, see :meth:`hold`.
         memory: the arrays that hold the rows, by address.
@@ -171,18 +229,18 @@ class RowBuffers:
     def __init__(
         self,
         sessions: tuple[Session, ...],
-        runs: NDArray[np.void],
-        segments: Segments,
+        runs: RunColumns,
+        segments: Segments | None,
         memory: tuple[NDArray[Any], ...],
         load: HeldLoad,
         *,
         boards: PackedBoards | None = None,
         tapes: Tapes | None = None,
     ) -> None:
+        """Take all of it; ``segments``: of all runs, by run; None: they are made when they are needed."""
         self.sessions = sessions
         self.runs = runs
-        self.runs.flags.writeable = False
-        self.segments = segments
+        self._segments = segments
         self.load = load
         self.boards = boards
         self.tapes = tapes
@@ -212,21 +270,26 @@ class RowBuffers:
         places = (segments.address - self._begins[at]) // _U64(dtype.itemsize)
         return self.memory[at].view(np.uint8).reshape(-1).view(dtype), places.astype(np.int64)
 
-    def begins_of(self, segments: Segments, boards: PackedBoards | None = None) -> NDArray[np.uint64]:
-        """Return the number in the store of each segment's first row, or its board's address, ``u64[n]``."""
-        mine, rows = self.segments.places, self.segments.rows
-        order = np.argsort(mine)
-        whole = order[np.searchsorted(mine[order], segments.places, "right") - 1]
-        within = (segments.place - self.segments.place[whole]).astype(_U64)
-        if boards is None:
-            return (np.cumsum(rows) - rows).astype(_U64)[whole] + within
-        return boards.addresses[whole] + within * _U64(BOARD_BYTES)
+    @cached_property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(int(part.segments.rows.sum()) for part in self.parts())
+
+    def parts(self) -> Iterator[StorePart]:
+        """Yield the runs and segments of some sessions at a time, or of all if they are in memory."""
+        rows = count = 0
+        for where, runs, segments in _parts(self.runs, self._segments):
+            boards = None
+            if self.boards is not None:
+                boards = self.boards.addresses[count : count + len(segments.rows)]
+            yield StorePart(where.start, rows, runs, segments, segments, boards)
+            rows, count = rows + int(segments.rows.sum()), count + len(segments.rows)
 
     def raise_defect(self, rows: RowMap, number: int) -> NoReturn:
         """Raise the FormatError of the game that a made row of a map is in."""
-        segment = int(np.searchsorted(rows.guide.starts, _U64(number), "right")) - 1
-        run = rows.tape.runs[rows.run[segment]]
-        session = self.sessions[run["session"]]
+        line = rows.line_at(number)
+        session, place = self.sessions[rows.session[line]], int(rows.place[line]) + number
+        run = session.runs[int(session.run_index([place])[0])]
         first = int(run["first_row"])
         session.read_rows(first, first + int(run["rows"]))
         raise ReplayError(f"run {run['id']} was not whole when it was read", path=session.path)
@@ -250,62 +313,44 @@ class RowBuffers:
                 )
 
 
-def gather_runs(sessions: Sequence[Session]) -> NDArray[np.void]:
-    """Concatenate the run tables of all sessions: ``CORPUS_RUN_DTYPE[R]``."""
-    counts = [len(session.runs) for session in sessions]
-    runs = np.empty(sum(counts), CORPUS_RUN_DTYPE)
-    runs["session"] = np.repeat(np.arange(len(sessions), dtype=np.uint32), counts)
-    # As bytes: joining structured arrays goes field by field, 0.3 s for 800,000 runs.
-    own = [session.runs.view(np.uint8).reshape(-1, RUN_DTYPE.itemsize) for session in sessions]
-    runs.view(np.uint8).reshape(-1, runs.dtype.itemsize)[:, 4:] = np.concatenate(own)
-    return runs
-
-
 def load_rows(
     sessions: tuple[Session, ...],
-    runs: NDArray[np.void],
-    chosen: NDArray[np.bool_] | None,
+    runs: RunColumns,
     load: CorpusLoad,
     *,
     ram_budget: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> RowBuffers:
-    """Make the row buffers of some sessions, and read their rows or boards into memory as requested.
+    """Make the row buffers of runs of some sessions, and read their rows or boards into memory as requested.
 
     Errors as for ``Corpus.open``, and TruncatedError for a file that was truncated since it was opened.
     """
     if ram_budget is not None and as_int("ram_budget", ram_budget) < 0:
         raise ValueError(f"ram_budget={ram_budget}; expected at least 0")
-    segments = _segments(sessions, runs)
-    if chosen is not None:
-        kept = chosen[segments.run]
-        renumbered = np.cumsum(chosen) - 1
-        segments = segments.take(kept)._replace(run=renumbered[segments.run[kept]])
-        runs = runs[chosen]
     if load == "auto" and any(isinstance(session, RemoteSession) for session in sessions):
         load = "mmap"  # rows come when they are wanted
-    used = np.unique(segments.session).tolist() if load != "mmap" else []
+    used = np.flatnonzero(np.diff(runs.firsts)).tolist() if load != "mmap" else []
     with Hold.of([sessions[each] for each in used]):
-        return _load(sessions, runs, segments, chosen, load, ram_budget, progress)
+        return _load(sessions, runs, load, ram_budget, progress)
 
 
-def _load(  # noqa: PLR0917
+def _load(
     sessions: tuple[Session, ...],
-    runs: NDArray[np.void],
-    segments: Segments,
-    chosen: NDArray[np.bool_] | None,
+    runs: RunColumns,
     load: CorpusLoad,
     ram_budget: int | None,
     progress: Callable[[int, int], object] | None,
 ) -> RowBuffers:
-    on_tape = segments.on_tape
-    tapes = map_tapes(sessions, chosen) if (on_tape | (segments.layout != 0)).any() else None
+    used = [sessions[each] for each in np.flatnonzero(np.diff(runs.firsts)).tolist()]
+    tapes = map_tapes(sessions, runs) if any(map(_is_made, used)) else None
     memory = tuple(session.stored for session in sessions)
     requested = load
     if load == "auto":
         budget = ram_available() // 2 // _local_ranks() if ram_budget is None else ram_budget
-        load = _best_load(segments, budget)
+        load = _best_load((segments for _, _, segments in _parts(runs)), budget)
+    segments = _joined(runs) if load != "mmap" or runs.in_memory else None
     if load == "packed":
+        assert segments is not None
         try:
             boards = _pack(sessions, segments, runs, tapes, progress)
             return RowBuffers(sessions, runs, segments, memory, "packed", boards=boards, tapes=tapes)
@@ -316,6 +361,8 @@ def _load(  # noqa: PLR0917
     if load == "mmap":
         held_load: HeldLoad = "ram" if all(session.load == "ram" for session in sessions) else "mmap"
         return RowBuffers(sessions, runs, segments, memory, held_load, tapes=tapes)
+    assert segments is not None
+    on_tape = segments.on_tape
     report = _counter(progress, _bytes_to_read(sessions, segments))
     held: list[NDArray[Any]] = [session.stored for session in sessions if session.load == "ram"]
     for owner, session in enumerate(sessions):
@@ -340,14 +387,28 @@ def _load(  # noqa: PLR0917
     return RowBuffers(sessions, runs, segments, tuple(held), "ram", tapes=tapes)
 
 
-def _best_load(segments: Segments, budget: int) -> HeldLoad:
-    anchors = int(segments.rows[segments.on_tape].sum()) * BOARD_BYTES // ANCHOR_ROWS
-    sizes: dict[HeldLoad, int] = {
-        "ram": int((segments.rows * segments.stride).sum()) + anchors,
-        "packed": int(segments.rows.sum()) * BOARD_BYTES,
-    }
+def _joined(runs: RunColumns) -> Segments:
+    """Make the segments of all runs."""
+    parts = [each._replace(run=each.run + where.start) for where, _, each in _parts(runs)]
+    return Segments(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _is_made(session: Session) -> bool:
+    """Whether rows of a session are made, from tape or from rows of another layout."""
+    foreign = session.foreign
+    return session.tape is not None or (foreign is not None and not foreign.layout.is_native)
+
+
+def _best_load(parts: Iterable[Segments], budget: int) -> HeldLoad:
+    sizes: dict[HeldLoad, int] = {"ram": 0, "packed": 0}
+    taped = True
+    for segments in parts:
+        anchors = int(segments.rows[segments.on_tape].sum()) * BOARD_BYTES // ANCHOR_ROWS
+        sizes["ram"] += int((segments.rows * segments.stride).sum()) + anchors
+        sizes["packed"] += int(segments.rows.sum()) * BOARD_BYTES
+        taped = taped and bool(segments.on_tape.all())
     # Boards are larger than rows on tape, and there is nothing to decode.
-    preferred: list[HeldLoad] = ["packed", "ram"] if segments.on_tape.all() else ["ram", "packed"]
+    preferred: list[HeldLoad] = ["packed", "ram"] if taped else ["ram", "packed"]
     return next((each for each in preferred if sizes[each] <= budget), "mmap")
 
 
@@ -359,11 +420,32 @@ def _local_ranks() -> int:
         return 1
 
 
-def _segments(sessions: Sequence[Session], runs: NDArray[np.void]) -> Segments:
+def _parts(
+    runs: RunColumns, kept: Segments | None = None
+) -> Iterator[tuple[slice, NDArray[np.void], Segments]]:
+    """Yield the table and the segments of some sessions' runs, whose runs count from the first of them."""
+    for where, table in runs.parts():
+        if kept is None:
+            owners = range(len(runs.sessions)) if runs.in_memory else np.unique(table["session"]).tolist()
+            segments = _segments(runs, owners)
+            for owner in owners if not runs.in_memory else ():
+                runs.sessions[owner].drop_runs()
+        elif len(table) == len(runs):
+            segments = kept
+        else:
+            segments = kept.take(np.arange(*np.searchsorted(kept.run, [where.start, where.stop])))
+            segments = segments._replace(run=segments.run - where.start)
+        yield where, table, segments
+
+
+def _segments(runs: RunColumns, owners: Sequence[int]) -> Segments:
+    """Make the segments of the runs of some sessions, whose runs count from the first of them."""
+    sessions = [runs.sessions[each] for each in owners]
     parts = [session.segments() for session in sessions]
     owner = np.repeat(np.arange(len(sessions)), [len(part[0]) for part in parts])
     place, rows, run = (np.concatenate(column) for column in zip(*parts, strict=True))
-    run = run + np.searchsorted(runs["session"], np.arange(len(sessions)))[owner]
+    counts = [session.run_count for session in sessions]
+    run = run + (np.cumsum(counts) - counts)[owner]
     stored = [session.stored for session in sessions]
     stride = np.array([array.itemsize for array in stored])[owner]
     begin = np.array([address_of(array) for array in stored], _U64)
@@ -378,10 +460,15 @@ def _segments(sessions: Sequence[Session], runs: NDArray[np.void]) -> Segments:
     layouts = [0 if each is None or each.layout.is_native else address_of(each.words) for each in foreign]
     segments = Segments(
         address=begin[owner] + (at * stride).astype(_U64), rows=rows, run=run, end=ends, place=place,
-        session=owner, stride=stride, layout=np.array(layouts, _U64)[owner],
+        session=np.array(owners)[owner], stride=stride, layout=np.array(layouts, _U64)[owner],
     )  # fmt: skip
+    if (chosen := runs.chosen_of(owners)) is not None:
+        ordinals = np.full(sum(counts), -1)
+        ordinals[chosen] = np.arange(len(chosen))
+        segments = segments.take(ordinals[run] >= 0)
+        segments = segments._replace(run=ordinals[segments.run])
     if not all(session.contiguous for session in sessions):
-        segments = segments.take(np.argsort(run, kind="stable"))
+        segments = segments.take(np.argsort(segments.run, kind="stable"))
     return segments
 
 
@@ -452,7 +539,7 @@ def _counter(progress: Callable[[int, int], object] | None, total: int) -> Calla
 def _pack(
     sessions: Sequence[Session],
     segments: Segments,
-    runs: NDArray[np.void],
+    runs: RunColumns,
     tapes: Tapes | None,
     progress: Callable[[int, int], object] | None,
 ) -> PackedBoards:
@@ -464,7 +551,7 @@ def _pack(
     on_tape = segments.on_tape
     if tapes is not None and on_tape.any():
         boards, addresses[on_tape] = decode_tapes(
-            sessions, segments.take(on_tape), runs, tapes.starts, report
+            sessions, segments.take(on_tape), runs.table, tapes.starts, report
         )
         memory.append(boards)
     for chosen, parts, firsts, row_bytes in _of_files(sessions, segments):
@@ -517,16 +604,19 @@ class Tapes(NamedTuple):
     starts: NDArray[np.uint64]
 
 
-def map_tapes(sessions: Sequence[Session], chosen: NDArray[np.bool_] | None) -> Tapes:
-    """Find the mapped tapes of sessions, and the first boards of the chosen runs."""
-    starts = [
-        np.zeros(len(session.runs), _U64) if session.tape is None else session.tape.starts
-        for session in sessions
-    ]
-    joined = np.concatenate(starts)
+def map_tapes(sessions: Sequence[Session], runs: RunColumns) -> Tapes:
+    """Find the mapped tapes of sessions, and the first boards of the runs."""
+    starts = np.zeros(len(runs), _U64)
+    for ordinal, session in enumerate(sessions):
+        mine = slice(*runs.firsts[[ordinal, ordinal + 1]].tolist())
+        if session.tape is not None and mine.start < mine.stop:
+            chosen = runs.chosen_of([ordinal])
+            starts[mine] = session.tape.starts if chosen is None else session.tape.starts[chosen]
+            if not runs.in_memory:
+                session.drop_runs()
     tapes = [session.tape for session in sessions if session.tape is not None]
     spans = [(*(m.ctypes.data for m in t.memory), t.anchor_rows.bit_length() - 1) for t in tapes]
-    return Tapes(np.array(sorted(spans), _U64).reshape(-1, 3), joined if chosen is None else joined[chosen])
+    return Tapes(np.array(sorted(spans), _U64).reshape(-1, 3), starts)
 
 
 def read_tapes(

@@ -20,7 +20,7 @@ import numpy as np
 from tape2048.base.text import counted, printable
 from tape2048.jit.mix import mix64
 from tape2048.players import Named, facts_of_runs
-from tape2048.rows.buffers import gather_runs
+from tape2048.rows.run_columns import RunColumns
 from tape2048.rows.splits import run_hash
 
 if TYPE_CHECKING:
@@ -85,7 +85,11 @@ class Copies:
         self._runs = self._game = self._owner = np.empty(0, np.int64)
         if len(sessions) < 2:
             return
-        hashes = _game_hashes(runs, sessions)
+        hashes = (
+            runs.each(lambda table: _game_hashes(table, sessions))
+            if isinstance(runs, RunColumns)
+            else (_game_hashes(runs, sessions))
+        )
         ordered = np.sort(hashes)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
         if not len(twice):
@@ -197,6 +201,6 @@ def warn_of_doubled(several: Sequence[Doubled], what: str = "left out") -> None:
 
 def distinct_runs(sessions: Sequence[Session]) -> list[NDArray[np.bool_]]:
     """Return a mask of the runs of each session that no other one serves; log a warning of the rest."""
-    doubled, several = Copies(gather_runs(sessions), sessions).left_out()
+    doubled, several = Copies(RunColumns.of(sessions), sessions).left_out()
     warn_of_doubled(several)
-    return np.split(~doubled, np.cumsum([len(one.runs) for one in sessions])[:-1])
+    return np.split(~doubled, np.cumsum([one.run_count for one in sessions])[:-1])

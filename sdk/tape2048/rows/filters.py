@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.players import Named
+    from tape2048.rows.run_columns import RunColumns
 
 
 #: The values of each run by column name, made when a filter needs them. Times are in seconds since 1970.
@@ -118,7 +119,7 @@ def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def session_columns(runs: NDArray[np.void], sessions: Sequence[Named]) -> Columns:
+def session_columns(runs: NDArray[np.void] | RunColumns, sessions: Sequence[Named]) -> Columns:
     """Return the columns of runs, and the facts of the sessions that ``runs["session"]`` indexes."""
 
     def spread(
@@ -183,14 +184,31 @@ def choose_runs(
     if isinstance(where, str):
         chosen &= _by_sql(where, columns, count, stop)
     elif where is not None:
-        mask = np.asarray(where)
-        if mask.dtype != np.bool_ or mask.shape != (count,):
-            raise ValueError(
-                f"a mask of {mask.dtype} and shape {mask.shape}; expected bool of shape ({count},), "
-                "an entry for each run"
-            )
-        chosen &= mask
+        chosen &= _checked_mask(where, count)
     return chosen
+
+
+def _checked_mask(where: Any, count: int) -> NDArray[np.bool_]:
+    mask = np.asarray(where)
+    if mask.dtype != np.bool_ or mask.shape != (count,):
+        raise ValueError(
+            f"a mask of {mask.dtype} and shape {mask.shape}; expected bool of shape ({count},), "
+            "an entry for each run"
+        )
+    return mask
+
+
+def choose_from(
+    where: str | NDArray[np.bool_] | None, filters: Mapping[str, Any], runs: RunColumns
+) -> NDArray[np.bool_]:
+    """Select runs as :func:`choose_runs`, of some sessions at a time unless the condition has a subquery."""
+    if isinstance(where, str) and "select" in where.lower():
+        return choose_runs(where, filters, session_columns(runs, runs.sessions), len(runs))
+    condition = where if isinstance(where, str) else None
+    chosen = runs.each(
+        lambda table: choose_runs(condition, filters, session_columns(table, runs.sessions), len(table))
+    )
+    return chosen if where is condition else chosen & _checked_mask(where, len(runs))
 
 
 def _session_tag(session: Named) -> str:
@@ -375,12 +393,12 @@ def _refused(condition: str, error: Exception, columns: list[str]) -> ConfigErro
 
 
 def check_some(
-    rows: NDArray[np.int64], chosen: NDArray[np.bool_], what: str, hint: str | None = None
+    rows: NDArray[Any], chosen: NDArray[np.bool_], what: str, hint: Callable[[], str] | None = None
 ) -> None:
-    """Raise EmptyCorpusError if ``what`` leaves no row of runs with so many rows."""
+    """Raise EmptyCorpusError if ``what`` leaves no row of runs with so many rows; ``hint`` makes its hint."""
     if not rows[chosen].any():
         raise EmptyCorpusError(
             f"{what} leaves {np.count_nonzero(chosen):,} of {counted(len(rows), 'run')} and "
-            f"0 of {counted(int(rows.sum()), 'row')}",
-            hint=hint,
+            f"0 of {counted(int(rows.sum(dtype=np.int64)), 'row')}",
+            hint=None if hint is None else hint(),
         )

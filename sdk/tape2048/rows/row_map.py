@@ -2,15 +2,19 @@
 
 A **segment** is a stretch of rows of one run that are adjacent in memory. A run is one segment, except in
 foreign sessions that interleave their runs. A view numbers its rows run after run, in step order, so a
-segment is a range of these numbers and an address. The address of a row is
+segment is a range of these numbers. A guide (``base.guide``) finds the segment of a number.
 
-    segment's address + row x segment's stride
+A **line** is a stretch of segments that are adjacent in memory, such as all games of a session. The address
+of a row is
 
-(the segment's first number is subtracted beforehand, modulo 2**64). The stride is the size of a row in its
-file: 29 bytes with the action, 28 without, 1 on tape, any in a file of another program. A guide
-(``base.guide``) finds the segment of a number.
+    line's address + row x line's stride
 
-A row on tape is a byte, and the row's address is the byte's address. Two more tables lead to the anchor from
+(the line's first number is subtracted beforehand, modulo 2**64). The stride is the size of a row in its
+file: 29 bytes with the action, 28 without, 1 on tape, any in a file of another program. A view of whole
+sessions has as many lines as sessions. So a game takes 8 bytes for its first number, 4 for its line, 8 for
+its first board if it is on tape, and a few for the guide.
+
+A row on tape is a byte, and the row's address is the byte's address. More tables lead to the anchor from
 which its board is decoded (:class:`TapeMap`). Rows of another layout are made the same way, from their
 fields.
 
@@ -27,11 +31,14 @@ import numpy as np
 from tape2048.base.guide import Guide, make_guide
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from numpy.typing import NDArray
 
 
 _U64 = np.uint64
 _NONE = np.empty(0, np.uint64)
+_NO_ORDINALS = np.empty(0, np.uint32)
 
 #: A packed board: 4 bits a cell.
 BOARD_BYTES = 8
@@ -108,97 +115,169 @@ class TapeMap(NamedTuple):
     """The tables that make rows from tape, or from rows of another layout; empty where no row is made.
 
     Attributes:
-        segments: for each segment the addresses of its game's first byte (0: no row is made) and of the end
-            of its last one, the game's first board, and the address of its span's entry, ``u64[S, 4]``. Of
-            another layout, the segment's address, 0, 0, and the address of the layout's words.
+        span: address of the entry of each line's span, ``u64[L]``; 0 where it is not on tape.
+        layout: address of the words of each line's layout, ``u64[L]``; 0 for a recorder's rows or tape.
         spans: for each span of adjacent rows the addresses of its first byte, which has an anchor, and of
             that anchor, and the bits of the rows between two anchors, ``u64[n, 3]`` by address.
-        runs: the view's run table, for the ids in its rows.
+        starts: the first board of each run, ``u64[R]``.
+        cuts: rows of each segment's game before the segment, and of the whole game, ``u32[S, 2]``; empty if
+            all segments are whole games.
+        ids: the runs' ids, ``u64[R]``, for the rows that are made; empty: 0.
         alone: whether all rows are made.
     """
 
-    segments: NDArray[np.uint64]
+    span: NDArray[np.uint64]
+    layout: NDArray[np.uint64]
     spans: NDArray[np.uint64]
-    runs: NDArray[np.void]
-    alone: bool
-
-    @classmethod
-    def of(
-        cls, segments: Segments, runs: NDArray[np.void], starts: NDArray[np.uint64], spans: NDArray[np.uint64]
-    ) -> TapeMap:
-        """Make the tables of a view's segments and runs; ``starts``: the runs' first boards, ``u64[R]``."""
-        on_tape, made = segments.on_tape, segments.on_tape | (segments.layout != 0)
-        if not made.any():
-            return NO_TAPE
-        span = np.searchsorted(spans[:, 0], segments.address, "right") - 1
-        entries = np.empty((len(on_tape), 4), np.uint64)
-        entries[:, 0] = segments.address - segments.place.astype(np.uint64) + runs["first_row"][segments.run]
-        entries[:, 1] = entries[:, 0] + runs["rows"][segments.run]
-        entries[:, 2] = starts[segments.run]
-        entries[:, 3] = spans.ctypes.data + span * spans.strides[0]
-        other = made & ~on_tape
-        entries[~on_tape] = 0
-        entries[other, 0], entries[other, 3] = segments.address[other], segments.layout[other]
-        return cls(entries, spans, runs, bool(made.all()))
+    starts: NDArray[np.uint64]
+    cuts: NDArray[np.uint32]
+    ids: NDArray[np.uint64]
+    alone: Any
 
 
 #: No row is made.
-NO_TAPE = TapeMap(_NONE, _NONE, np.empty(0, np.void), alone=False)
+NO_TAPE = TapeMap(_NONE, _NONE, _NONE, _NONE, np.empty((0, 2), np.uint32), _NONE, 0)
 
 
 class RowMap(NamedTuple):
     """The tables that locate the rows of a view."""
 
-    rows: int  #: number of rows in the map, before the mask
-    row_bytes: int  #: of a row of the view, 28 or 29; longer rows are cut, and rows on tape are made
+    rows: Any  #: number of rows in the map, before the mask
+    row_bytes: Any  #: of a row of the view, 28 or 29; longer rows are cut, and rows on tape are made
     guide: Guide  #: over the segments
-    address: NDArray[np.uint64]  #: address that row 0 would have in each segment, [S]
-    run: NDArray[np.uint32]  #: ordinal of each segment's run, [S]
-    end: NDArray[np.uint64]  #: ``Segments.end``
+    line: NDArray[np.uint32]  #: line of each segment, [S]; empty if each segment is a line
+    run: NDArray[np.uint32]  #: ordinal of each segment's run, [S]; empty if each run is a segment
+    address: NDArray[np.uint64]  #: address that row 0 would have in each line, [L]
+    end: NDArray[np.uint64]  #: ``Segments.end`` of each line
     strides: NDArray[np.uint64]  #: ``Segments.stride`` if a stride is not ``row_bytes``. Otherwise, empty
+    board: NDArray[np.uint64]  #: address that packed board 0 would have in each line, or empty
+    session: NDArray[np.int64]  #: ordinal of each line's session
+    place: NDArray[np.int64]  #: number in its session that row 0 would have in each line
     run_starts: NDArray[np.uint64]  #: first row of each run in the view, and the number of rows, [R + 1]
     mask: RowMask
-    board: NDArray[np.uint64]  #: address that packed board 0 would have in each segment, or empty
     tape: TapeMap
-    line: int  #: address of row 0 if it is equal in all segments, and every stride is ``row_bytes``; else 0
-    board_line: int  #: address of packed board 0 if it is equal in all segments, else 0
+    row_line: Any  #: address of row 0 if it is equal in all lines, and every stride is ``row_bytes``; else 0
+    board_line: Any  #: address of packed board 0 if it is equal in all lines, else 0
 
     @classmethod
     def of(
         cls,
-        segments: Segments,
+        parts: Iterable[tuple[Segments, NDArray[np.uint64] | None, NDArray[np.uint32] | None]],
         runs: int,
         row_bytes: int,
-        boards: NDArray[np.uint64] | None = None,
-        tape: TapeMap = NO_TAPE,
+        tapes: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None,
+        scattered: Sequence[int] = (),
     ) -> RowMap:
         """Make the map of all rows of some segments.
 
-        ``runs`` counts those without rows too; ``boards``: address of each segment's first packed board,
-        ``u64[S]``; ``tape``: of the same segments.
+        Args:
+            parts: segments whose runs ascend; the address of each segment's first packed board, ``u64[S]``,
+                or None; and rows as in :attr:`TapeMap.cuts`, or None for whole games.
+            runs: number of runs, with those without rows.
+            row_bytes: bytes of a row.
+            tapes: spans, and first boards of the runs.
+            scattered: ordinals of sessions whose columns may have gaps where the rows have none. Each of
+                their segments is a line.
         """
-        starts = np.append(0, np.cumsum(segments.rows))
-        firsts = starts[:-1].astype(np.uint64)
-        run_starts = starts[np.searchsorted(segments.run, np.arange(runs + 1))].astype(np.uint64)
-        strides = segments.stride.astype(np.uint64)
-        address = segments.address - firsts * strides  # modulo 2**64, as the kernel adds it again
-        board = _NONE if boards is None else boards - firsts * _U64(BOARD_BYTES)
-        uneven = bool((strides != row_bytes).any() or len(tape.segments))
+        starts, line, run, cuts = [np.zeros(1, _U64)], [_NO_ORDINALS], [_NO_ORDINALS], [NO_TAPE.cuts]
+        lines, rows, count, has_boards = [np.empty((8, 0), _U64)], 0, 0, False
+        for segments, boards, cut in parts:
+            ends = (rows + np.cumsum(segments.rows)).astype(_U64)
+            firsts, strides = ends - segments.rows.astype(_U64), segments.stride.astype(_U64)
+            span = np.zeros(len(firsts), _U64)
+            if tapes is not None and (on_tape := segments.on_tape).any():
+                at = np.searchsorted(tapes[0][:, 0], segments.address[on_tape], "right") - 1
+                span[on_tape] = (tapes[0].ctypes.data + at * tapes[0].strides[0]).astype(_U64)
+            has_boards = boards is not None
+            # Addresses modulo 2**64, as the kernel adds the number again.
+            columns = np.stack([
+                segments.address - firsts * strides, segments.end, strides,
+                span if boards is None else boards - firsts * _U64(BOARD_BYTES),
+                segments.session.astype(_U64), segments.place.astype(_U64) - firsts, span, segments.layout,
+            ])  # fmt: skip
+            apart = np.ones(len(firsts), np.bool_)
+            apart[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
+            apart |= np.isin(segments.session, scattered)
+            starts.append(ends)
+            line.append((count + np.cumsum(apart) - 1).astype(np.uint32))
+            run.append(segments.run.astype(np.uint32))
+            lines.append(columns[:, apart])
+            cuts += [] if cut is None else [cut]
+            rows, count = rows + int(segments.rows.sum()), count + int(apart.sum())
+        address, end, strides, board, session, place, span, layout = np.concatenate(lines, axis=1)
+        guide, ordinals = make_guide(_joined(starts)), np.arange(runs, dtype=np.uint32)
+        line_of_segment, run_of_segment = _joined(line), _joined(run)
+        run_starts = guide.starts
+        if not (is_run := np.array_equal(run_of_segment, ordinals)):
+            ends = np.append(np.searchsorted(run_of_segment, ordinals), len(guide.starts) - 1)
+            run_starts = guide.starts[ends]
+        tape = NO_TAPE
+        if tapes is not None and (made := span | layout).any():
+            tape = TapeMap(span, layout, *tapes, np.concatenate(cuts), _NONE, int(made.all()))
+        uneven = bool((strides != row_bytes).any() or len(tape.span))
         return cls(
-            rows=int(starts[-1]),
+            rows=rows,
             row_bytes=row_bytes,
-            guide=make_guide(starts),
+            guide=guide,
+            line=_NO_ORDINALS if count == len(line_of_segment) else line_of_segment,
+            run=_NO_ORDINALS if is_run else run_of_segment,
             address=address,
-            run=segments.run.astype(np.uint32),
-            end=segments.end,
+            end=end,
             strides=strides if uneven else _NONE,
+            board=board if has_boards else _NONE,
+            session=session.view(np.int64),
+            place=place.view(np.int64),
             run_starts=run_starts,
             mask=NO_MASK,
-            board=board,
             tape=tape,
-            line=0 if uneven else line_of(address),
-            board_line=line_of(board),
+            row_line=0 if uneven else line_of(address),
+            board_line=line_of(board) if has_boards else 0,
         )
+
+    def of_runs(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the value of each segment's run, ``[S]`` from ``[R]``."""
+        return values[self.run] if len(self.run) else values[: len(self.guide.starts) - 1]
+
+    @property
+    def line_firsts(self) -> NDArray[np.uint64]:
+        """First row of each line, ``u64[L]``."""
+        firsts = np.arange(len(self.address))
+        return self.guide.starts[np.searchsorted(self.line, firsts) if len(self.line) else firsts]
+
+    def line_at(self, number: int) -> int:
+        """Return the line of a row of the map."""
+        segment = int(np.searchsorted(self.guide.starts, _U64(number), "right")) - 1
+        return int(self.line[segment]) if len(self.line) else segment
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenate arrays, and free them."""
+    joined = np.concatenate(parts)
+    parts.clear()
+    return joined
+
+
+#: Number of a map's words.
+ROWS_WORDS = 26
+
+
+def leaves(part: Any) -> Iterator[Any]:
+    """Yield the words of nested tables, as the kernels take them: numbers, and the addresses of arrays."""
+    for each in part:
+        if isinstance(each, tuple):
+            yield from leaves(each)
+        else:
+            yield address_of(each) if isinstance(each, np.ndarray) else each
+
+
+def read_rows(words: Any) -> RowMap:
+    """Make a map of its words, a tuple; the kernels compile this."""
+    return RowMap(
+        words[0], words[1], Guide(words[2], words[3], words[4]), words[5], words[6], words[7], words[8],
+        words[9], words[10], words[11], words[12], words[13], RowMask(words[14], words[15], words[16]),
+        TapeMap(words[17], words[18], words[19], words[20], words[21], words[22], words[23]),
+        words[24], words[25],
+    )  # fmt: skip
 
 
 def address_of(array: NDArray[Any]) -> int:

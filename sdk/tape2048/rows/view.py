@@ -1,7 +1,7 @@
 """Views of a store: selected runs, and a part of each game, as arrays over runs and segments.
 
-A **view** holds arrays over its runs and segments (see ``row_map``), and neither rows nor an index of rows.
-Its rows are numbered run after run, each in step order.
+A **view** holds arrays over its runs (see ``row_map``), and neither rows nor an index of rows. Its rows are
+numbered run after run, each in step order.
 
 Parts of games need no index of rows either. ``steps``, ``fraction`` and ``rows_left`` select a range of each
 run's rows, which are in step order, so they only cut its segments. ``empties`` depends on each board: it
@@ -20,15 +20,15 @@ import numpy as np
 
 from tape2048.formats.session import SAMPLE_RATE_MAX, STEP_DTYPE, step_dtype
 from tape2048.rows.phases import ALL
-from tape2048.rows.row_map import NO_TAPE, RowMap, Segments, TapeMap, make_label_guide
+from tape2048.rows.row_map import RowMap, Segments, make_label_guide
 from tape2048.session.run_table import exponents_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from tape2048.rows.buffers import RowBuffers
+    from tape2048.rows.buffers import RowBuffers, StorePart
     from tape2048.rows.phases import Phase
     from tape2048.session.session import Session
 
@@ -41,7 +41,7 @@ class ViewTables:
     def __init__(
         self,
         store: RowBuffers,
-        chosen: NDArray[np.int64] | None,
+        chosen: NDArray[Any] | None,
         phase: Phase,
         selected: NDArray[np.uint64] | None,
     ) -> None:
@@ -49,38 +49,41 @@ class ViewTables:
         self.chosen = chosen
         self.phase = phase
         self.selected = selected  #: a bit for each row of the store, see ``boards``; None: all
-        self.runs = store.runs if chosen is None else store.runs[chosen]
-        self.runs.flags.writeable = False
-        has_runs = np.bincount(self.runs["session"], minlength=len(store.sessions)) > 0
-        used = itertools.compress(store.sessions, has_runs)
+        self.runs = store.runs if chosen is None else store.runs.take(chosen)
+        used = itertools.compress(store.sessions, np.diff(self.runs.firsts) > 0)
         self.without_action = [session for session in used if session.dtype == STEP_DTYPE]
         self.dtype = step_dtype(record_action=not self.without_action)
 
-    @cached_property
-    def segments(self) -> Segments:
-        """The segments of the view's runs, before ``empties`` and the selection."""
-        segments = self.store.segments
-        if self.chosen is not None:
-            ordinal = np.full(len(self.store.runs), -1, np.int64)
-            ordinal[self.chosen] = np.arange(len(self.chosen))
-            segments = segments.take(ordinal[segments.run] >= 0)
-            segments = segments._replace(run=ordinal[segments.run])
-        if self.phase.steps is not None or self.phase.fraction is not None:
-            segments = _cut(segments, self.phase, self.runs, self.store)
-        if self.phase.rows_left is not None:
-            least, end = self.phase.rows_left
-            left = self.runs["rows"].astype(np.int64)[segments.run] - self._places_of(segments)
-            bounds = (np.clip(left - bound, 0, segments.rows) for bound in (end, least))
-            segments = _narrow(segments, np.arange(len(left)), bounds)
-        return segments
+    @property
+    def parts(self) -> Iterable[StorePart]:
+        """The runs of some sessions at a time, with their segments before ``empties`` and the selection."""
+        return self._kept_parts if self.runs.in_memory else self._make_parts()
 
-    def _places_of(self, segments: Segments) -> NDArray[np.int64]:
-        """Return the place of each segment's first row among all rows of its run."""
-        ordinals = segments.run if self.chosen is None else self.chosen[segments.run]
-        ends = np.append(0, np.cumsum(self.store.segments.rows))
-        starts = ends[np.searchsorted(self.store.segments.run, ordinals)]
-        places: NDArray[np.int64] = self.store.begins_of(segments).astype(np.int64) - starts
-        return places
+    @cached_property
+    def _kept_parts(self) -> list[StorePart]:
+        return list(self._make_parts())
+
+    def _make_parts(self) -> Iterator[StorePart]:
+        begin = 0
+        for part in self.store.parts():
+            segments, runs = part.segments, part.runs
+            if self.chosen is not None:
+                low, high = np.searchsorted(self.chosen, [part.first, part.first + len(runs)])
+                chosen = self.chosen[low:high].astype(np.int64) - part.first
+                ordinal = np.full(len(runs), -1, np.int64)
+                ordinal[chosen] = np.arange(len(chosen))
+                segments = segments.take(ordinal[segments.run] >= 0)
+                segments, runs = segments._replace(run=ordinal[segments.run]), runs[chosen]
+            if self.phase.steps is not None or self.phase.fraction is not None:
+                segments = _cut(segments, self.phase, runs, self.store)
+            cut = part._replace(first=begin, runs=runs, segments=segments)
+            if self.phase.rows_left is not None:
+                least, end = self.phase.rows_left
+                left = runs["rows"].astype(np.int64)[segments.run] - cut.places_in_games
+                bounds = (np.clip(left - bound, 0, segments.rows) for bound in (end, least))
+                cut = cut._replace(segments=_narrow(segments, np.arange(len(left)), bounds))
+            yield cut
+            begin += len(runs)
 
     @property
     def whole(self) -> ViewTables:
@@ -93,24 +96,30 @@ class ViewTables:
         """Return what to add to a row's number in the map for its number in ``whole``, by run: ``i64[R]``."""
         if whole.rowmap.rows == self.rowmap.rows:
             return np.zeros(len(self.runs), np.int64)
-        segments, starts = self.segments, whole.rowmap.run_starts[:-1].astype(np.int64)
-        first = np.flatnonzero(np.diff(segments.run, prepend=-1))
-        run = segments.run[first]
-        starts[run] += (
-            self._places_of(segments)[first] - self.rowmap.guide.starts[:-1].astype(np.int64)[first]
-        )
+        starts = whole.rowmap.run_starts[:-1].astype(np.int64)
+        for part, numbers in self._numbered_parts():
+            first = np.flatnonzero(np.diff(part.segments.run, prepend=-1))
+            added = part.places_in_games - numbers.astype(np.int64)
+            starts[part.segments.run[first] + part.first] += added[first]
         return starts
 
     @cached_property
     def rowmap(self) -> RowMap:
         """The tables that locate the view's rows."""
-        segments, store = self.segments, self.store
-        boards = None if store.boards is None else store.begins_of(segments, store.boards)
-        tape = NO_TAPE
+        store, held = self.store, None
         if (tapes := store.tapes) is not None:
-            starts = tapes.starts if self.chosen is None else tapes.starts[self.chosen]
-            tape = TapeMap.of(segments, self.runs, starts, tapes.spans)
-        rows = RowMap.of(segments, len(self.runs), self.dtype.itemsize, boards, tape)
+            held = tapes.spans, tapes.starts if self.chosen is None else tapes.starts[self.chosen]
+        is_cut = held is not None and self.phase._replace(empties=None) != ALL
+        found = (
+            (
+                part.segments._replace(run=part.segments.run + part.first),
+                part.board_addresses,
+                part.cuts if is_cut else None,
+            )
+            for part in self.parts
+        )
+        foreign = [number for number, session in enumerate(store.sessions) if session.foreign is not None]
+        rows = RowMap.of(found, len(self.runs), self.dtype.itemsize, held, foreign)
         if self.selected is None and self.phase.empties is None:
             return rows
         from tape2048.rows.boards import copy_bits, mark_empties, masked, no_bits
@@ -119,39 +128,53 @@ class ViewTables:
         if self.selected is None:
             words = ~words
         else:
-            copy_bits(self.selected, store.begins_of(segments), words, rows.guide.starts, segments.rows)
+            for part, firsts in self._numbered_parts():
+                copy_bits(self.selected, part.begins, words, firsts, part.segments.rows)
         if self.phase.empties is not None:
-            if boards is None:
+            if store.boards is None:
                 store.check_files()
-            with store.hold(np.unique(segments.session).tolist() if boards is None else []):
+            with store.hold(np.unique(rows.session).tolist() if store.boards is None else []):
                 words &= mark_empties(rows, *self.phase.empties, store.raise_defect)
         return masked(rows, words)
+
+    def _numbered_parts(self) -> Iterator[tuple[StorePart, NDArray[np.uint64]]]:
+        """Yield the parts with the number of each segment's first row in the map."""
+        done = 0
+        for part in self.parts:
+            ends = done + np.cumsum(part.segments.rows)
+            yield part, (ends - part.segments.rows).astype(np.uint64)
+            done = int(ends[-1]) if len(ends) else done
 
     def select(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Turn the words of a mask of the view's rows into a selection."""
         from tape2048.rows.boards import copy_bits, no_bits, spread_bits
 
-        rows, segments, selected = self.rowmap, self.segments, no_bits(int(self.store.segments.rows.sum()))
-        if rows.mask.words.size:
-            words = spread_bits(words, rows.mask.words)
-        copy_bits(words, rows.guide.starts, selected, self.store.begins_of(segments), segments.rows)
+        mask, selected = self.rowmap.mask, no_bits(self.store.rows)
+        if mask.words.size:
+            words = spread_bits(words, mask.words)
+        for part, firsts in self._numbered_parts():
+            copy_bits(words, firsts, selected, part.begins, part.segments.rows)
         return selected
+
+    @cached_property
+    def exponents(self) -> NDArray[np.uint8]:
+        """Exponent of the highest tile of each run's game, ``u8[R]``."""
+        return self.runs.each(lambda table: exponents_of(table["highest_tile"]))
 
     @cached_property
     def label_guide(self) -> NDArray[np.uint32]:
         """The guide from rows to labels."""
-        return make_label_guide(self.rowmap.guide, exponents_of(self.runs["highest_tile"])[self.rowmap.run])
+        return make_label_guide(self.rowmap.guide, self.rowmap.of_runs(self.exponents))
 
     def in_place(self, first: int, end: int) -> NDArray[np.void] | None:
         """Return rows [first, end) as a view of the store's memory; None if they are not adjacent there."""
         rows = self.rowmap
         if rows.mask.words.size or self.store.remote:  # rows in the cache come and go
             return None
-        a = int(np.searchsorted(rows.guide.starts, np.uint64(first), "right")) - 1
-        b = int(np.searchsorted(rows.guide.starts, np.uint64(end), "left"))
+        a, b = rows.line_at(first), rows.line_at(end - 1) + 1
         if not (rows.address[a:b] == rows.address[a]).all() or not (rows.end[a:b] == rows.end[a]).all():
             return None
-        if (rows.strides[a:b] != rows.row_bytes).any() or len(rows.tape.segments):
+        if (rows.strides[a:b] != rows.row_bytes).any() or len(rows.tape.span):
             return None
         address = (int(rows.address[a]) + first * rows.row_bytes) % 2**64
         return self.store.bytes_at(address, (end - first) * rows.row_bytes).view(self.dtype)
@@ -163,7 +186,7 @@ class ViewTables:
             edges = np.arange(0, count, rows_max)
         else:
             apart = (rows.address[1:] != rows.address[:-1]) | (rows.end[1:] != rows.end[:-1])
-            edges = rows.guide.starts[:-1][np.concatenate(([True], apart))].astype(np.int64)
+            edges = rows.line_firsts[np.concatenate(([True], apart))].astype(np.int64)
         for begin, end in itertools.pairwise([*edges.tolist(), count]):
             for first in range(begin, end, rows_max):
                 yield slice(first, min(end, first + rows_max))

@@ -191,6 +191,7 @@ class RemoteSession(Session):
         path = source.cache.directory / name
         rows = self._reserve(path, manifest, metadata)
         super().__init__(path, rows, metadata, manifest, "mmap", probe=False)
+        self._metadata = lambda: source.cache.table(source.store, name)[1]
         self._manifest = manifest
         self._kept: Hold | None = None
 

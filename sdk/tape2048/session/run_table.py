@@ -247,7 +247,7 @@ def _true_rows(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> 
     return np.array([row_counts[column].sum() for column in run_labels.T], np.int64)
 
 
-def game_facts(runs: NDArray[np.void]) -> tuple[dict[str, object], dict[str, float]]:
+def game_facts(runs: Any) -> tuple[dict[str, object], dict[str, float]]:
     """Return facts of the games of a run table, and the share of games by highest tile."""
     tiles, counts = np.unique(runs["highest_tile"], return_counts=True)
     facts: dict[str, object] = {"games": len(runs)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
@@ -10,6 +11,7 @@ import numpy as np
 
 from tape2048.base.text import facts_table
 from tape2048.errors import BookkeepingError, FieldError, MissingPathError, ReplayError, StorageError
+from tape2048.formats.metadata import read_metadata
 from tape2048.formats.npy import Load, check_load
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal
 from tape2048.formats.session import (
@@ -74,10 +76,13 @@ class Session(RowView):
         foreign: the rows that another program wrote; None for a recorder's.
         dataset: the data set or pack.dat that the session is; None for a session.
         runs: the run table, ``RUN_DTYPE[R]`` by ``first_row``, read-only. In a foreign session, runs without
-            rows come last, with ``first_row`` = N and ``rows`` = 0.
+            rows come last, with ``first_row`` = N and ``rows`` = 0. A corpus of very many games drops it, and
+            the next access reads it again.
+        run_count: number of runs, R.
         blocks: the block checksums, ``BLOCK_DTYPE[B]``, or None in a foreign session.
         meta: the facts of the table ``session``, decoded.
         manifest: the manifest, or None in a foreign session.
+        contiguous: whether the rows of each run are adjacent; False only in foreign sessions.
         rows_without_run: number of rows that were left out, since they belong to no run of the table: a
             foreign recorder that was killed leaves rows of games that never reached it. All other numbers
             count the rows that are left.
@@ -93,8 +98,6 @@ class Session(RowView):
         >>> session.tokens([0, 1]).shape, session.labels([256, 512]).shape == (len(session), 2)
         ((2, 16), True)
     """
-
-    runs: NDArray[np.void]
 
     def __init__(
         self,
@@ -115,18 +118,21 @@ class Session(RowView):
         self._steps: NDArray[np.void] | None = None
         if isinstance(rows, Tape):
             self.tape = rows
-            self.runs, self._owners = from_run_table(rows.runs, len(rows), path / METADATA_DB)
+            games = from_run_table(rows.runs, len(rows), path / METADATA_DB)
             self.dtype: np.dtype[Any] = ACTION_STEP_DTYPE
         elif isinstance(rows, ForeignRows):
-            self.foreign, self.runs, self._owners = rows, rows.runs, rows.owners
+            self.foreign, games = rows, (rows.runs, rows.owners)
             self.rows_without_run = rows.without_run
             self.dtype = step_dtype(record_action=bool(rows.layout.move))
             if rows.layout.is_native and (rows.begins == rows.owners.segments()[0]).all():
                 self._steps = rows.rows[: len(rows)]
         else:
-            self.runs, self._owners = _assign(metadata, rows, path / METADATA_DB, load, probe=probe)
+            games = _assign(metadata, rows, path / METADATA_DB, load, probe=probe)
             self._steps, self.dtype = rows, rows.dtype
-        self.runs.flags.writeable = False
+        games[0].flags.writeable = False
+        self._games: tuple[NDArray[np.void], Owners] | None = games
+        self._metadata: Callable[[], Metadata] = functools.partial(read_metadata, path / METADATA_DB)
+        self.run_count, self._row_count, self.contiguous = len(games[0]), len(rows), games[1].contiguous
         self.blocks = metadata.blocks
         self.meta = metadata.session
         self.manifest = manifest
@@ -196,6 +202,30 @@ class Session(RowView):
         self.overlay = None if columns is None else Path(os.path.abspath(columns), self.name)
 
     @property
+    def runs(self) -> NDArray[np.void]:
+        """As described above."""
+        return self._read_games()[0]
+
+    @property
+    def _owners(self) -> Owners:
+        return self._read_games()[1]
+
+    def _read_games(self) -> tuple[NDArray[np.void], Owners]:
+        games = self._games  # which another thread may drop
+        if games is None:
+            runs = self._metadata().runs if self.tape is None else self.tape.runs
+            games = self._games = from_run_table(runs, self._row_count, self.path / METADATA_DB)
+            games[0].flags.writeable = False
+        return games
+
+    def drop_runs(self) -> None:
+        """Forget the run table of an immutable session, until :attr:`runs` is used again."""
+        if self.manifest is not None and self.foreign is None and self.dataset is None:
+            self._games = None
+            if self.tape is not None:
+                self.tape.drop_runs(self._metadata)
+
+    @property
     def name(self) -> str:
         """The directory's name."""
         return self.path.name
@@ -222,17 +252,12 @@ class Session(RowView):
         assert self._steps is not None
         return self._steps
 
-    @property
-    def contiguous(self) -> bool:
-        """Whether the rows of each run are adjacent; False only in foreign sessions."""
-        return self._owners.contiguous
-
     def __len__(self) -> int:
         """Number of rows, N."""
-        return self._owners.rows
+        return self._row_count
 
     def __repr__(self) -> str:
-        return f"<Session {self.name}: {len(self):,} rows, {len(self.runs):,} runs, {self.load}>"
+        return f"<Session {self.name}: {len(self):,} rows, {self.run_count:,} runs, {self.load}>"
 
     def _repr_html_(self) -> str:
         facts, tiles = game_facts(self.runs)

@@ -5,6 +5,7 @@ Each step is checked while it is decoded.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ from tape2048.tape.layout import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -267,9 +268,33 @@ class Tape:
         self._offsets = offsets
         self.memory = data, anchors
         self.anchor_rows = anchor_rows
-        self.runs = runs
-        self.starts = starts
-        self.first_rows = runs["first_row"].astype(np.int64)
+        self._games: tuple[NDArray[np.void], NDArray[np.uint64]] | Callable[[], Metadata] = runs, starts
+
+    def _read_games(self) -> tuple[NDArray[np.void], NDArray[np.uint64]]:
+        games = self._games
+        if callable(games):
+            games = self._games = tape_runs(games(), self._directory)
+        return games
+
+    def drop_runs(self, metadata: Callable[[], Metadata]) -> None:
+        """Forget the run table and the first boards, until they are used again; ``metadata`` reads them."""
+        self._games = metadata
+        vars(self).pop("first_rows", None)
+
+    @property
+    def runs(self) -> NDArray[np.void]:
+        """As described above."""
+        return self._read_games()[0]
+
+    @property
+    def starts(self) -> NDArray[np.uint64]:
+        """As described above."""
+        return self._read_games()[1]
+
+    @cached_property
+    def first_rows(self) -> NDArray[np.int64]:
+        """As described above."""
+        return self.runs["first_row"].astype(np.int64)
 
     @property
     def data(self) -> NDArray[np.uint8]:

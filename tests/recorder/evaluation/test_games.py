@@ -15,7 +15,7 @@ from tape2048 import Corpus
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games
 from tape2048.critic.ntuple.critic import GameBoards, read_games
 from tape2048.errors import ConfigError, EmptyCorpusError
-from tape2048.players import players_of
+from tape2048.rows.view import tables_of
 from tape2048_recorder.evaluation import games as playing
 from tape2048_recorder.evaluation.games import play_games, play_rollouts, played_games, rollout_seeds
 from tape2048_recorder.game.rng import game_seeds
@@ -75,7 +75,7 @@ def test_played_games_are_the_recorded_ones(root: Path) -> None:
     settings = NTupleCriticConfig(seed=SEED, stride=4, data=str(root), threads=2)
     found = played_games(settings, "greedy", {}, RECORDED)
     whole = Corpus.open(root)
-    assert found.players == players_of(whole.runs, whole.sessions)
+    assert found.players == tables_of(whole).runs.players()
     corpus = corpus_games(NTupleCriticConfig(stride=1, data=str(root)))
     for one, other in ((next(found.chunks(0)), next(corpus.chunks(0))), (found.val, corpus.val)):
         assert len(one) == len(other) > 0

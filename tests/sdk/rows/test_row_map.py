@@ -61,7 +61,7 @@ def test_runs_of_a_map_of_more_rows_than_32_bits_count() -> None:
     segments = Segments(
         address, rows, np.arange(len(rows)), address, nothing, nothing, nothing + 28, address * 0
     )
-    rowmap = RowMap.of(segments, len(rows), 28)
+    rowmap = RowMap.of([(segments, None, None)], len(rows), 28)
     assert rowmap.rows > 2**33
     labels = Labels.of(np.zeros(len(rows), np.uint8), np.zeros(1, np.uint8))
     words = Plan.of(rowmap, labels, NO_CAP).words
@@ -84,15 +84,14 @@ def test_labels_of_runs_of_any_lengths(lengths: list[int], guided: bool) -> None
     exponents = rng.integers(10, 18, len(lengths)).astype(np.uint8)
     rows, nothing = np.array(lengths), np.zeros(len(lengths), np.int64)
     address = np.zeros(len(lengths), np.uint64)
-    rowmap = RowMap.of(
-        Segments(address, rows, np.arange(len(rows)), address, nothing, nothing, nothing + 28, address * 0),
-        len(rows),
-        28,
+    segments = Segments(
+        address, rows, np.arange(len(rows)), address, nothing, nothing, nothing + 28, address * 0
     )
+    rowmap = RowMap.of([(segments, None, None)], len(rows), 28)
     thresholds = np.array([13, 15, 17], np.uint8)
     labels = make_label_guide(rowmap.guide, exponents)
     assert bool(len(labels)) == guided
-    plan = Plan.of(rowmap, Labels.of(exponents[rowmap.run], thresholds, labels), NO_CAP)
+    plan = Plan.of(rowmap, Labels.of(exponents, thresholds, labels), NO_CAP)
     ends = np.cumsum(rows)
     near = np.concatenate([ends - rows, ends - 1, ends - rows // 2 - 1])
     numbers = np.concatenate([near, rng.integers(0, rowmap.rows, 500)])
@@ -113,9 +112,9 @@ def test_rows_in_one_line_need_no_look_up() -> None:
     end = np.full(3, 1000 + 8 * 28, np.uint64)
     nothing = np.zeros(3, np.int64)
     line = Segments(address, rows, np.arange(3), end, nothing, nothing, nothing + 28, address * 0)
-    assert RowMap.of(line, 3, 28).line == 1000
-    assert RowMap.of(line.take(np.array([0, 2])), 2, 28).line == 0
-    assert RowMap.of(line.take(np.array([], np.int64)), 0, 28).line == 0
+    for kept, expected in (([0, 1, 2], 1000), ([0, 2], 0), ([], 0)):
+        some = line.take(np.array(kept, np.int64))._replace(run=np.arange(len(kept)))
+        assert RowMap.of([(some, None, None)], len(kept), 28).row_line == expected
 
 
 def test_a_plan_is_read_in_the_order_of_its_words() -> None:

@@ -26,8 +26,8 @@ from tape2048.formats.session import (
 )
 from tape2048.io.reading import reading
 from tape2048.players import player_label, player_name, player_text
-from tape2048.rows.buffers import gather_runs
 from tape2048.rows.duplicates import Copies, Doubled, describe_doubled
+from tape2048.rows.run_columns import RunColumns
 from tape2048.session.columns import Columns
 from tape2048.session.dataset import is_table
 from tape2048.session.directory import MANIFEST_BYTES_MAX, is_session, list_names, refuse_dataset
@@ -310,7 +310,7 @@ def label_prevalence(runs: NDArray[np.void]) -> list[dict[str, float | int | Non
 
 def find_twice(several: Sequence[Session]) -> tuple[NDArray[np.void], list[Doubled]]:
     """Return the games of all sessions, each once, and the pairs of sessions that hold games twice."""
-    runs = gather_runs(several)
+    runs = RunColumns.of(several).table
     is_doubled, pairs = Copies(runs, several).left_out()
     return runs[~is_doubled], pairs
 

@@ -13,8 +13,9 @@ from tape2048.base.text import counted
 from tape2048.errors import MagicError, ReplayError
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.players import facts_of_engine
-from tape2048.rows.buffers import find_sessions, gather_runs, open_sessions
+from tape2048.rows.buffers import find_sessions, open_sessions
 from tape2048.rows.duplicates import distinct_runs
+from tape2048.rows.run_columns import RunColumns
 from tape2048.runs.run import Run, RunMeta, exps_at
 from tape2048.session.session import Session
 from tape2048_tools.terminal.click_extras import options
@@ -163,7 +164,7 @@ def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
 
 def _of_sessions(path: Path, run_id: int | None, which: str, *, replay: bool) -> ChosenRun:
     opened, _ = open_sessions(find_sessions(path))
-    runs = gather_runs(opened)[np.concatenate(distinct_runs(opened))]
+    runs = RunColumns.of(opened).table[np.concatenate(distinct_runs(opened))]
     owners = runs["session"]
     if run_id is not None and len(names := {opened[i].name for i in owners[runs["id"] == run_id]}) > 1:
         message = f"{run_id}; {len(names)} sessions have it: name a session ({min(names)})"

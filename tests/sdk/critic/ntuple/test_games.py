@@ -13,8 +13,9 @@ from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as t
 from tape2048.critic.ntuple.critic import GameBoards, read_games, split_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import exps_to_boards
-from tape2048.players import PlayedBy, players_of
+from tape2048.players import PlayedBy
 from tape2048.rows.splits import parts_of_hashes, parts_of_seeds, run_hash
+from tape2048.rows.view import tables_of
 
 from ...builders import Game, Spec, write_ours
 from ...corpora import IDS, OURS, PLAYERS, THEIRS, Built, build
@@ -32,7 +33,7 @@ def config(built: Built, **changes: Any) -> NTupleCriticConfig:
 
 
 def players(corpus: Corpus) -> list[PlayedBy]:
-    return players_of(corpus.runs, corpus.sessions)
+    return tables_of(corpus).runs.players()
 
 
 def same(found: GameBoards, expected: GameBoards) -> bool:
