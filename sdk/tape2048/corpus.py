@@ -621,6 +621,30 @@ class Corpus(RowView):
         words = mark_rows(self._tables, condition, of_runs)
         return self._of_bits(words, f"the condition {condition[:200]!r}")
 
+    def unique(self, *, symmetry: bool = False) -> Self:
+        """Select the first of equal boards, in the order of the corpus. Exact, on any number of threads.
+
+        Reads all rows once and uses all cores. Memory: one bit per row for the view, and while it searches
+        12 bytes per row. Above half of the free memory, it reads the rows several times instead.
+
+        The frequency of a position is lost: its label is that of its first game.
+
+        Args:
+            symmetry: boards are also equal if a turn or a reflection makes them equal.
+
+        Raises:
+            CorpusError: a row has an exponent above 15, or a mapped file was truncated.
+
+        Example:
+            >>> corpus = Corpus.open("selfplay")
+            >>> boards, kept = corpus.tokens(slice(None)), corpus.unique()
+            >>> len(kept) == len(np.unique(boards, axis=0)) > len(corpus.unique(symmetry=True))
+            True
+        """
+        from tape2048.batches.unique import mark_first
+
+        return self._of_bits(mark_first(self._tables, symmetry=bool(symmetry)), "unique")
+
     def _of_bits(self, words: NDArray[np.uint64], what: str) -> Self:
         """Return a view of the rows whose bits are set."""
         if not words.any():

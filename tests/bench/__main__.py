@@ -14,7 +14,8 @@ from .figures import Benchmark, Figure, machine, write_table
 NAMES = (
     "batches", "codec", "costs", "critic", "datasets", "engine", "fleet", "formats", "gathering", "lanes",
     "loading", "memory", "ntuple_critic", "players", "recording", "run_tables", "start",
-    "tapes", "torch_loader", "training", "viewer",
+    "tapes", "torch_loader", "training", "unique",
+    "viewer",
 )  # fmt: skip
 
 

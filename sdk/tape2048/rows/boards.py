@@ -44,7 +44,7 @@ U64 = np.uint64
 EXPS = U64(EXPS_OFFSET)
 _LOW32 = U64(0xFFFFFFFF)
 _NIBBLES = U64(0x0F0F0F0F0F0F0F0F)
-_TOO_LARGE = U64(0xF0F0F0F0F0F0F0F0)
+TOO_LARGE = U64(0xF0F0F0F0F0F0F0F0)
 
 
 @register_jitable
@@ -57,14 +57,15 @@ def _pack_half(address: Any) -> Any:
 
 
 @register_jitable
-def _pack(cells: Any) -> Any:
+def pack(cells: Any) -> Any:
+    """Pack the 16 exponents at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
     return _pack_half(cells) << U64(32) | _pack_half(cells + U64(8))
 
 
 @register_jitable
 def board_of(row: Any) -> Any:
     """Pack the board of the row at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
-    return _pack(row + EXPS)
+    return pack(row + EXPS)
 
 
 @kernel
@@ -73,7 +74,7 @@ def _pack_rows(rows: Any, row_bytes: Any, boards: Any) -> Any:
     address = U64(rows.ctypes.data)
     for i in range(boards.shape[0]):
         row = address + U64(i) * row_bytes
-        if (load64(row + EXPS) | load64(row + EXPS + U64(8))) & _TOO_LARGE:
+        if (load64(row + EXPS) | load64(row + EXPS + U64(8))) & TOO_LARGE:
             return i
         boards[i] = board_of(row)
     return -1
@@ -219,7 +220,7 @@ def board_in(row: Any, layout: Any) -> Any:
     """Return the packed board of a row of a layout, and whether a tile is above 32768."""
     cells, mask = row + word(layout, BOARD), word(layout, MASK)
     if not word(layout, PACKED):
-        return _pack(cells), (load64(cells) | load64(cells + U64(8))) & _TOO_LARGE != U64(0)
+        return pack(cells), (load64(cells) | load64(cells + U64(8))) & TOO_LARGE != U64(0)
     high = U64(0) if mask == LACKS else load8(row + mask) | load8(row + mask + U64(1))
     return load64(cells), high != U64(0)
 
