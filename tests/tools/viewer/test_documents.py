@@ -1,5 +1,6 @@
 """The documents of the pages against slow references: overview, games, boards, trainings."""
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Session
-from tape2048.conversion import repack_session, write_session
+from tape2048.conversion import convert, repack_session, write_session
 from tape2048.errors import ConfigError, MissingPathError, SchemaError
 from tape2048.formats.session import RUN_DTYPE
 from tape2048.game.moves import recover
@@ -24,6 +25,7 @@ from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.options import make_player
 from tape2048_recorder.replay.games import Game
 from tape2048_recorder.replay.judging import OWN_JUDGE, SUMS, Judge
+from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.commands.sessions.view import make_data
 from tape2048_tools.viewer import games
 from tape2048_tools.viewer.collection import Collection, Entry, GameTable, Selection, choose
@@ -318,6 +320,20 @@ def test_cards_have_what_annotate_wrote(data: Data, copied: Path, cli: Cli) -> N
     assert (broken["exps"], "steps.npy" in broken["error"]) == (None, True)
 
 
+@pytest.mark.parametrize("name", ["games.a2pack", "games.dat", "games.jsonl", "runs", "set"])
+def test_other_sources_are_shown_as_their_session(recorded: Path, tmp_path: Path, name: str) -> None:
+    session, source = min(recorded.glob("2*")), tmp_path / name
+    convert(session, source, {"runs": "a2run2", "set": "dataset"}.get(name), lossy=True, replayer=replayer)
+    with contextlib.ExitStack() as ending:
+        data = make_data((source,), ("ntuple:weights=fast",), Path("default"), ending)
+        (entry,) = data.collection.whole().sessions
+        own = Session.open(session).runs
+        assert sorted(entry.runs["max_score"]) == sorted(own["max_score"])
+        assert data.games({"sort": "steps"})["rows"][0]["steps"] == own["steps"].max()
+        made = entry.path
+    assert not made.exists()
+
+
 def test_very_many_players(data: Data) -> None:
     """Those with the most games are listed; one without a name is among them."""
     entries = []
@@ -422,7 +438,7 @@ def test_a_game_has_the_same_sums_and_warning_everywhere(
     (path,) = tmp_path.glob("2*")
     warning = "The judge ntuple:weights=fast, 2-ply is weaker than ntuple fast"
     assert warning in cli("annotate", path, "--judge", "ntuple:weights=fast").err
-    data = make_data((tmp_path,), (), Path("default"))
+    data = make_data((tmp_path,), (), Path("default"), contextlib.ExitStack())
     data.collection.whole()
     report = json.loads(re.search(r'id="data">(.*?)</script>', make_report(data, games=2).decode())[1])
     assert warning in report["judged"][1]

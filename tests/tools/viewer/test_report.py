@@ -1,5 +1,6 @@
 """Reports in one file: what they hold, and what they show without a network."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -98,11 +99,15 @@ def test_a_report_of_annotated_sessions_has_the_most_lossy_games(copied: Path, c
     first, second = sorted(copied.glob("2*"))
     for session in (first, second):
         cli("annotate", str(session), "--judge", "ntuple:weights=fast", "--quiet", process=True)
-    found = make_report(make_data((copied,), ("ntuple:weights=fast",), Path("default")), games=8).decode()
+    found = make_report(
+        make_data((copied,), ("ntuple:weights=fast",), Path("default"), contextlib.ExitStack()), games=8
+    ).decode()
     kinds = re.findall(r'"why":"([a-z ]+)"', found)
     assert sorted(kinds) == [kind for kind in ("best", "longest", "most lossy", "worst") for _ in range(2)]
     (first / "loss.json").unlink()
-    found = make_report(make_data((copied,), ("ntuple:weights=fast",), Path("default"))).decode()
+    found = make_report(
+        make_data((copied,), ("ntuple:weights=fast",), Path("default"), contextlib.ExitStack())
+    ).decode()
     lossy = re.findall(r'"why":"most lossy","session":"[0-9a-f]+","name":"([^"]+)"', found)
     assert set(lossy) == {second.name}
 
@@ -110,7 +115,7 @@ def test_a_report_of_annotated_sessions_has_the_most_lossy_games(copied: Path, c
 @pytest.mark.parametrize("games", [0, 1, 2, 3])
 def test_few_games_are_judged_for_few(recorded: Path, games: int) -> None:
     judged: set[int] = set()
-    data = make_data((recorded,), ("ntuple:weights=fast",), Path("default"))
+    data = make_data((recorded,), ("ntuple:weights=fast",), Path("default"), contextlib.ExitStack())
     make_report(data, games=games, progress=lambda _done, of: judged.add(of))
     assert judged == ({games} if games else set())
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tape2048.errors import MissingPathError, NotASessionError
+from tape2048.errors import MagicError, MissingPathError
 
 from ..conftest import Cli
 from .conftest import SecondViewer, Viewer, key_of, until
@@ -303,6 +303,6 @@ def test_signals_end_the_viewer_at_once(
 def test_missing_root_is_refused(cli: Cli, tmp_path: Path) -> None:
     done = cli("view nowhere", expect=MissingPathError, process=True)
     assert "nowhere" in done.err
-    (tmp_path / "games.jsonl").write_text("{}")
-    done = cli("view", tmp_path, tmp_path / "games.jsonl", expect=NotASessionError, process=True)
-    assert "found a file, expected a directory" in done.err
+    (tmp_path / "games.txt").write_text("{}")
+    done = cli("view", tmp_path, tmp_path / "games.txt", expect=MagicError, process=True)
+    assert "not a known kind of file with runs" in done.err

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048.errors import NotASessionError
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     CRITIC,
@@ -82,13 +81,13 @@ def view(
     """Look at recordings, live recorders, trainings and critics in a browser.
 
     ROOT is a directory of sessions, one session, or a directory of a training; by default the out_dir of
-    `tape2048 record`. The pages only read files, and do not contact recorders. The link
+    `tape2048 record`. Of another source, such as a data set, a pack, run files or JSON lines, a session on
+    tape is made in the directory for temporary files, and is removed at the end, 1.5 bytes a move. The pages
+    only read files, and do not contact recorders. The link
     that is printed opens the pages in one browser, once. The next link is then printed to standard error.
     Ctrl-C ends it at once.
     """
     from tape2048_tools.viewer.app import serve
-
-    data = make_data(roots, judges, critic)
 
     def started(link: str) -> None:
         if as_json:
@@ -105,13 +104,15 @@ def view(
             webbrowser.open(f"file://{name}")
 
     with contextlib.ExitStack() as ending:
+        data = make_data(roots, judges, critic, ending)
         serve(data, host, port, allowed=allow_host, started=started)
 
 
-def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) -> Data:
-    """Return what the pages and the report show of some directories."""
+def make_data(
+    roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path, ending: contextlib.ExitStack
+) -> Data:
+    """Return what the pages and the report show of some sources, until ``ending``."""
     from tape2048.critic.facts import SHIPPED
-    from tape2048.session.directory import refuse_dataset
     from tape2048_recorder.replay.judging import OWN_JUDGE
     from tape2048_tools.critic_report import document, examine, read_curves
     from tape2048_tools.sessions.summary import default_root
@@ -119,13 +120,7 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
     from tape2048_tools.viewer.data import Data
     from tape2048_tools.viewer.games import Judges
 
-    chosen = [ROOT.convert(root, None, None) for root in roots or (default_root(),)]
-    for root in chosen:
-        if root.is_file():
-            hint = f"Convert games first: tape2048 convert {root} --to tape --out DIR"
-            raise NotASessionError("found a file, expected a directory", path=root, hint=hint)
-        if root.is_dir():
-            refuse_dataset(root)
+    chosen = [_with_sessions(ROOT.convert(root, None, None), ending) for root in roots or (default_root(),)]
 
     def examined() -> dict[str, Any]:
         found = document(*examine(critic, chosen, rows_max=_EXAMINED_ROWS, bootstrap=_REPLICATES))
@@ -134,6 +129,28 @@ def make_data(roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path) ->
         return shown | {"curves": curves}
 
     return Data(Collection(chosen), Judges(judges or (OWN_JUDGE,), critic), examined)
+
+
+def _with_sessions(root: Path, ending: contextlib.ExitStack) -> Path:
+    """Return the directory, or of other sources than sessions a session that holds their games."""
+    from tape2048.conversion.sources import kind_of
+    from tape2048.conversion.targets import convert
+    from tape2048.session.directory import list_names
+    from tape2048_recorder.replay.replay import replayer
+    from tape2048_tools.commands.runs.convert import complain_missing
+
+    kind = kind_of(root)
+    if kind in {"session", "sessions"}:
+        return root
+    if kind == "runs" and not any(
+        name.endswith((".a2run", ".a2run2", ".jsonl.gz")) for name in list_names(root)
+    ):
+        return root  # of a training, or of a recorder that has published nothing yet
+    made = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="tape2048-")))
+    with progress_bar(f"reading {root.name}") as progress:
+        done = convert(root, made / root.name, "tape", lossy=True, replayer=replayer, progress=progress)
+    complain_missing(done.lost, done.skipped)
+    return made
 
 
 @new_command(
@@ -181,9 +198,10 @@ def report(
     from tape2048_tools.viewer.report import make_report
 
     check_new_file(out, replace=force)
-    data = make_data(roots, judges, critic)
-    with progress_bar("judging games", quiet=quiet) as progress:
-        page = make_report(data, games=games, progress=progress)
+    with contextlib.ExitStack() as ending:
+        data = make_data(roots, judges, critic, ending)
+        with progress_bar("judging games", quiet=quiet) as progress:
+            page = make_report(data, games=games, progress=progress)
     with publishing_file(out, replace=force) as file:
         file.write(page)
     table = data.collection.games()
@@ -216,6 +234,7 @@ def _report_one(
 
     ended_at = Session.open(session).meta.get("ended_at")
     made = ended_at if isinstance(ended_at, str) else "1970-01-01T00:00:00Z"
-    page = make_report(make_data((session,), judges, critic), games=games, made=made)
+    with contextlib.ExitStack() as ending:
+        page = make_report(make_data((session,), judges, critic, ending), games=games, made=made)
     write_file(draft / f"{session.name}.html", page)
     return {"bytes": len(page)}
