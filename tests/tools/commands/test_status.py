@@ -60,7 +60,7 @@ def test_the_facts_are_there_in_words(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, counts=counts, rows_waiting=262_144, by_highest_tile={1024: 400, 2048: 5500})
     out = cli("status", str(tmp_path)).out
     for text in (
-        "1,500,000 steps/s", "6,000 finished, 5,900 recorded, 15,000,000 steps, mean score 52,000",
+        "1,500,000 steps/s", "6,000 finished, 5,900 of them on disk, 15,000,000 steps, mean score 52,000",
         "2048 92%", "80 GB free, full in 2:00:00",
         "disk_full 2 (1:01 in all)", "3 workers (0 silent)", "262,144 rows, 0 sessions",
         "1 published (280 MB)", "ntuple:look_below=16 with 2 of 2 workers",
@@ -155,7 +155,7 @@ def test_dropped_games_are_shown(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
     said = cli("stop", str(tmp_path), "--now").out
     assert said == f"stopped (SIGUSR2): 1 session, 4,001 games, 9,000,000 rows; dropped: {dropped}\n"
     shown = cli("status", str(tmp_path), expect=1).out
-    assert "6,000 finished, 4,001 recorded, " in shown
+    assert "6,000 finished, 4,001 of them on disk, " in shown
     assert dropped in " ".join(shown.split())
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import re
 import shutil
@@ -332,6 +333,18 @@ def test_other_sources_are_shown_as_their_session(recorded: Path, tmp_path: Path
         assert data.games({"sort": "steps"})["rows"][0]["steps"] == own["steps"].max()
         made = entry.path
     assert not made.exists()
+
+
+def test_the_critic_of_a_given_training_judges(recorded: Path, tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    golden = Path(__file__).parents[2] / "data/golden.critic"
+    shutil.copy(golden, tmp_path / "training/best.critic")
+    roots = recorded, tmp_path / "training"
+    hashes = [
+        make_data(some, (), Path("default"), contextlib.ExitStack()).judge_list({})["critic"]["sha256"]
+        for some in (roots[:1], roots)
+    ]
+    assert hashes[0] != hashes[1] == hashlib.sha256(golden.read_bytes()).hexdigest()
 
 
 def test_very_many_players(data: Data) -> None:

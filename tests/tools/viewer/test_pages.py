@@ -18,6 +18,7 @@ from tape2048.conversion import write_session
 from tape2048.game.moves import recover
 from tape2048.game.rules import boards_to_exps
 from tape2048.runs.run import Run, RunMeta
+from tape2048.training import TrainingDirectory
 from tape2048_tools.viewer.games import read_game
 
 from ..conftest import META, Cli, Game, write_session as write_toy_session
@@ -649,3 +650,29 @@ def test_gallery_shows_what_annotate_found(
     page.get_by_role("button", name="List").click()
     page.locator("caption:has-text('the same in every row: player greedy')").wait_for()
     page.locator("button.sort[data-sorted=descending]:text('loss')").wait_for()
+
+
+def test_ended_trainings_are_folded_away(
+    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A running training is shown with its curves, without figures of one point; an ended one by its name."""
+    for parent, lines in (("now", 5), ("before", 5), ("begun", 1)):
+        (tmp_path / parent / "run").mkdir(parents=True)
+        texts = [
+            json.dumps({"moves": 10 * i, "moves_in_all": 100, "elapsed_s": i, "mean_score": i})
+            for i in range(lines)
+        ]
+        (tmp_path / parent / "run/metrics.jsonl").write_text("\n".join(texts) + "\n")
+    with (
+        TrainingDirectory(tmp_path / "now/run", "moves").locked(),
+        TrainingDirectory(tmp_path / "begun/run", "moves").locked(),
+    ):
+        page = new_page(start_viewer(*(tmp_path / name for name in ("now", "before", "begun"))), "#live")
+        page.get_by_role("heading", name="Trainings in now").wait_for()
+        curves = page.locator("figure:has-text('mean score')")
+        curves.first.wait_for()
+        assert curves.locator("visible=true").count() == 1
+        ended = page.locator("details:has-text('Trainings that have ended: before')")
+        assert not page.get_by_role("heading", name="Trainings in before").is_visible()
+        ended.locator("summary").first.click()
+        page.get_by_role("heading", name="Trainings in before").wait_for()

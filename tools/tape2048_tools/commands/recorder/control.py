@@ -111,7 +111,7 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
     status, counts = snapshot.status, snapshot.status.counts
     written = datetime.fromtimestamp(snapshot.written_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     workers = counted(status.workers, "worker")
-    games = f"{number(status.games)} finished, {number(status.recorded_games)} recorded"
+    games = f"{number(status.games)} finished, {number(status.recorded_games)} of them on disk"
     facts: dict[str, str] = {
         "recorder": f"pid {snapshot.process.pid} on {snapshot.host}, tape2048 {snapshot.version}",
         "time": f"{duration(status.elapsed_s)} since {snapshot.started_at}, written {written}",

@@ -122,6 +122,10 @@ def make_data(
 
     chosen = [_with_sessions(ROOT.convert(root, None, None), ending) for root in roots or (default_root(),)]
 
+    if str(critic) in SHIPPED:  # then that of a given training, if there is one
+        trained = [root / name for root in chosen for name in ("best", "best.critic")]
+        critic = next((path for path in trained if path.exists()), critic)
+
     def examined() -> dict[str, Any]:
         found = document(*examine(critic, chosen, rows_max=_EXAMINED_ROWS, bootstrap=_REPLICATES))
         curves = None if str(critic) in SHIPPED else read_curves(critic)

@@ -99,16 +99,21 @@ function draw(plot, width, title, readout) {
   const svg = el('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img',
       'aria-label': spoken(title, plot)});
   const format = axis => axis.format || short;
+  let told = '';
   for (const value of y.ticks || ticks(y0, y1, 4)) {
+    const text = format(y)(value);
     svg.append(el('line.grid', {x1: LEFT, x2: width - RIGHT, y1: py(value), y2: py(value)}),
-      el('text.tick.end', {x: LEFT - 6, y: py(value) + 4}, format(y)(value)));
+      el('text.tick.end', {x: LEFT - 6, y: py(value) + 4}, text === told ? '' : text));
+    told = text;
   }
   const marks = x.ticks || ticks(x0, x1, Math.max(4, Math.floor(width / 75)));
   let free = -Infinity;
+  told = '';
   for (const value of marks) {
     const text = format(x)(value);
     const half = text.length * 3.9;
-    if (px(value) - half < free) continue;
+    if (px(value) - half < free || text === told) continue;
+    told = text;
     const shift = Math.min(width - half, Math.max(half, px(value)));
     free = shift + half + 6;
     svg.append(el('text.tick.middle', {x: shift, y: height - 8}, text));

@@ -66,7 +66,10 @@ function tileParts(evaluation, tile) {
   const ranked = ranking.filter(name => cells.some(one => one.scores[name] && one.scores[name].auroc));
   const notes = new Map();
   for (const one of cells) if (one.note) notes.set(one.note, [...(notes.get(one.note) || []), one.stage]);
-  return [el('h2', {id: `tile-${tile}`}, `Reaches ${tile}`),
+  const {auroc} = cells[0].scores[ranking[0]] || {};
+  const open = tile === evaluation.thresholds[0] || matchMedia('(min-width: 700px)').matches;
+  return el('details.of-tile', {open}, el('summary', null, el('h2', {id: `tile-${tile}`}, `Reaches ${tile}`),
+    auroc ? el('span', null, ` AUROC ${auroc.value.toFixed(3)}`) : null),
     el('section', null, el('p', null, `${count(cells[0].runs_positive)} of ${count(cells[0].runs)} games reached it.`),
       [...notes].map(([note, stages]) => el('p.soft', null, `${stages.join(', ')}: ${note}.`))),
     ranked.length ? el('div.grid-2', null, aurocFigure(cells, ranked, tile), reliabilityFigure(evaluation, tile))
@@ -78,7 +81,7 @@ function tileParts(evaluation, tile) {
           cells.flatMap(one =>
         evaluation.predictors.filter(name => one.scores[name]).map(name =>
           [one.stage, name, ...METRICS.map(([metric]) => estimated(one.scores[name][metric],
-              metric === 'gain' || metric === 'skill'))]))))];
+              metric === 'gain' || metric === 'skill'))])))));
 }
 
 function aurocFigure(cells, names, tile) {

@@ -1,7 +1,7 @@
 // Recorders and trainings as they are now, asked once a second.
 
 import {askJson, refusalNode} from './api.js';
-import {bytes, count, counted, el, facts, fill, message, moment, odds, percent, player, seconds, setText, short,
+import {bytes, count, counted, el, facts, fill, message, moment, odds, percent, seconds, setText, short,
   tileName} from './dom.js';
 import {figure} from './charts.js';
 import {Tiles} from './tiles.js';
@@ -141,7 +141,7 @@ function recorderHead(one) {
   const reach = Object.entries(status.reach).map(([tile, share]) => `${tile}: ${percent(share)}`).join(' · ');
   const full = status.free_bytes === null ? '–' : bytes(status.free_bytes)
     + (one.running && status.disk_full_s ? `, full in ${seconds(status.disk_full_s)}` : '');
-  return [head, el('p.soft', null, `${one.text} · `, player(one), ` on ${one.host} since ${moment(one.started_at)}`),
+  return [head, el('p.soft', null, `${one.text} · ${one.full} on ${one.host} since ${moment(one.started_at)}`),
     facts([
       ['moves a second', one.running ? count(status.steps_per_s) : '–'],
       ['moves', count(status.steps)], ['games', count(status.games)], ['mean score', count(status.mean_score)],
@@ -159,12 +159,21 @@ async function drawTrainings(node, trainings, states) {
   for (const one of trainings) groups.set(one.parent, [...(groups.get(one.parent) || []), one]);
   const several = [...groups].map(([parent, all]) => [parent, all.length,
     all.sort((a, b) => (b.written_at || 0) - (a.written_at || 0)).slice(0, RUNS_MAX)]);
-  const show = found => fill(node, several.map(([parent, total, runs], at) => [
+  const group = ([parent, total, runs], found) => [
     el('section', null, el('h2', null, `Trainings in ${parent}`), runs.map((one, i) => el('div.run', null,
       el('h3', null, `${one.name} `, states.get(one.id)),
-      el('div.headline', null, Array.isArray(found[at]) ? trainingHead(one, found[at][i]) : null))),
+      el('div.headline', null, Array.isArray(found) ? trainingHead(one, found[i]) : null))),
     total > runs.length ? el('p.soft', null, `and ${counted(total - runs.length, 'older training')}`) : null),
-    found[at] && el('div', null, Array.isArray(found[at]) ? trainingFigures(found[at]) : refusalNode(found[at]))]));
+    found && el('div', null, Array.isArray(found) ? trainingFigures(found) : refusalNode(found))];
+  const show = found => {
+    // Of trainings that have ended, the page shows only the names until somebody asks.
+    const parts = several.map((one, at) => [one[2].some(run => run.running || run.error), group(one, found[at])]);
+    const ended = parts.filter(([runs]) => !runs).map(pair => pair[1]);
+    const open = node.lastChild && node.lastChild.open;
+    fill(node, parts.filter(([runs]) => runs).map(pair => pair[1]), ended.length ? el('details', {open},
+      el('summary', null, `Trainings that have ended: ${several.filter(one => !one[2].some(run => run.running
+        || run.error)).map(one => one[0]).join(', ')}`), ended) : null);
+  };
   if (!node.firstChild) show([]);
   show(await Promise.all(several.map(([, , runs]) =>
     Promise.all(runs.map(one => askJson('training', {id: one.id}))).catch(error => error))));
@@ -196,10 +205,11 @@ export function trainingFigures(documents) {
       Object.entries(found.series).map(([name, {points, best}], i) => ({points, best, colour: documents.length > 1 ? run : i,
         name: [documents.length > 1 ? one.name : '', name].filter(Boolean).join(' ') || title}))));
     const marks = number ? [] : series.map(one => ({mark: true, kind: 'dots', colour: one.colour, points: [one.best]}));
+    if (!series.some(one => one.points.length > 1)) return null; // a point is no curve
     return figure(title, {height: number ? 150 : 260, series: [...series, ...marks],
       x: {label: documents[0].x, format: short}, y: {low: title.startsWith('rows') || title.startsWith('moves') ? 0
         : undefined}},
     number ? null : 'A dot marks the best value.');
   });
-  return plots.length ? [plots[0], el('div.grid-2', null, plots.slice(1))] : null;
+  return plots.length ? [plots[0], el('div.grid-2', null, plots.slice(1).filter(Boolean))] : null;
 }
