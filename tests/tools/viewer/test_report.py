@@ -1,9 +1,12 @@
 """Reports in one file: what they hold, and what they show without a network."""
 
 import contextlib
+import functools
+import http.server
 import os
 import re
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +85,43 @@ def test_a_report_opens_without_any_request(report: Path, browser: Any) -> None:
         assert [url for url in asked if not url.startswith(("file:", "blob:"))] == []
         assert errors == []
         context.close()
+
+
+def test_a_site_works_from_a_web_server(recorded: Path, tmp_path: Path, cli: Cli, browser: Any) -> None:
+    """Its links open games, which are files of their own; a game that is gone is named."""
+    site = tmp_path / "site"
+    made = ["report", recorded, "--site", site, "--games", 8, "--judge", "ntuple:weights=fast", "--quiet"]
+    cli(*made)
+    assert len(list((site / "games").iterdir())) == 8
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = browser.new_page()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        page.goto(f"{address}#games")
+        link = page.locator(".gallery a").first
+        link.click()
+        page.locator(".replay").wait_for()
+        page.goto(f"{address}{link_of(page)[:-1]}5")
+        page.locator(".replay").wait_for()
+        for path in (site / "games").iterdir():
+            path.unlink()
+        page.reload()
+        page.get_by_text("The web server does not have this game.").wait_for()
+        page.close()
+        server.shutdown()
+    cli(*made, expect=NameTakenError)
+    cli(*made, "--force")
+    assert len(list((site / "games").iterdir())) == 8
+    (site / "index.html").unlink()
+    cli(*made, "--force", expect=NameTakenError)  # what is no site is never replaced
+    cli("report", recorded, expect=2)
+
+
+def link_of(page: Any) -> str:
+    """The part of the page's address that names the game and the move."""
+    page.wait_for_url(re.compile(r"#[0-9a-f]{10}/\d+/0$"))
+    return "#" + page.url.partition("#")[2]
 
 
 def test_a_report_holds_each_kind_of_game_once(report: Path) -> None:

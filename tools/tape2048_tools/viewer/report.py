@@ -1,7 +1,8 @@
-"""Reports in one file: the code and the documents of the pages, written into one HTML file.
+"""Reports: the code and the documents of the pages, written into one HTML file, or for a web server.
 
 The file asks for nothing: its policy forbids every request. Games are packed as for the viewer, rounded,
-deflated and spelled in base64. The browser opens only the shown game.
+deflated and spelled in base64. The browser opens only the shown game. For a web server, each game is a file,
+which the page asks for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.base.text import json_bytes
 from tape2048.errors import TapeError
+from tape2048.io.durable import write_file
 from tape2048_tools.viewer.app import static_files
 from tape2048_tools.viewer.collection import page_of_games
 from tape2048_tools.viewer.games import card, pack
@@ -27,6 +29,7 @@ from tape2048_tools.viewer.overview import overview, sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from tape2048_tools.viewer.data import Data
 
@@ -72,12 +75,16 @@ def bundle(files: Mapping[str, bytes], entry: str) -> str:
     return "\n".join(parts.values())
 
 
-def one_file(title: str, document: Mapping[str, Any]) -> bytes:
-    """Return an HTML file that shows a document with the code of the viewer, without any request."""
+def one_file(title: str, document: Mapping[str, Any], *, connects: str = "'none'") -> bytes:
+    """Return an HTML file that shows a document with the code of the viewer.
+
+    ``connects`` says where its requests may go, as the directive ``connect-src`` does: nowhere.
+    """
     files = static_files()
     script, style = bundle(files, "report.js"), files["style.css"].decode()
     policy = (
         f"default-src 'none'; script-src '{_source_hash(script)}'; style-src '{_source_hash(style)}'; "
+        f"connect-src {connects}; "
         "base-uri 'none'; form-action 'none'"
     )
     # In a script only "<" can end the element.
@@ -100,26 +107,55 @@ def _source_hash(text: str) -> str:
 def make_report(
     data: Data, *, games: int = GAMES_MAX, made: str | None = None, progress: Progress | None = None
 ) -> bytes:
-    """Return the report of all sessions: the overview, and games to replay."""
+    """Return the report of all sessions in one file: the overview, and games to replay."""
+    packs: dict[str, str] = {}
+
+    def keep(key: str, packed: bytes) -> bool:
+        spelled = base64.b64encode(zlib.compress(packed, _DEFLATE)).decode()
+        if sum(map(len, packs.values())) + len(spelled) > _GAMES_BYTES:
+            return False
+        packs[key] = spelled
+        return True
+
+    document = _document(data, games, made, progress, keep)
+    return one_file(f"Report of {document['title']}", document | {"packs": packs})
+
+
+def write_site(
+    data: Data, directory: Path, *, games: int = GAMES_MAX, progress: Progress | None = None
+) -> None:
+    """Write the report into a directory for a web server: ``index.html``, and a file for each game."""
+    (directory / "games").mkdir()
+
+    def keep(key: str, packed: bytes) -> bool:
+        write_file(directory / "games" / key.replace("/", "-"), zlib.compress(packed, _DEFLATE))
+        return True
+
+    document = _document(data, games, None, progress, keep)
+    page = one_file(f"Report of {document['title']}", document | {"packs": {}}, connects="'self'")
+    write_file(directory / "index.html", page)
+
+
+def _document(
+    data: Data, games: int, made: str | None, progress: Progress | None, keep: Callable[[str, bytes], bool]
+) -> dict[str, Any]:
+    """Return what a report shows; ``keep`` gets each packed game, and says whether there is room for it."""
     table = data.collection.whole()
     chosen = list(_chosen(data, games, progress))
     # The first of each kind, then the second: where not all fit, no kind is left out.
     ranks = [sum(one[0] == why for one in chosen[:at]) for at, (why, *_) in enumerate(chosen)]
-    rows, packs, used = [], {}, 0
+    rows = []
     judged = dict[str, None]()
     for _, (why, number, packed, facts) in sorted(zip(ranks, chosen, strict=True), key=lambda one: one[0]):
-        spelled = base64.b64encode(zlib.compress(packed, _DEFLATE)).decode()
-        if used + len(spelled) > _GAMES_BYTES:
-            continue
-        used += len(spelled)
         entry, row = table.at(number)
         key = f"{entry.id}/{row['id']}"
-        packs[key] = spelled
+        if not keep(key, packed):
+            continue
         shown = card(entry, int(row["id"])) | facts.pop("sums")
         judged |= dict.fromkeys(filter(None, [f"Judged by {facts['by']}.", facts["weak"]]))
         rows.append({"key": key, "why": why, **table.document(number), "card": shown})
     roots = ", ".join(root.name or str(root) for root in data.collection.roots)
-    document = {
+    return {
         "title": roots,
         "made": made or datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
@@ -127,9 +163,7 @@ def make_report(
         "samples": [sample(table, table.once(None).games, data.judges)] if len(table) else [],
         "games": rows,
         "judged": list(judged),
-        "packs": packs,
     }
-    return one_file(f"Report of {roots}", document)
 
 
 def _chosen(

@@ -14,6 +14,7 @@ import click
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     CRITIC,
+    PATH,
     ROOT,
     force_option,
     int_option,
@@ -161,11 +162,13 @@ def _with_sessions(root: Path, ending: contextlib.ExitStack) -> Path:
     "tape2048 report selfplay -o report.html",
     "tape2048 report selfplay other-sessions -o report.html --games 20 --force",
     "tape2048 report selfplay -o report.html --judge ntuple:weights=fast",
+    "tape2048 report selfplay --site public",
     "tape2048 report /nfs/selfplay/sessions -o reports --shard 1/8",
 )
 @click.argument("roots", nargs=-1, required=True, type=ROOT, metavar="ROOT...")
-@out_option("The file to write; of a job, the directory.")
-@int_option("--games", "Number of games to replay, at most.", default=50, most=50)
+@out_option("The file to write; of a job, the directory.", required=False)
+@click.option("--site", type=PATH, metavar="DIR", help="Instead, the directory to write for a web server.")
+@int_option("--games", "Number of games to replay, at most.", default=50, most=200)
 @judge_options
 @force_option("the report")
 @job_options("--out")
@@ -174,7 +177,8 @@ def _with_sessions(root: Path, ending: contextlib.ExitStack) -> Path:
 def report(
     *,
     roots: tuple[Path, ...],
-    out: Path,
+    out: Path | None,
+    site: Path | None,
     games: int,
     judges: tuple[str, ...],
     critic: Path,
@@ -187,31 +191,46 @@ def report(
     """Write a report of the sessions in ROOT: the overview, and games to replay, in one HTML file.
 
     The file works offline. It has the best, the worst and the longest games. If `tape2048 annotate` has
-    judged the sessions, it also has the games that lost the most.
+    judged the sessions, it also has the games that lost the most. --site writes a directory instead, which
+    any web server can show, and a static Space of Hugging Face.
 
     With --shard or --engine, each session has a separate report in the directory --out.
     """
+    if (out is None) == (site is None):
+        raise click.UsageError("expected either --out FILE or --site DIR")
     if shard or engine:
         from tape2048_tools.commands.jobs import do_job
         from tape2048_tools.sessions.summary import expand_all
 
+        if out is None:
+            raise click.UsageError("--shard and --engine need --out: each session has a report of its own")
         job = _job(out, games, judges, critic)
         do_job(job, expand_all(roots), shard=shard, engine=engine, as_json=as_json, quiet=quiet)
         return
-    from tape2048.io.durable import check_new_file, publishing_file
-    from tape2048_tools.viewer.report import make_report
+    from tape2048.io.durable import Draft, check_name, check_new_file, publishing_file
+    from tape2048_tools.viewer.report import make_report, write_site
 
-    check_new_file(out, replace=force)
     with contextlib.ExitStack() as ending:
+        if out:
+            check_new_file(out, replace=force)
+        elif site and not (force and (site / "index.html").is_file() and (site / "games").is_dir()):
+            check_name(site)  # --force replaces sites only
         data = make_data(roots, judges, critic, ending)
-        with progress_bar("judging games", quiet=quiet) as progress:
-            page = make_report(data, games=games, progress=progress)
-    with publishing_file(out, replace=force) as file:
-        file.write(page)
+        bar = ending.enter_context(progress_bar("judging games", quiet=quiet))
+        if out:
+            page = make_report(data, games=games, progress=bar)
+            with publishing_file(out, replace=force) as file:
+                file.write(page)
+            written = len(page)
+        elif site:
+            with Draft(site) as draft:
+                write_site(data, draft.path, games=games, progress=bar)
+                written = sum(path.stat().st_size for path in draft.path.rglob("*"))
+                draft.publish(exchange=site.exists())
     table = data.collection.games()
     counted = len(table) - int(table.once(None).left_out.sum())
-    document = {"path": str(out), "bytes": len(page), "games": counted}
-    print_result(document, lambda: [cell(f"{out}: {size(len(page))}")], as_json=as_json)
+    document = {"path": str(out or site), "bytes": written, "games": counted}
+    print_result(document, lambda: [cell(f"{out or site}: {size(written)}")], as_json=as_json)
 
 
 def _job(out: Path, games: int, judges: tuple[str, ...], critic: Path) -> Job:

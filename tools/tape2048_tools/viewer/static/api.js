@@ -67,9 +67,17 @@ function summed(raw, unit, rows) {
 }
 
 /** Read a game of a report: deflated, and spelled in base64. */
-export async function inlineGame(text) {
-  const packed = Uint8Array.from(atob(text), char => char.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream('deflate'));
+export const inlineGame = text => inflatedGame(new Blob([Uint8Array.from(atob(text), char => char.charCodeAt(0))]));
+
+/** Read a game of a report on a web server. */
+export async function fetchedGame(address) {
+  const response = await fetch(address).catch(() => null);
+  if (!response || !response.ok) throw new Refusal(404, {message: 'The web server does not have this game.'});
+  return inflatedGame(await response.blob());
+}
+
+async function inflatedGame(blob) {
+  const stream = blob.stream().pipeThrough(new DecompressionStream('deflate'));
   return unpackGame(await new Response(stream).arrayBuffer());
 }
 

@@ -1,6 +1,6 @@
 // The pages of a report, from what is written in its file.
 
-import {inlineGame, refusalNode} from './api.js';
+import {fetchedGame, inlineGame, refusalNode} from './api.js';
 import {examinationBody} from './criticpage.js';
 import {count, el, fill, message, moment} from './dom.js';
 import {gallery, judgedBy} from './lists.js';
@@ -34,7 +34,7 @@ async function gamePart(key, step, given, main) {
     fill(main, el('h1', null, 'Not found'), message('This report does not hold the game of the link.'));
     return;
   }
-  const packed = await inlineGame(data.packs[key]);
+  const packed = await (data.packs[key] ? inlineGame(data.packs[key]) : fetchedGame(`games/${key.replace('/', '-')}`));
   const replay = new Replay(packed, {link: number => `#${key}/${number}`,
       onstep: number => shell.keepLink(`#${key}/${number}`)});
   const told = describeGame(packed);
