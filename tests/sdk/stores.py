@@ -7,6 +7,7 @@ XML API of Google Cloud Storage, which obstore's client calls. Azurite is Azure'
 import base64
 import contextlib
 import email.utils
+import hashlib
 import hmac
 import importlib.util
 import json
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 from urllib.request import Request, urlopen
 
@@ -142,9 +143,10 @@ def azure_server(_: str, directory: Path) -> Iterator[str]:
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """Answers as the Hub does for listings and files of one data set, ``USER/NAME``, at ``main`` and ``v1``.
+    """Answers as the Hub does for listings, files and commits of one data set, ``USER/NAME``.
 
-    Large files are redirected, listings come in pages, and each answer can be spoiled.
+    Its branches ``main`` and ``v1`` are the same. Large files are redirected, listings come in pages, and
+    each answer can be spoiled. Large files of a commit are uploaded first, by the protocol of Git LFS.
     """
 
     protocol_version = "HTTP/1.1"
@@ -166,7 +168,7 @@ class _Hub(BaseHTTPRequestHandler):
         parts = [unquote(part) for part in at.path.strip("/").split("/")]
         listing = parts[0] == "api"
         parts = parts[listing:]
-        if parts[:3] != ["datasets", "USER", "NAME"]:
+        if parts[:3] != ["datasets", "USER", "NAME"] or not self.root.is_dir():
             self.answer(404, X_Error_Code="RepoNotFound")
         elif parts[4] not in {"main", "v1"}:
             self.answer(404, X_Error_Code="RevisionNotFound")
@@ -178,6 +180,71 @@ class _Hub(BaseHTTPRequestHandler):
             self.answer(302, Location=f"{self.path}?redirected")
         else:
             self.send(path.read_bytes())
+
+    def objects(self, oid: str) -> Path:
+        return self.root.with_name(f"{self.root.name}.objects") / oid
+
+    def body(self) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def do_PUT(self) -> None:
+        data = self.body()
+        if self.spoil is not None and self.spoil():
+            return
+        path = self.objects(self.path.rpartition("/")[2])
+        assert hashlib.sha256(data).hexdigest() == path.name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        self.answer(200)
+
+    def do_POST(self) -> None:
+        data = self.body()
+        if self.spoil is not None and self.spoil():
+            return
+        self.here = f"http://{self.headers['Host']}"
+        answers = {
+            "/api/repos/create": self.create,
+            "/api/validate-yaml": lambda _: {"errors": [], "warnings": []},
+            "/api/datasets/USER/NAME/preupload/main": self.modes,
+            "/datasets/USER/NAME.git/info/lfs/objects/batch": self.missing_objects,
+            "/api/datasets/USER/NAME/commit/main": self.commit,
+        }
+        status = 409 if self.path == "/api/repos/create" and self.root.is_dir() else 200
+        self.answer(status, json.dumps(answers[self.path](data)).encode())
+
+    def create(self, data: bytes) -> dict[str, Any]:
+        assert json.loads(data).items() >= {"name": "NAME", "organization": "USER"}.items()
+        self.root.mkdir(exist_ok=True)
+        return {"url": f"{self.here}/datasets/USER/NAME"}
+
+    def modes(self, data: bytes) -> dict[str, Any]:
+        files = json.loads(data)["files"]
+        for one in files:
+            mode = "regular" if one["path"].endswith((".md", ".json")) else "lfs"
+            one |= {"uploadMode": mode, "shouldIgnore": False}
+        return {"files": files}
+
+    def missing_objects(self, data: bytes) -> dict[str, Any]:
+        objects = json.loads(data)["objects"]
+        for one in objects:
+            if not self.objects(one["oid"]).exists():
+                one["actions"] = {"upload": {"href": f"{self.here}/objects/{one['oid']}"}}
+        return {"objects": objects}
+
+    def commit(self, data: bytes) -> dict[str, Any]:
+        for line in data.splitlines()[1:]:
+            key, value = json.loads(line).values()
+            path = self.root / value["path"]
+            if key == "deletedFolder":
+                shutil.rmtree(path)
+                continue
+            path.parent.mkdir(exist_ok=True)
+            if key == "file":
+                path.write_bytes(base64.b64decode(value["content"]))
+            else:
+                shutil.copyfile(self.objects(value["oid"]), path)
+        where = f"{self.here}/datasets/USER/NAME/commit/{'0' * 40}"
+        return {"commitUrl": where, "commitOid": "0" * 40}
 
     def list(self, path: Path, at: object) -> None:
         query = parse_qs(urlsplit(self.path).query)

@@ -277,6 +277,7 @@ list nope
 show nope
 audit nope
 card nope
+publish nope --to hf://datasets/a/b
 validate nope
 prune nope
 merge nope nope --out out

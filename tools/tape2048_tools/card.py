@@ -6,7 +6,9 @@ Both files carry a checksum of their text. It shows whether a file was edited.
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime as dt
+import io
 import json
 import re
 import string
@@ -15,7 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from tape2048.base.intervals import wilson
 from tape2048.base.text import json_bytes, pretty_json, printable
+from tape2048.corpus import Corpus
 from tape2048.errors import EmptyCorpusError
+from tape2048.export.arrow import write_arrow
+from tape2048.export.table import make_table
 from tape2048.io.reading import crc32c
 from tape2048.rows.duplicates import warn_of_doubled
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
@@ -29,6 +34,9 @@ if TYPE_CHECKING:
 
 #: Names of the files.
 CARDS = ("README.md", "croissant.json")
+
+#: Name of the table of games that the Hub shows, and the most games in it.
+PREVIEW, _PREVIEW_GAMES_MAX = "games.parquet", 100_000
 
 _TEMPLATES = Path(__file__).with_name("card_files")
 _MARK, _BLANK = re.compile(rb"tape2048-card:([0-9a-f]{8})"), b"tape2048-card:00000000"
@@ -47,6 +55,22 @@ def is_own(content: bytes) -> bool:
     """Check whether :func:`make_cards` made a file, and it has not been edited since."""
     match = _MARK.search(content)
     return match is not None and crc32c(_MARK.sub(_BLANK, content)) == int(match[1], 16)
+
+
+def card_fact(readme: str, key: str) -> str | None:
+    """Return a text of the front matter of a card; None if it is not there."""
+    found = re.search(rf"^{key}: *(.+?) *$", readme, re.MULTILINE)
+    with contextlib.suppress(ValueError):  # not quoted
+        return found and str(json.loads(found[1]))
+    return found and found[1]
+
+
+def make_preview(several: Sequence[Session]) -> bytes:
+    """Make a Parquet table of the first games. MissingPackageError without pyarrow."""
+    table = make_table(Corpus.open([one.path for one in several]), "runs")
+    table = table._replace(records=min(table.records, _PREVIEW_GAMES_MAX))
+    write_arrow(table, file := io.BytesIO(), "parquet", "zstd", lambda *_: None)
+    return file.getvalue()
 
 
 def hub_name(url: str) -> str:

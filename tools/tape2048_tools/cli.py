@@ -69,6 +69,7 @@ _GROUPS = {
     },
     "Other formats": {
         "card": ("sessions.card", "Write a dataset card for the Hugging Face Hub."),
+        "publish": ("sessions.card:publish", "Upload sessions to the Hugging Face Hub, with a card."),
         "export": ("sessions.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
         "convert": ("runs.convert", "Convert runs from one format to another."),
         "dataset": ("runs.dataset", "Build data sets of many runs; append to them, filter, check."),

@@ -2,8 +2,8 @@
 
 Buckets are ``s3://bucket/prefix`` (extra ``s3``), ``gs://bucket/prefix`` (Google Cloud Storage, extra
 ``gcs``) and ``az://container/prefix`` (Azure Blob Storage, extra ``azure``).
-``hf://datasets/OWNER/NAME[@REVISION][/PATH]`` is on the Hugging Face Hub (extra ``hf``), read-only, and
-tested with a local server instead of the Hub.
+``hf://datasets/OWNER/NAME[@REVISION][/PATH]`` is on the Hugging Face Hub (extra ``hf``), written by commits
+only, and tested with a local server instead of the Hub.
 
 Keys are relative paths, such as ``sessions/NAME/tape.npy``. A put is atomic and replaces. No operation is
 conditional, because some servers ignore conditions: derive a unique key from its content. Listings are never
@@ -43,7 +43,7 @@ from tape2048.io.durable import Draft, fsync_dir, new_file, open_fd, replace_fil
 from tape2048.io.reading import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
 #: Bytes of one read or write.
@@ -336,7 +336,7 @@ class BucketStore(Store):
 
 
 class HubStore(Store):
-    """Files below a path of a repository of the Hugging Face Hub, which it only reads.
+    """Files below a path of a repository of the Hugging Face Hub, which only :meth:`commit` changes.
 
     ``HF_TOKEN`` or ``hf auth login`` gives access to private repositories, and ``HF_ENDPOINT`` names another
     server. Each request asks for the newest commit of the revision; checksums reject a mixture of commits.
@@ -373,15 +373,21 @@ class HubStore(Store):
             raise MissingPathError(
                 "no such repository or revision, or no access to it",
                 path=self.path(key),
-                hint="look at the spelling; for a private repository, set HF_TOKEN or run: hf auth login",
+                hint="Check the spelling. For a private repository, and to publish, set HF_TOKEN to a token "
+                "with access to it, or run: hf auth login",
             ) from error
         except Exception as error:  # of the library or its HTTP client
             if isinstance(error, TapeError):
                 raise
+            if isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception):
+                error = error.__cause__  # of the upload of a file
             status = getattr(getattr(error, "response", None), "status_code", None)
             causes = [f"HTTP {status}"] if status else []
             why = ": ".join([*causes, type(error).__name__, " ".join(str(error).split())])
             hint = "Check the address (HF_ENDPOINT), the token (HF_TOKEN) and the network."
+            if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
+                hint = f"Set HF_TOKEN to a token with access to {self._place.id}, or run: hf auth login. "
+                hint += "To publish, the token needs the permission to write."
             raise StoreError(f"{doing} failed ({why})", path=self.path(key), hint=hint) from error
 
     def _get(self, url: str, **headers: str) -> Any:
@@ -426,10 +432,45 @@ class HubStore(Store):
             url = answer.links.get("next", {}).get("url", "")
         return found
 
+    def commit(
+        self,
+        files: Mapping[str, Path | bytes],
+        message: str,
+        *,
+        removed: Iterable[str] = (),
+        private: bool = False,
+    ) -> str:
+        """Write files and remove directories in one commit, which readers see as a whole.
+
+        After an interruption, the same call continues: files that the server has are not uploaded again.
+
+        Args:
+            files: local files, or contents, by key.
+            message: text of the commit.
+            removed: keys of directories.
+            private: whether a repository that does not exist is created as a private one.
+
+        Returns:
+            Address of the commit.
+        """
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+        with self._reached("", "publishing") as root:
+            api, at = HfApi(self._root), f"{root}/" if root else ""
+            repository = {"repo_id": self._place.id, "repo_type": self._place.type}
+            api.create_repo(**repository, private=private or None, exist_ok=True)
+            changes = [CommitOperationAdd(f"{at}{key}", content) for key, content in files.items()]
+            changes += [CommitOperationDelete(f"{at}{key}/") for key in removed]
+            revision = self._place.revision
+            done = api.create_commit(
+                **repository, operations=changes, commit_message=message, revision=revision
+            )
+            return str(done.commit_url)
+
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise StoreError(
             "a repository of the Hugging Face Hub is read-only here", path=self.url,
-            hint="upload with: hf upload; or choose a directory or a bucket",
+            hint="Publish sessions with: tape2048 publish; or choose a directory or a bucket",
         )  # fmt: skip
 
     _put = _upload = _remove = _refuse

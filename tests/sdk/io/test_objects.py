@@ -448,7 +448,7 @@ def test_a_hub_is_not_written(hub: Store, tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(StoreError, match="read-only here") as caught:
             use()
-        assert "hf upload" in caught.value.advice
+        assert "tape2048 publish" in caught.value.advice
 
 
 def test_forked_children_read_a_hub(hub: Store) -> None:

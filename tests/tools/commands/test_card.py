@@ -65,7 +65,7 @@ def test_the_hub_reads_the_front_matter(cli: Cli, root: Path) -> None:
     cli("card", root, "--title", title, "--license", "cc-by-4.0", "--url", URL)
     facts = front_matter(root)
     assert facts["pretty_name"] == title.replace("\n", r"\n")
-    assert (facts["license"], facts["viewer"]) == ("cc-by-4.0", False)
+    assert (facts["license"], facts["configs"][0]["data_files"]) == ("cc-by-4.0", "games.parquet")
     assert facts["size_categories"] == ["1K<n<10K"]
     DatasetCard.load(root / "README.md").data.to_dict()
     assert all(isinstance(tag, str) for tag in facts["tags"])
@@ -90,7 +90,7 @@ def test_mlcroissant_finds_no_error(cli: Cli, root: Path) -> None:
     import mlcroissant  # late: it takes seconds
 
     done = cli("card", root, "--url", URL, "--json")
-    assert done.json["upload"].startswith(f"hf upload someone/games {root} . ")
+    assert done.json["upload"] == f"tape2048 publish {root} --to hf://datasets/someone/games"
     assert done.json["files"] == ["README.md", "croissant.json"]
     document = json.loads((root / "croissant.json").read_bytes())
     found = mlcroissant.Dataset(jsonld=document)  # it raises for an error
@@ -100,7 +100,7 @@ def test_mlcroissant_finds_no_error(cli: Cli, root: Path) -> None:
     assert (reach["reach/games"], reach["reach/low"]) == (4, pytest.approx(wilson(4, 16).low))
     assert [one["players/games"] for one in found.records("players")] == [8, 8]
     for path in sessions(root)[1].iterdir():
-        sets = [found for one in document["distribution"] for found in np.atleast_1d(one["includes"])]
+        sets = [str(found) for one in document["distribution"] for found in np.atleast_1d(one["includes"])]
         assert sum(Path(path.parent.name, path.name).match(each) for each in sets) == 1
     document["recordSet"][0]["data"][0].pop("players/games")
     with pytest.raises(mlcroissant.ValidationError):

@@ -1,18 +1,30 @@
-"""``tape2048 card``: write a dataset card beside the sessions of a directory."""
+"""``tape2048 card`` and ``tape2048 publish``: a dataset card of sessions, and their upload to the Hub."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
 import click
 
+from tape2048.base.text import counted
 from tape2048_tools.progress.panel import progress_bar
-from tape2048_tools.terminal.click_extras import ROOT, json_option, new_command, quiet_option
-from tape2048_tools.terminal.output import cell, print_result
+from tape2048_tools.terminal.click_extras import ROOT, json_option, new_command, options, quiet_option
+from tape2048_tools.terminal.display import size
+from tape2048_tools.terminal.output import cell, complain, print_result
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tape2048.session.session import Session
+
+_TEXTS = options(
+    click.option("--title", help="Name of the data set.  [default: of README.md, else of the directory]"),
+    click.option(
+        "--license", "license_id", help="Id of a license.  [default: the one of README.md, else unknown]"
+    ),
+)
 
 
 @new_command(
@@ -20,15 +32,12 @@ if TYPE_CHECKING:
     'tape2048 card selfplay --title "2048 by ntuple" --url https://huggingface.co/datasets/USER/NAME --force',
 )
 @click.argument("root", type=ROOT)
-@click.option("--title", help="Name of the data set.  [default: the directory's name]")
-@click.option("--license", "license_id", default="unknown", show_default=True, help="Id of a license.")
+@_TEXTS
 @click.option("--url", default="", help="Page of the data set; on the Hub, the loading code names it.")
 @click.option("--force", is_flag=True, help="Replace files that were edited, or that another program wrote.")
 @json_option()
 @quiet_option()
-def command(
-    *, root: Path, title: str | None, license_id: str, url: str, force: bool, as_json: bool, quiet: bool
-) -> None:
+def command(*, root: Path, url: str, force: bool, as_json: bool, quiet: bool, **texts: str | None) -> None:
     """Write README.md and croissant.json into ROOT, to publish it on the Hugging Face Hub.
 
     README.md is a dataset card: players, rules, reach of the tiles with 95% intervals, splits, columns and
@@ -36,33 +45,137 @@ def command(
 
     Every session is validated first. If one is damaged, nothing is written.
     """
-    from tape2048.errors import EmptyCorpusError, NameTakenError, error_class
+    from tape2048.errors import NameTakenError
     from tape2048.io.durable import check_new_file, publishing_file
+    from tape2048_tools.card import CARDS, hub_name
+
+    _refuse_session(root)
+    for path in map(root.joinpath, CARDS):
+        check_new_file(path, replace=True)
+        if _edited(path) and not force:
+            message = "edited, or written by another program. Nothing was written"
+            raise NameTakenError(message, path=path, hint="Pass --force to replace it.")
+    several, cards = _make(root, url, quiet=quiet, **texts)
+    for name, content in cards.items():
+        with publishing_file(root / name, replace=True) as file:
+            file.write(content)
+    upload = f"tape2048 publish {shlex.quote(str(root))} --to hf://datasets/{hub_name(url)}"
+    document = {"root": str(root), "sessions": len(several), "files": list(cards), "upload": upload}
+    steps = (f"wrote {' and '.join(cards)} into {root}", "Complete README.md, then publish the directory:")
+    print_result(document, lambda: [*map(cell, steps), cell(f"  {upload}")], as_json=as_json)
+
+
+@new_command(
+    "tape2048 publish selfplay --to hf://datasets/USER/NAME --license cc-by-4.0",
+    "tape2048 publish selfplay --to hf://datasets/USER/NAME --dry-run",
+)
+@click.argument("root", type=ROOT)
+@click.option("--to", required=True, metavar="URL", help="The data set: hf://datasets/OWNER/NAME[@BRANCH].")
+@_TEXTS
+@click.option("--private", is_flag=True, help="If there is no such data set, create a private one.")
+@click.option("--remove", is_flag=True, help="Remove sessions from the data set that ROOT does not have.")
+@click.option("--dry-run", is_flag=True, help="List what would be uploaded and removed, and change nothing.")
+@json_option()
+@quiet_option("Show no progress.")
+def publish(
+    *,
+    root: Path,
+    to: str,
+    private: bool,
+    remove: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **texts: str | None,
+) -> None:
+    """Upload the sessions of ROOT to the Hugging Face Hub (extra hf), in one commit.
+
+    The commit also has README.md and croissant.json of `tape2048 card`, and games.parquet, a table of the
+    games for the Hub's viewer. If you edited one of the two files in ROOT, it is uploaded unchanged. ROOT
+    does not change.
+
+    Readers see the whole commit or nothing. After an interruption, run the command again: files that the Hub
+    already has are not uploaded again. HF_TOKEN or `hf auth login` gives access.
+
+    Every session is validated first. If one is damaged, nothing is uploaded.
+    """
+    from tape2048.errors import ConfigError, MissingPathError
+    from tape2048.formats.session import MANIFEST
+    from tape2048.io.objects import HubStore, open_store
     from tape2048.io.reading import read_path
-    from tape2048.maintenance.validation import validate_session
-    from tape2048.session.session import Session, sessions
-    from tape2048_tools.card import CARDS, hub_name, is_own, make_cards
+    from tape2048_tools.card import CARDS, PREVIEW, make_preview
+
+    _refuse_session(root)
+    if (match := re.fullmatch(r"hf://(datasets/[^/@]+/[^/@]+)(@[^/]+)?/?", to)) is None:
+        raise ConfigError(f"--to is {to!r}; expected hf://datasets/OWNER/NAME, or with @BRANCH")
+    hub, local = HubStore(to), open_store(str(root))
+    several, cards = _make(root, f"https://huggingface.co/{match[1]}", quiet=quiet, **texts)
+    if edited := [name for name in CARDS if _edited(root / name)]:
+        cards |= {name: bytes(read_path(root / name)) for name in edited}
+        complain(f"edited by you, and uploaded unchanged: {', '.join(edited)}")
+    cards[PREVIEW] = make_preview(several)
+    names = [session.path.name for session in several]
+    sizes = {f"{name}/{key}": count for name in names for key, count in local.names(name).items()}
+    try:
+        there = {key.split("/")[0] for key in hub.names("") if key.count("/") == 1 and MANIFEST in key}
+    except MissingPathError:  # a new data set, or no access to it: the commit decides
+        there = set()
+    others = sorted(there.difference(names))
+    if others and not remove:
+        complain(f"in the data set, and not in {root}: {', '.join(others)}. Pass --remove to remove them.")
+        others = []
+    commit = None
+    if not dry_run:
+        if quiet:
+            from huggingface_hub.utils import disable_progress_bars
+
+            disable_progress_bars()
+        files: dict[str, Path | bytes] = {**{key: root / key for key in sizes}, **cards}
+        message = f"Publish {counted(len(names), 'session')}"
+        commit = hub.commit(files, message, removed=others, private=private)
+    sizes |= {name: len(content) for name, content in cards.items()}
+    document = {"root": str(root), "to": to, "dry_run": dry_run, "sessions": len(names)}
+    document |= {"bytes": sum(sizes.values()), "files": sizes, "removed": others, "commit": commit}
+    lines = [f"{key}: {size(count)}" for key, count in sizes.items()] if dry_run else []
+    lines += [f"{'would remove' if dry_run else 'removed'} {name}" for name in others]
+    done, what = "would upload" if dry_run else "published", counted(len(names), "session")
+    lines.append(f"{done} {what}, {size(sum(sizes.values()))}: {commit or to}")
+    print_result(document, lambda: map(cell, lines), as_json=as_json)
+
+
+def _refuse_session(root: Path) -> None:
     from tape2048_tools.sessions.summary import refuse_session
 
     refuse_session(root, "Name its parent directory.")
+
+
+def _edited(path: Path) -> bool:
+    from tape2048.io.reading import read_path
+    from tape2048_tools.card import is_own
+
+    return path.exists() and not is_own(bytes(read_path(path)))
+
+
+def _make(
+    root: Path, url: str, *, quiet: bool, title: str | None, license_id: str | None
+) -> tuple[list[Session], dict[str, bytes]]:
+    """Validate the sessions of a directory, and make their cards."""
+    from tape2048.errors import EmptyCorpusError, error_class
+    from tape2048.io.reading import read_path
+    from tape2048.maintenance.validation import validate_session
+    from tape2048.session.session import Session, sessions
+    from tape2048_tools.card import CARDS, card_fact, make_cards
+
     if not (paths := sessions(root)):
         raise EmptyCorpusError("no session here", path=root)
-    for path in map(root.joinpath, CARDS):
-        check_new_file(path, replace=True)
-        if path.exists() and not force and not is_own(bytes(read_path(path))):
-            message = "edited, or written by another program. Nothing was written"
-            raise NameTakenError(message, path=path, hint="Pass --force to replace it.")
     for count, path in enumerate(paths, start=1):
         with progress_bar(f"validating {count}/{len(paths)}", quiet=quiet) as progress:
             found = validate_session(path, progress=progress).findings
         if found:
             hint = f"Run `tape2048 validate {root}`: it lists all defects, and --quarantine moves sessions."
             raise error_class(found[0].error)(f"damaged: {found[0].message}", path=path, hint=hint)
-    cards = make_cards([*map(Session.open, paths)], title or root.resolve().name, license_id, url)
-    for name, content in cards.items():
-        with publishing_file(root / name, replace=True) as file:
-            file.write(content)
-    upload = f"hf upload {hub_name(url)} {shlex.quote(str(root))} . --repo-type dataset --exclude '.*'"
-    document = {"root": str(root), "sessions": len(paths), "files": list(cards), "upload": upload}
-    steps = (f"wrote {' and '.join(cards)} into {root}", "Complete README.md, then publish the directory:")
-    print_result(document, lambda: [*map(cell, steps), cell(f"  {upload}")], as_json=as_json)
+    readme = root / CARDS[0]
+    last = bytes(read_path(readme)).decode(errors="replace") if readme.is_file() else ""
+    title = title or card_fact(last, "pretty_name") or root.resolve().name
+    several = [*map(Session.open, paths)]
+    return several, make_cards(several, title, license_id or card_fact(last, "license") or "unknown", url)
