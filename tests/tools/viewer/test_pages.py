@@ -271,6 +271,47 @@ def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
     assert until(page, lambda: "judge=1" in page.url)
 
 
+def test_the_curves_zoom_into_a_range(page: Any, viewer: Viewer) -> None:
+    """By dragging or by keys; 40 losses are marked at most, the largest ones."""
+    session, run = viewer.best_game()
+    open_link(page, f"#{session}/{run}/0")
+    label = page.locator(".curve-area canvas").get_attribute
+    whole = label("aria-label")
+    total, marked = [int(found[1]) for found in re.finditer(r"(?:over|Marked:) (\d+)", whole)]
+    losses = page.evaluate(
+        """async ([session, run]) => {
+            const {askGame} = await import('/static/api.js');
+            const {loss, grades} = await askGame('replay', {session, run, judge: 0});
+            return loss.filter(one => one >= grades.at(-1)[1]).length;
+        }""",
+        [session, run],
+    )
+    assert marked == min(40, losses)
+    box = page.locator(".curve-area").bounding_box()
+    x, y = box["x"] + (box["width"] + 46) / 2, box["y"] + 40
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 100, y)
+    page.mouse.move(x + 200, y)
+    assert page.locator(".band").is_visible()
+    page.mouse.up()
+    first, last = map(int, re.search(r"from (\d+) to (\d+)", label("aria-label")).groups())
+    assert abs(first - total / 2) <= 1
+    assert last - first == pytest.approx(200 / (box["width"] - 46) * total, abs=2)
+    assert page.locator(".where").text_content().startswith("move 0 ")
+    page.keyboard.press("End")  # the zoom follows
+    assert until(page, lambda: f"to {total}:" in label("aria-label"))
+    page.mouse.dblclick(x, y)
+    assert label("aria-label") == whole
+    for _ in range(20):
+        page.keyboard.press("+")
+    first, last = map(int, re.search(r"from (\d+) to (\d+)", label("aria-label")).groups())
+    assert last - first == 10
+    page.get_by_role("button", name="Whole game").click()
+    assert label("aria-label") == whole
+    assert page.locator(".whole").is_hidden()
+
+
 def test_a_planted_blunder_comes_first_in_the_list(
     second_viewer: SecondViewer, new_page: Callable[..., Any]
 ) -> None:

@@ -1,6 +1,6 @@
-// Curves over a game, on canvas: drawn once for each width; only a line moves while one scrubs.
+// Curves over a game, on canvas: drawn once for each width and zoom; only a line moves while one scrubs.
 
-import {colour, count, el, fill, percent, setText, short, tileName, valued} from './dom.js';
+import {colour, count, counted, el, fill, percent, setText, short, tileName, valued} from './dom.js';
 import {ticks} from './charts.js';
 
 const EDGE = 46;
@@ -9,6 +9,9 @@ const AXIS = 18;
 const TALL = 62;
 const LOW = 40;
 const TILE_NAMED = 11; // exponent of the first tile whose appearance is marked
+const DOTS = 40; // marks at most; more of them hide the curve
+const ZOOMED = 10; // moves at least that a zoom shows
+const DRAGGED = 6; // pixels from which on a click is a drag
 
 /** The panels of a game: their series, and their words for a position. */
 function panelsOf(game) {
@@ -39,17 +42,21 @@ function panelsOf(game) {
   return panels;
 }
 
-/** Curves of `game`, with `dots` [position, grade]; `onseek` gets the position that is clicked, `onwheel` its step. */
+/**
+ * Curves of `game`, with `dots` [position, grade], of which the largest losses are drawn. `onseek` gets the position
+ * that is clicked, `onwheel` its step; dragging zooms into a range.
+ */
 export class Curves {
   constructor(onseek, onwheel) {
     this.canvas = el('canvas', {role: 'img'});
     this.line = el('div.playhead');
     this.tip = el('div.tip', {hidden: true});
     this.heads = el('div');
-    this.area = el('div.curve-area', null, this.canvas, this.heads, this.line, this.tip);
-    this.node = el('div.curves', null, this.area);
-    this.width = 0;
-    this.at = 0;
+    this.band = el('div.band', {hidden: true});
+    this.area = el('div.curve-area', null, this.canvas, this.heads, this.band, this.line, this.tip);
+    this.whole = el('button.whole', {type: 'button', hidden: true, onclick: () => this.zoom()}, 'Whole game');
+    this.node = el('div.curves', null, this.area, this.whole);
+    [this.width, this.at, this.from, this.to] = [0, 0, 0, 1];
     new ResizeObserver(([entry]) => {
       const width = Math.floor(entry.contentRect.width);
       if (width > 0 && width !== this.width) {
@@ -57,40 +64,75 @@ export class Curves {
         this.draw();
       }
     }).observe(this.area);
-    const positionOf = event => {
-      const x = event.clientX - this.canvas.getBoundingClientRect().left;
-      return Math.round(Math.min(1, Math.max(0, (x - EDGE) / (this.width - EDGE))) * this.game.count);
-    };
+    const xOf = event => Math.min(this.width, Math.max(EDGE, event.clientX - this.canvas.getBoundingClientRect().left));
+    const positionOf = x => Math.round(this.from + (x - EDGE) / (this.width - EDGE) * (this.to - this.from));
+    let began = null;
+    const isDragged = event => began !== null && Math.abs(xOf(event) - began) >= DRAGGED;
     this.area.addEventListener('pointerdown', event => {
       this.area.setPointerCapture(event.pointerId);
-      onseek(this.dotNear(event) ?? positionOf(event));
+      began = xOf(event);
     });
     this.area.addEventListener('pointermove', event => {
-      if (event.buttons) onseek(positionOf(event));
-      this.explain(this.dotNear(event) ?? positionOf(event));
+      const [x, dragged] = [xOf(event), isDragged(event)];
+      this.band.hidden = !dragged;
+      if (dragged) this.band.style.transform = `translateX(${Math.min(x, began)}px) scaleX(${Math.abs(x - began)})`;
+      this.explain(this.dotNear(event) ?? positionOf(x));
     });
+    this.area.addEventListener('pointerup', event => {
+      if (isDragged(event)) this.zoom(...[positionOf(began), positionOf(xOf(event))].sort((a, b) => a - b));
+      else if (began !== null) onseek(this.dotNear(event) ?? positionOf(xOf(event)));
+      this.band.hidden = true;
+      began = null;
+      this.explain(positionOf(xOf(event)));
+    });
+    this.area.addEventListener('pointercancel', () => { [began, this.band.hidden] = [null, true]; });
+    this.area.addEventListener('dblclick', () => this.zoom());
     this.area.addEventListener('pointerleave', () => { this.tip.hidden = true; });
     this.area.addEventListener('wheel', onwheel, {passive: false});
   }
 
   /** Take a game, or another judgement of it. */
   take(game, dots) {
-    [this.game, this.dots, this.panels] = [game, dots, panelsOf(game)];
-    const names = this.panels.flatMap(one => one.keys.map(key => key[0]));
-    this.canvas.setAttribute('aria-label', `Curves over ${count(game.count)} moves: ${names.join(', ')}`);
+    const isNew = !this.game || game.count !== this.game.count;
+    [this.game, this.panels] = [game, panelsOf(game)];
+    this.dots = dots.sort((a, b) => game.loss[b[0]] - game.loss[a[0]]);
+    if (isNew) [this.from, this.to] = [0, Math.max(1, game.count)];
     this.words = this.panels.map(panel => panel.keys.map(() => el('output')));
     fill(this.heads, this.panels.map((panel, i) => el('p.panel-head', null, panel.keys.map(([name, key], k) =>
       el(`span.key.${key}`, null, `${name} `, this.words[i][k])))));
     this.draw();
   }
 
-  x(at) {
-    return EDGE + at / Math.max(1, this.game.count) * (this.width - EDGE);
+  numberOf(at) {
+    return this.game.numbers ? this.game.numbers[at] : at;
   }
 
-  /** Move the line to a position. */
+  x(at) {
+    return EDGE + (at - this.from) / (this.to - this.from) * (this.width - EDGE);
+  }
+
+  /** Show the moves of a range; without one, the whole game. */
+  zoom(from = 0, to = Infinity) {
+    const last = Math.max(1, this.game.count);
+    const width = Math.min(last, Math.max(ZOOMED, to - from));
+    this.from = Math.max(0, Math.min(from, last - width));
+    this.to = this.from + width;
+    this.draw();
+  }
+
+  /** Zoom in or out around the position. */
+  zoomBy(factor) {
+    const half = factor * (this.to - this.from) / 2;
+    this.zoom(Math.round(this.at - half), Math.round(this.at + half));
+  }
+
+  /** Move the line to a position; a zoom follows it. */
   show(at) {
+    const isOutside = () => at < this.from || at > this.to;
+    const moved = at !== this.at;
     this.at = at;
+    if (moved && isOutside()) this.zoomBy(1);
+    this.line.hidden = isOutside();
     this.line.style.transform = `translateX(${this.x(at)}px)`;
     this.panels.forEach((panel, i) => panel.words(at).forEach((text, k) => setText(this.words[i][k], text)));
   }
@@ -99,7 +141,7 @@ export class Curves {
   dotNear(event) {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    const near = this.dots.filter(([at]) => Math.hypot(this.x(at) - x, this.dotY(at) - y) < 7);
+    const near = this.marks.filter(([at]) => Math.hypot(this.x(at) - x, this.dotY(at) - y) < 7);
     return near.length ? near[0][0] : undefined;
   }
 
@@ -111,8 +153,7 @@ export class Curves {
   /** Show the numbers of a position in a tooltip. */
   explain(at) {
     const dot = this.dots.find(one => one[0] === at);
-    const number = this.game.numbers ? this.game.numbers[at] : at;
-    fill(this.tip, el('b', null, `move ${count(number)}`), dot ? el(`span.grade.${dot[1]}`, null, dot[1]) : null,
+    fill(this.tip, el('b', null, `move ${count(this.numberOf(at))}`), dot ? el(`span.grade.${dot[1]}`, null, dot[1]) : null,
       this.panels.flatMap(panel => panel.words(at).map((text, k) => el('span', null, `${panel.keys[k][0]} ${text}`))));
     this.tip.hidden = false;
     const x = this.x(at);
@@ -122,6 +163,13 @@ export class Curves {
   draw() {
     if (!this.game || !this.width) return;
     const scale = devicePixelRatio || 1;
+    this.marks = this.dots.filter(([at]) => at >= this.from && at <= this.to).slice(0, DOTS);
+    this.whole.hidden = this.to - this.from >= this.game.count;
+    const names = this.panels.flatMap(one => one.keys.map(key => key[0]));
+    const range = this.whole.hidden ? `${count(this.game.count)} moves`
+      : `the moves from ${count(this.numberOf(this.from))} to ${count(this.numberOf(this.to))}`;
+    this.canvas.setAttribute('aria-label',
+      `Curves over ${range}: ${names.join(', ')}${this.marks.length ? `. Marked: ${counted(this.marks.length, 'loss')}` : ''}`);
     const height = this.panels.reduce((sum, one) => sum + HEAD + (one.height || LOW), AXIS);
     this.canvas.width = this.width * scale;
     this.canvas.height = height * scale;
@@ -138,16 +186,13 @@ export class Curves {
       top += panel.height || LOW;
     });
     this.drawAxis(context, top);
-    for (const grade of ['inaccuracy', 'mistake', 'blunder']) { // the worst ones on top
+    for (const [at, grade] of [...this.marks].reverse()) { // the worst ones on top
       context.fillStyle = colour(grade);
       context.strokeStyle = colour('card');
-      for (const [at, its] of this.dots) {
-        if (its !== grade) continue;
-        context.beginPath();
-        context.arc(this.x(at), this.dotY(at), {inaccuracy: 3, mistake: 4, blunder: 5}[grade], 0, 7);
-        context.fill();
-        context.stroke();
-      }
+      context.beginPath();
+      context.arc(this.x(at), this.dotY(at), {inaccuracy: 3, mistake: 4, blunder: 5}[grade], 0, 7);
+      context.fill();
+      context.stroke();
     }
     this.show(this.at);
   }
@@ -163,12 +208,17 @@ export class Curves {
       context.fillText((panel.format || short)(value), EDGE - 6, py(value) + 4);
     }
     const pixels = Math.max(1, this.width - EDGE);
+    context.save();
+    context.beginPath();
+    context.rect(EDGE, 0, pixels, top + height + 1);
+    context.clip();
+    const spans = (values, call) => eachSpan(values, this, pixels, call);
     for (const [values, name] of panel.series || []) {
       context.strokeStyle = colour(name);
       context.lineWidth = 1.4;
       context.lineJoin = 'round';
       context.beginPath();
-      spans(values, pixels, (x, least, most) => {
+      spans(values, (x, least, most) => {
         context.lineTo(EDGE + x, py(least));
         if (most !== least) context.lineTo(EDGE + x, py(most));
       });
@@ -176,13 +226,14 @@ export class Curves {
     }
     for (const [values, name, sign] of panel.bars || []) {
       context.fillStyle = colour(name);
-      const wide = Math.max(1, pixels / Math.max(1, values.length) - 0.5);
-      spans(values, pixels, (x, least, most) => {
+      const wide = Math.max(1, pixels / (this.to - this.from + 1) - 0.5);
+      spans(values, (x, least, most) => {
         const ends = sign > 0 ? [least, most] : [-most, -least];
         const [from, to] = [py(Math.max(0, ends[1])), py(Math.min(0, ends[0]))];
         context.fillRect(EDGE + x, from, wide, Math.max(0, to - from));
       });
     }
+    context.restore();
   }
 
   /** The axis of moves, and where the first large tiles appear. */
@@ -198,14 +249,13 @@ export class Curves {
       free = at + half + 8;
     };
     context.textAlign = 'center';
-    const numberOf = at => game.numbers ? game.numbers[Math.round(at)] : at;
-    for (const at of ticks(0, game.count, Math.floor(this.width / 130)).filter(Number.isInteger)) {
-      write(`${at ? '' : 'move '}${count(numberOf(at))}`, this.x(at), top + 13);
-    }
+    ticks(this.from, this.to, Math.floor(this.width / 130)).filter(Number.isInteger).forEach((at, i) => {
+      write(`${i ? '' : 'move '}${count(this.numberOf(at))}`, this.x(at), top + 13);
+    });
     free = EDGE + 190;
     for (let exp = TILE_NAMED; exp < 16; exp++) {
       const at = game.highest.indexOf(exp);
-      if (at <= 0) continue;
+      if (at <= this.from || at > this.to) continue;
       context.globalAlpha = 0.4;
       context.fillRect(Math.round(this.x(at)), HEAD, 1, top - HEAD);
       context.globalAlpha = 1;
@@ -214,19 +264,24 @@ export class Curves {
   }
 }
 
-/** Call with the least and the greatest value of each pixel. */
-function spans(values, pixels, call) {
-  const total = values.length;
+/** Call with the least and the greatest value of each pixel of a range of a game; there may be fewer values than moves. */
+function eachSpan(values, {from, to, game}, pixels, call) {
+  const step = values.length < game.count ? game.count / Math.max(1, values.length - 1) : 1;
+  const first = Math.floor(from / step);
+  const part = values.subarray(first, Math.ceil(to / step) + 1);
+  const total = part.length;
   if (total <= pixels) {
-    values.forEach((one, i) => { if (!Number.isNaN(one)) call(i / Math.max(1, total - 1) * pixels, one, one); });
+    part.forEach((one, i) => {
+      if (!Number.isNaN(one)) call(((first + i) * step - from) / (to - from) * pixels, one, one);
+    });
     return;
   }
   for (let x = 0; x < pixels; x++) {
     let [least, most] = [Infinity, -Infinity];
     const end = Math.floor((x + 1) * total / pixels);
     for (let i = Math.floor(x * total / pixels); i < end; i++) {
-      if (values[i] < least) least = values[i];
-      if (values[i] > most) most = values[i];
+      if (part[i] < least) least = part[i];
+      if (part[i] > most) most = part[i];
     }
     if (most >= least) call(x, least, most);
   }

@@ -47,9 +47,9 @@ export function short(value) {
 /** 512, 2K, 32K; empty for no tile. */
 export const tileName = tile => tile >= 1024 ? `${tile / 1024}K` : String(tile || '');
 
-/** 1 game, 2 games, 2 inaccuracies. */
+/** 1 game, 2 games, 2 inaccuracies, 2 losses. */
 export function counted(value, noun) {
-  return `${count(value)} ${value === 1 ? noun : `${noun}s`.replace(/([^aeiou])ys$/, '$1ies')}`;
+  return `${count(value)} ${value === 1 ? noun : `${noun}s`.replace(/([^aeiou])ys$/, '$1ies').replace(/sss$/, 'sses')}`;
 }
 
 /** 83%, 4.2%, 0.03%; never rounded to 0 or 100%. */

@@ -116,12 +116,11 @@ export class Replay {
       button('Last board', '»', () => this.go(this.game.count)), this.speedChoice));
     this.moveSide = el('div.move-side', null, this.where, this.made, this.values, this.judgeChoice(), this.told,
       this.warning, this.boardLink());
-    const jumpers = [['mistake', 'Mistakes and blunders', 'p', 'n', () => this.mistakes],
+    this.jumpers = [['mistake', 'Mistakes and blunders', 'p', 'n', () => this.mistakes],
       ['difference', 'Differences', '[', ']', () => this.disagreements()]].map(one => this.jumper(...one));
-    this.counters = jumpers.map(one => one.show);
     const {beside, more} = this.options;
     this.node = el(beside ? 'div.replay.two' : 'div.replay', null, this.boardSide, this.moveSide, beside,
-      el('section.losses', {'aria-label': 'Mistakes'}, jumpers.map(one => one.node), this.list), this.curves.node,
+      el('section.losses', {'aria-label': 'Mistakes'}, this.jumpers.map(one => one.node), this.list), this.curves.node,
       more, this.account);
   }
 
@@ -133,7 +132,7 @@ export class Replay {
     const show = () => {
       const rank = positions().filter(one => one <= this.at).length;
       const here = rank && positions()[rank - 1] === this.at;
-      setText(told, `${here ? count(rank) : '–'} of ${count(positions().length)}`);
+      setText(told, here ? `${count(rank)} of ${count(positions().length)}` : counted(positions().length, noun));
     };
     return {show, node: el('p.jumper', null, el('b', null, title), button(`Previous ${noun}`, back, '‹', -1), told,
       button(`Next ${noun}`, forth, '›', 1))};
@@ -150,6 +149,7 @@ export class Replay {
     this.slider.max = game.count;
     const dots = Array.from(game.loss || [], (loss, at) => [at, gradeOf(game, loss)]).filter(dot => dot[1]);
     this.mistakes = dots.filter(dot => dot[1] !== 'inaccuracy').map(dot => dot[0]);
+    this.jumpers[0].node.hidden = Boolean(game.weak); // which grades nothing
     this.curves.take(game, dots);
     this.buildValues();
     fill(this.warning, [game.warning, game.weak].filter(Boolean).map(text => message(text, null, 'warn')));
@@ -320,7 +320,7 @@ export class Replay {
 
   /** The counters, and the line of the list that is shown. */
   paintList() {
-    for (const show of this.counters) show();
+    for (const one of this.jumpers) one.show();
     const link = this.rows && this.rows.get(this.at);
     if (link === this.current) return;
     if (this.current) this.current.removeAttribute('aria-current');
@@ -433,6 +433,7 @@ export class Replay {
       PageUp: () => this.go(this.at - 100), PageDown: () => this.go(this.at + 100),
       Home: () => this.go(0), End: () => this.go(this.game.count),
       n: () => this.jump(this.mistakes, 1), p: () => this.jump(this.mistakes, -1),
+      '+': () => this.curves.zoomBy(0.5), '-': () => this.curves.zoomBy(2),
       ']': () => this.jump(this.disagreements(), 1),
       '[': () => this.jump(this.disagreements(), -1),
       ' ': () => this.toggle(),
@@ -449,5 +450,6 @@ export const REPLAY_KEYS = [
   ['← →', 'a move back, forward (with Shift: ten)'], ['Page Up, Page Down', 'a hundred moves'],
   ['Home, End', 'the first, the last board'], ['Space', 'play, pause'],
   ['p n', 'the previous, the next large loss'], ['[ ]', 'the previous, the next move that differs from the judge\'s'],
+  ['+ −', 'zoom into the curves around the move, and out of them'],
   ['wheel', 'over the curves, or over the board with Shift: moves'],
 ];
