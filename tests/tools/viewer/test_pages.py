@@ -259,7 +259,7 @@ def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
     page.locator(f".where:has-text('move {mistakes[1]:,} ')").wait_for()
     first = losses.locator("a").first
     first.click()
-    assert losses.locator("[aria-current]").text_content() == first.text_content()
+    losses.locator(f"[aria-current]:text-is('{first.text_content()}')").wait_for()
     assert page.locator(".values .grade.blunder").is_visible()
     page.keyboard.press("]")
     notes = page.locator(".values tbody tr td:last-child")
@@ -269,6 +269,59 @@ def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
     page.get_by_label("Judge").first.select_option(label="critic: 8192")
     page.locator(".values caption:text('P(8192) after each move')").wait_for()
     assert until(page, lambda: "judge=1" in page.url)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 420), ("dark", 1280)])
+def test_a_reader_tries_the_mistakes(
+    new_page: Callable[..., Any], viewer: Viewer, scheme: str, width: int
+) -> None:
+    """The answer is hidden until the reader moves, and then compared."""
+    session, run = viewer.best_game()
+    page = new_page(viewer, f"#{session}/{run}/0", scheme, width)
+    first, second = page.evaluate(
+        """async ([session, run]) => {
+            const {askGame} = await import('/static/api.js');
+            const {expandGame} = await import('/static/rules.js');
+            const {loss, moves, values} = expandGame(await askGame('replay', {session, run, judge: 0}));
+            return [...loss.entries()].filter(([, one]) => one >= 2000).slice(0, 2).map(([at]) =>
+              ({at, made: moves[at], values: [...values.subarray(4 * at, 4 * at + 4)].map(one => one || 0)}));
+        }""",
+        [session, run],
+    )
+    keys, names = ["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight"], ["up", "down", "left", "right"]
+    best = [one["values"].index(max(one["values"])) for one in (first, second)]
+    page.get_by_role("button", name="Try the mistakes").click()
+    where, notice = page.locator(".where"), page.locator(".notice")
+    assert until(page, lambda: where.text_content().startswith(f"move {first['at']:,} "))
+    assert page.locator(".trials").is_visible()
+    for hidden in (".values", ".list", ".curve-area", ".controls", ".arrows path[visibility=visible]"):
+        assert page.locator(f".replay {hidden} >> visible=true").count() == 0, hidden
+    assert "then a" not in page.locator("p.made").text_content()
+    assert violations(page) == []
+    for key in ("End", "]", "PageDown"):  # they would show the boards after it
+        page.keyboard.press(key)
+    if illegal := [move for move, value in enumerate(first["values"]) if not value]:
+        page.keyboard.press(keys[illegal[0]])
+        assert "moves no tile" in notice.text_content()
+    page.keyboard.press(keys[best[0]])
+    assert until(page, lambda: "your best moves: 1 of 1" in notice.text_content())
+    told = notice.text_content()
+    assert f"{names[best[0]]}, the best move · Player:" in told
+    assert f"{names[first['made']]}, loss" in told
+    assert where.text_content().startswith(f"move {first['at']:,} ")
+    assert page.locator(".values table").is_visible()
+    assert violations(page) == []
+    page.keyboard.press("n")
+    assert until(page, lambda: where.text_content().startswith(f"move {second['at']:,} "))
+    page.get_by_role("button", name=f"Move {names[second['made']]}").click()
+    assert until(page, lambda: "your best moves: 1 of 2" in notice.text_content())
+    assert f"You: {'↑↓←→'[second['made']]} {names[second['made']]}, loss" in notice.text_content()
+    page.get_by_role("button", name="Try the next").click()
+    page.get_by_role("button", name="Answer").click()
+    assert until(page, lambda: notice.text_content().startswith("Player:"))
+    page.keyboard.press("Escape")
+    assert page.locator(".trials").is_hidden()
+    assert page.locator(".controls").is_visible()
 
 
 def test_the_curves_zoom_into_a_range(page: Any, viewer: Viewer) -> None:

@@ -76,6 +76,9 @@ def test_a_report_opens_without_any_request(report: Path, browser: Any) -> None:
                 page.locator(".replay").wait_for()
                 page.keyboard.press("n")
                 page.wait_for_url(re.compile(r"#[0-9a-f]{10}/\d+/\d+$"))
+                page.keyboard.press("r")
+                page.get_by_role("button", name="Answer").click()
+                page.locator(".notice:has-text('Judge:')").wait_for()
             else:
                 page.locator(f"nav a[href='{link}']").click()
                 page.locator("#main[data-ready=yes]").wait_for()

@@ -86,13 +86,13 @@ def pack(
 ) -> bytes:
     """Return a game for the page, with its judgement and the critic's probabilities, ``f32[n + 1, T]``.
 
-    ``small`` rounds, and omits the values of all four moves, for a report.
+    ``small`` rounds, and has the best move in place of the values of all four, for a report.
     """
     arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
-    known = recover(game.states, game.moves) if game.is_whole else None
-    if known is not None and not (known.moves == UNKNOWN).any():
-        fours = (known.exponents - 1).astype(np.uint8)
-        arrays["steps"] = (game.moves | known.cells << 2 | fours << 6).astype(np.uint8), {}
+    spawns = recover(game.states, game.moves) if game.is_whole else None
+    if spawns is not None and not (spawns.moves == UNKNOWN).any():
+        fours = (spawns.exponents - 1).astype(np.uint8)
+        arrays["steps"] = (game.moves | spawns.cells << 2 | fours << 6).astype(np.uint8), {}
     else:
         arrays["boards"] = game.exps, {}
         arrays["moves"] = game.moves, {}
@@ -104,7 +104,11 @@ def pack(
         arrays["loss"] = judged.loss, {}  # a report does not round it either, for it decides the grades
         for name, values in (("state", judged.state), ("luck", judged.luck)):
             arrays[name] = _whole(np.nan_to_num(values), unit, np.int32) if small else (values, {})
-        if not small:
+        if small:
+            known = ~np.isnan(judged.values)
+            best = np.where(known, judged.values, -np.inf).argmax(axis=1)
+            arrays["best"] = np.where(known.any(axis=1), best, _NO_MOVE).astype(np.uint8), {}
+        else:
             arrays["values"] = judged.values, {}
     if critic is not None:
         stride = -(-len(critic) // _CURVE_POINTS) if small else 1

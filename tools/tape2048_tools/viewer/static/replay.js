@@ -2,11 +2,12 @@
 
 import {count, counted, eachFrame, el, facts, fill, message, playerChoice, setText, table, valued} from './dom.js';
 import {Curves} from './curves.js';
-import {expandGame, MOVE_NAMES, MOVE_SIGNS, spawnAfter} from './rules.js';
+import {expandGame, MOVE_NAMES, MOVE_SIGNS, slide, spawnAfter} from './rules.js';
 import {Tiles} from './tiles.js';
 
 const LISTED_LOSSES = 50;
 const SPEEDS = [2, 5, 10, 30, 60, 240];
+const ARROW_KEYS = ['ArrowUp', 'ArrowDown', 'ArrowLeft', 'ArrowRight']; // of each move
 
 /** A packed game in a line, the most telling first. */
 export function describeGame(packed) {
@@ -67,6 +68,8 @@ export class Replay {
     this.timer = 0;
     this.speed = 10;
     this.other = null;
+    this.tally = null; // of the mistakes that the reader tries: best moves, and all
+    this.puzzle = null; // the position whose answer is hidden
     this.build();
     this.take(packed);
     // Not if another page is shown meanwhile.
@@ -110,14 +113,21 @@ export class Replay {
     [this.values, this.warning, this.list, this.account] = ['div.values', 'div', 'div.list', 'div']
       .map(name => el(name));
     this.told = el('p.soft', {role: 'status'});
+    this.notice = el('p.notice', {role: 'status'});
+    this.guesses = MOVE_SIGNS.map((sign, move) => button(`Move ${MOVE_NAMES[move]}`, sign, () => this.guess(move)));
+    this.forth = el('button', {type: 'button', onclick: () => this.puzzle === null ? this.retry() : this.guess(-1)});
+    this.trials = el('div.trials', {hidden: true}, this.notice, el('div', null, this.guesses, this.forth,
+      el('button', {type: 'button', onclick: () => this.endRetry()}, 'End')));
+    this.tryButton = button('Try the mistakes yourself (r)', 'Try', () => this.retry());
     this.boardSide = el('div.board-side', null, this.tiles.node, this.slider, el('div.controls', null,
       button('First board', '«', () => this.go(0)), button('Back', '‹', () => this.go(this.at - 1)), this.playButton,
       button('Forward', '›', () => this.go(this.at + 1)),
-      button('Last board', '»', () => this.go(this.game.count)), this.speedChoice));
+      button('Last board', '»', () => this.go(this.game.count)), this.speedChoice), this.trials);
     this.moveSide = el('div.move-side', null, this.where, this.made, this.values, this.judgeChoice(), this.told,
       this.warning, this.boardLink());
-    this.jumpers = [['mistake', 'Mistakes and blunders', 'p', 'n', () => this.mistakes],
+    this.jumpers = [['mistake', 'Mistakes', 'p', 'n', () => this.mistakes],
       ['difference', 'Differences', '[', ']', () => this.disagreements()]].map(one => this.jumper(...one));
+    this.jumpers[0].node.append(this.tryButton);
     const {beside, more} = this.options;
     this.node = el(beside ? 'div.replay.two' : 'div.replay', null, this.boardSide, this.moveSide, beside,
       el('section.losses', {'aria-label': 'Mistakes'}, this.jumpers.map(one => one.node), this.list), this.curves.node,
@@ -143,7 +153,7 @@ export class Replay {
     const game = expandGame(packed);
     this.game = game;
     this.losses = largestLosses(game);
-    this.best = game.values ? bestMoves(game.values, game.count) : null;
+    this.best = game.values ? bestMoves(game.values, game.count) : game.best ? new Int8Array(game.best) : null;
     this.differing = null;
     this.rows = null;
     this.slider.max = game.count;
@@ -156,7 +166,8 @@ export class Replay {
     setText(this.told, '');
     this.buildList(dots);
     this.buildAccount();
-    this.paint(-1);
+    this.tryButton.hidden = !this.best || !this.mistakes.length;
+    this.endRetry();
   }
 
   /** A link to the page of the board, whose address is made when it is used. */
@@ -292,6 +303,7 @@ export class Replay {
 
   /** Go to a position. */
   go(at) {
+    if (this.puzzle !== null) return; // the next boards would show the answer
     const to = Math.max(0, Math.min(this.game.count, at));
     const move = to === this.at + 1 && this.speed <= 10 ? this.game.moves[this.at] : -1;
     this.at = to;
@@ -300,14 +312,16 @@ export class Replay {
 
   paint(move) {
     const {game, at} = this;
+    const asks = this.puzzle !== null;
     const spawned = at > 0 ? spawnAfter(game, at - 1) : null;
     this.tiles.show(game.boards, 16 * at, move, spawned ? spawned[0] : -1);
-    this.tiles.point(at < game.count ? game.moves[at] : -1, this.best && at < game.count ? this.best[at] : -1);
+    this.tiles.point(at < game.count && !asks ? game.moves[at] : -1,
+      this.best && at < game.count && !asks ? this.best[at] : -1);
     this.slider.value = at;
     this.curves.show(at);
     const score = game.boards && game.steps ? ` · score ${count(game.scores[at])}` : '';
     setText(this.where, `move ${count(this.numberOf(at))} of ${count(this.numberOf(game.count))}${score}`);
-    setText(this.made, this.wordsOf(at));
+    setText(this.made, asks ? 'Your move' : this.wordsOf(at));
     this.paintValues();
     this.paintList();
     if (this.options.onstep) this.options.onstep(this.numberOf(at));
@@ -390,8 +404,69 @@ export class Replay {
 
   /** Go to the next or the previous of some positions. */
   jump(positions, way) {
+    if (this.tally && positions === this.mistakes) {
+      this.retry(way);
+      return;
+    }
     const found = way > 0 ? positions.find(one => one > this.at) : positions.findLast(one => one < this.at);
     if (found !== undefined) this.go(found);
+  }
+
+  /** Let the reader move at a mistake. Its answer is hidden until then: values, arrows, curves and later boards. */
+  retry(way = 1) {
+    const {mistakes} = this;
+    if (!this.best || !mistakes.length) return;
+    this.stop();
+    const isThere = !this.tally && mistakes.includes(this.at);
+    const after = way > 0 ? mistakes.find(one => one > this.at) : mistakes.findLast(one => one < this.at);
+    const at = isThere ? this.at : after ?? mistakes.at(way > 0 ? 0 : -1);
+    this.tally = this.tally || [0, 0];
+    this.puzzle = null;
+    this.go(at);
+    this.puzzle = at;
+    setText(this.notice, 'The player lost here. Which move is better?');
+    this.paintRetry();
+    this.boardSide.scrollIntoView({block: 'nearest'});
+  }
+
+  /** Take the reader's move, or none (-1), and compare it with the player's and with the judge's best one. */
+  guess(move) {
+    const {game, puzzle: at} = this;
+    const [best, made, {unit}] = [this.best[at], game.moves[at], game.judge];
+    const named = one => `${MOVE_SIGNS[one]} ${MOVE_NAMES[one]}`;
+    if (move >= 0) {
+      const after = new Uint8Array(16);
+      slide(game.boards, 16 * at, move, after, 0);
+      if (after.every((exp, cell) => exp === game.boards[16 * at + cell])) {
+        setText(this.notice, `${named(move)} moves no tile. Choose another move.`);
+        return;
+      }
+      this.tally = [this.tally[0] + (move === best), this.tally[1] + 1];
+    }
+    const told = one => one === best ? 'the best move' : one === made ? `loss ${valued(game.loss[at], unit)}`
+      : game.values ? `loss ${valued(game.values[4 * at + best] - game.values[4 * at + one], unit)}` : 'not the best move';
+    setText(this.notice, [move >= 0 ? `You: ${named(move)}, ${told(move)}` : '',
+      `Player: ${named(made)}, ${told(made)}`, `Judge: ${named(best)}`,
+      this.tally[1] ? `your best moves: ${this.tally.join(' of ')}` : ''].filter(Boolean).join(' · '));
+    this.puzzle = null;
+    this.paintRetry();
+  }
+
+  endRetry() {
+    [this.tally, this.puzzle] = [null, null];
+    setText(this.notice, '');
+    this.paintRetry();
+  }
+
+  paintRetry() {
+    const asks = this.puzzle !== null;
+    this.node.classList.toggle('trying', Boolean(this.tally));
+    this.node.classList.toggle('asking', asks);
+    this.trials.hidden = !this.tally;
+    for (const one of this.guesses) one.hidden = !asks;
+    setText(this.forth, asks ? 'Answer' : 'Try the next');
+    if (this.tally) this.forth.focus({preventScroll: true});
+    this.paint(-1);
   }
 
   toggle() {
@@ -426,6 +501,15 @@ export class Replay {
 
   /** Act on a key; return whether it meant something. */
   key(event) {
+    if (this.tally && event.key === 'Escape') {
+      this.endRetry();
+      return true;
+    }
+    const move = ARROW_KEYS.indexOf(event.key);
+    if (this.puzzle !== null && !'npr'.includes(event.key)) {
+      if (move >= 0) this.guess(move);
+      return move >= 0;
+    }
     const step = event.shiftKey ? 10 : 1;
     const acts = {
       ArrowLeft: () => this.go(this.at - step), ArrowRight: () => this.go(this.at + step),
@@ -433,6 +517,7 @@ export class Replay {
       PageUp: () => this.go(this.at - 100), PageDown: () => this.go(this.at + 100),
       Home: () => this.go(0), End: () => this.go(this.game.count),
       n: () => this.jump(this.mistakes, 1), p: () => this.jump(this.mistakes, -1),
+      r: () => this.retry(),
       '+': () => this.curves.zoomBy(0.5), '-': () => this.curves.zoomBy(2),
       ']': () => this.jump(this.disagreements(), 1),
       '[': () => this.jump(this.disagreements(), -1),
@@ -450,6 +535,7 @@ export const REPLAY_KEYS = [
   ['← →', 'a move back, forward (with Shift: ten)'], ['Page Up, Page Down', 'a hundred moves'],
   ['Home, End', 'the first, the last board'], ['Space', 'play, pause'],
   ['p n', 'the previous, the next large loss'], ['[ ]', 'the previous, the next move that differs from the judge\'s'],
+  ['r', 'try the mistakes yourself; the arrow keys move, Esc ends it'],
   ['+ −', 'zoom into the curves around the move, and out of them'],
   ['wheel', 'over the curves, or over the board with Shift: moves'],
 ];
