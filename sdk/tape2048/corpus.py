@@ -33,7 +33,7 @@ from tape2048.rows.filters import (
     session_columns,
 )
 from tape2048.rows.phases import ALL, Phase, make_phase
-from tape2048.rows.run_columns import RunColumns
+from tape2048.rows.run_columns import RunColumns, ordinals_of_mask
 from tape2048.rows.splits import check_shares, parts_of_hashes, run_hash, split_hash
 from tape2048.rows.view import ViewTables
 from tape2048.session import run_table
@@ -116,7 +116,7 @@ class Corpus(RowView):
     def __init__(
         self,
         store: RowBuffers,
-        chosen: NDArray[np.int64] | None = None,
+        chosen: NDArray[Any] | None = None,
         phase: Phase = ALL,
         skipped: tuple[Skipped, ...] = (),
         selected: NDArray[np.uint64] | None = None,
@@ -657,14 +657,12 @@ class Corpus(RowView):
         return Capped(self, per_run, spread, by)
 
     def _of_runs(self, chosen: NDArray[np.bool_]) -> Self:
-        ordinals = np.flatnonzero(chosen)
+        ordinals = ordinals_of_mask(chosen)
         if self._tables.chosen is not None:
             ordinals = self._tables.chosen[ordinals]
         return self._view(ordinals, self.game_phase, self._tables.selected)
 
-    def _view(
-        self, chosen: NDArray[np.int64] | None, phase: Phase, selected: NDArray[np.uint64] | None
-    ) -> Self:
+    def _view(self, chosen: NDArray[Any] | None, phase: Phase, selected: NDArray[np.uint64] | None) -> Self:
         """Return another view of the same store; arguments as of :meth:`__init__`."""
         view = object.__new__(type(self))
         for name in self._kept:

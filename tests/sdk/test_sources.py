@@ -272,6 +272,7 @@ def _check_source(
 ) -> None:
     paths = [made.paths[each] for each in picked]
     as_tables = all(storage in TABLES for storage, _ in picked) and load != "packed"
+    as_tables = as_tables and len({number for _, number in picked}) == len(picked)  # it drops copies
     if as_tables := as_tables and data.draw(st.booleans(), "as a data set"):
         source: Any = Dataset(paths, load)
     else:

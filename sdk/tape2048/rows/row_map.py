@@ -179,8 +179,10 @@ class RowMap(NamedTuple):
             scattered: ordinals of sessions whose columns may have gaps where the rows have none. Each of
                 their segments is a line.
         """
-        starts, line, run, cuts = [np.zeros(1, _U64)], [_NO_ORDINALS], [_NO_ORDINALS], [NO_TAPE.cuts]
-        lines, rows, count, has_boards = [np.empty((8, 0), _U64)], 0, 0, False
+        # Not lists of arrays, which the heap would keep: of 1e8 runs, they take 1.6 GB.
+        starts, line, run = np.zeros(runs + 1, _U64), np.empty(runs, np.uint32), np.empty(runs, np.uint32)
+        lines, cuts, done = [np.empty((8, 0), _U64)], [NO_TAPE.cuts], 0
+        rows, count, has_boards = 0, 0, False
         for segments, boards, cut in parts:
             ends = (rows + np.cumsum(segments.rows)).astype(_U64)
             firsts, strides = ends - segments.rows.astype(_U64), segments.stride.astype(_U64)
@@ -198,19 +200,22 @@ class RowMap(NamedTuple):
             apart = np.ones(len(firsts), np.bool_)
             apart[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
             apart |= np.isin(segments.session, scattered)
-            starts.append(ends)
-            line.append((count + np.cumsum(apart) - 1).astype(np.uint32))
-            run.append(segments.run.astype(np.uint32))
+            if (more := done + len(ends) - len(line)) > 0:  # a run may have many segments
+                more += len(line)
+                starts = np.append(starts, np.empty(more, _U64))
+                line, run = (np.append(each, np.empty(more, np.uint32)) for each in (line, run))
+            here = slice(done, done + len(ends))
+            starts[done + 1 : here.stop + 1], line[here] = ends, count + np.cumsum(apart) - 1
+            run[here], done = segments.run, here.stop
             lines.append(columns[:, apart])
             cuts += [] if cut is None else [cut]
             rows, count = rows + int(segments.rows.sum()), count + int(apart.sum())
         address, end, strides, board, session, place, span, layout = np.concatenate(lines, axis=1)
-        guide, ordinals = make_guide(_joined(starts)), np.arange(runs, dtype=np.uint32)
-        line_of_segment, run_of_segment = _joined(line), _joined(run)
+        line, run, ordinals = line[:done], run[:done], np.arange(runs, dtype=np.uint32)
+        guide = make_guide(starts[: done + 1])
         run_starts = guide.starts
-        if not (is_run := np.array_equal(run_of_segment, ordinals)):
-            ends = np.append(np.searchsorted(run_of_segment, ordinals), len(guide.starts) - 1)
-            run_starts = guide.starts[ends]
+        if not (is_run := np.array_equal(run, ordinals)):
+            run_starts = guide.starts[np.append(np.searchsorted(run, ordinals), done)]
         tape = NO_TAPE
         if tapes is not None and (made := span | layout).any():
             tape = TapeMap(span, layout, *tapes, np.concatenate(cuts), _NONE, int(made.all()))
@@ -219,8 +224,8 @@ class RowMap(NamedTuple):
             rows=rows,
             row_bytes=row_bytes,
             guide=guide,
-            line=_NO_ORDINALS if count == len(line_of_segment) else line_of_segment,
-            run=_NO_ORDINALS if is_run else run_of_segment,
+            line=_NO_ORDINALS if count == done else line,
+            run=_NO_ORDINALS if is_run else run,
             address=address,
             end=end,
             strides=strides if uneven else _NONE,
@@ -248,13 +253,6 @@ class RowMap(NamedTuple):
         """Return the line of a row of the map."""
         segment = int(np.searchsorted(self.guide.starts, _U64(number), "right")) - 1
         return int(self.line[segment]) if len(self.line) else segment
-
-
-def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate arrays, and free them."""
-    joined = np.concatenate(parts)
-    parts.clear()
-    return joined
 
 
 #: Number of a map's words.

@@ -69,7 +69,7 @@ class RunColumns:
 
     def take(self, chosen: NDArray[Any]) -> RunColumns:
         """Select runs by a mask or by ascending ordinals."""
-        ordinals = _ordinals(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.uint32)
+        ordinals = ordinals_of_mask(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.uint32)
         ordinals = ordinals if self.chosen is None else self.chosen[ordinals]
         kept = None if self._kept is None else self._kept[chosen]
         return RunColumns(self.sessions, np.diff(self._starts), ordinals, kept)
@@ -186,10 +186,11 @@ def keep_runs(session: Session, games: int) -> int:
     return games
 
 
-def _ordinals(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
+def ordinals_of_mask(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
     """Return the ordinals of the set entries of a mask; a part at a time, since NumPy's have 8 bytes."""
-    parts = [
-        (np.flatnonzero(mask[first : first + _MASKED]) + first).astype(np.uint32)
-        for first in range(0, len(mask), _MASKED)
-    ]
-    return np.concatenate([np.empty(0, np.uint32), *parts])
+    found, done = np.empty(np.count_nonzero(mask), np.uint32), 0
+    for first in range(0, len(mask), _MASKED):
+        some = np.flatnonzero(mask[first : first + _MASKED])
+        found[done : done + len(some)] = some + first
+        done += len(some)
+    return found
