@@ -53,6 +53,7 @@ ENTRIES = [
     Entry("ntuple:look_below=0", "`ntuple:look_below=0`: 1-ply", "", _STRONG),
     Entry("expectimax", "`expectimax`"),
     engine("macroxue -d 3", "macroxue/2048-ai, depth 3, small tables", "macroxue", most=5),
+    engine("nneonneo", "nneonneo/2048-ai, its own depth", "nneonneo", most=2),
     engine(f"moporgic -n 4x6patt -i {_TDL} -e 1 -d 2p", "moporgic/TDL2048, 2-ply, 100,000 games", _TDL),
     engine(f"moporgic -n 4x6patt -i {_TDL} -e 1", "moporgic/TDL2048, 1-ply, 100,000 games", _TDL),
     engine(f"ziap {_ZIAP} 0", "ziap/2048-tdl, 1-ply, 20,000 games", _ZIAP),
