@@ -13,9 +13,8 @@ from .figures import Benchmark, Figure, machine, write_table
 #: The modules with a ``BENCHMARK``. Each is also a command with options: ``python -m tests.bench.batches``.
 NAMES = (
     "batches", "codec", "costs", "critic", "datasets", "engine", "fleet", "formats", "gathering", "lanes",
-    "loading", "memory", "ntuple_critic", "players", "recording", "run_tables", "start",
-    "tapes", "torch_loader", "training", "unique",
-    "viewer",
+    "loading", "memory", "mixtures", "ntuple_critic", "players", "recording", "run_tables", "start",
+    "tapes", "torch_loader", "training", "unique", "viewer",
 )  # fmt: skip
 
 

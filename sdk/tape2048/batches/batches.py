@@ -35,6 +35,7 @@ so any number of ranks, with any batch size, continues where the saved ones stop
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -66,7 +67,7 @@ from tape2048.rows.view import tables_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, warn_of_constants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Unpack
 
     from numpy.typing import NDArray
@@ -136,6 +137,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     pool_sessions: int | None = None
     start: int = 0
     places: list[int] = []
+    sessions: list[list[str]] = []
 
 
 #: The options of :class:`Batches` by default.
@@ -523,10 +525,26 @@ class Batches:
         batches = (epoch - self.epoch) * whole + (len(self) - whole if epoch > self.epoch else 0)
         return [max(0, base + batches * each) for base, each in zip(self._bases, self._strides, strict=True)]
 
+    def _taken(self, epoch: int, start: int, position: int) -> Sequence[int]:
+        """Return the rows of each source of a mixture in the batches of all ranks before one."""
+        del epoch, start
+        return [position * each for each in self._strides]
+
+    def _counts(self, epoch: int, index: int) -> Sequence[int]:
+        """Return the rows of each source in a batch."""
+        del epoch, index
+        return [part.batch_size for part in self._parts]
+
     @property
     def places(self) -> list[int]:
         """Consumed rows of each source of a mixture, in all epochs."""
-        return [base + self.position * each for base, each in zip(self._bases, self._strides, strict=True)]
+        taken = self._taken(self.epoch, self.start, self.position)
+        return [base + each for base, each in zip(self._bases, taken, strict=True)]
+
+    @property
+    def sessions(self) -> list[list[str]]:
+        """Names of the sessions of each source of a mixture that grows; see :class:`tape2048.Mixture`."""
+        return []
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain JSON values. The same on all ranks except ``rank``."""
@@ -555,7 +573,7 @@ class Batches:
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise StateError(f"no state of a loader: {error}") from error
         mine = self._state()
-        free = {"seed", "epoch", "position", "start", "places", "rank", "batch_size"}
+        free = {"seed", "epoch", "position", "start", "places", "rank", "batch_size", "sessions"}
         if self.pool_rows is None or found.position == found.start == 0:
             free.add("world_size")
         if found.version == _OTHER_SHUFFLE_VERSION and not found.shuffle:
@@ -572,7 +590,8 @@ class Batches:
         position, start = found.position, found.start
         if sizes != (self.batch_size, self.world_size):
             position, start = 0, then.consumed(found.position)
-        bases = [place - position * each for place, each in zip(found.places, self._strides, strict=False)]
+        taken = self._taken(found.epoch, start, position if 0 <= position <= then.batches else 0)
+        bases = [place - each for place, each in zip(found.places, taken, strict=False)]
         limits = [
             (found.seed, largest), (found.epoch, largest), (found.start, self._shared_rows),
             (found.position, then.batches), (found.batch_size - 1, largest), (found.world_size - 1, largest),
@@ -614,12 +633,13 @@ class Batches:
             at = int(np.searchsorted(ends, number, "right"))
             here, end = ranges[at]
             seen.go_to(*here)
-            seen.fill(batch, epoch=seen.epoch, index=end - int(ends[at]) + number)
+            index = end - int(ends[at]) + number
+            seen.fill(batch, epoch=seen.epoch, index=index)
             found["stages"].update((1 << batch["tokens"].max(axis=1).astype(np.int64)).tolist())
             done = 0
-            for part, by_run in zip(parts, runs, strict=True):
-                np.add.at(by_run, batch["run"][done:][: part.batch_size], 1)
-                done += part.batch_size
+            for count, by_run in zip(seen._counts(seen.epoch, index), runs, strict=True):
+                np.add.at(by_run, batch["run"][done:][:count], 1)
+                done += count
         for part, table, by_run in zip(parts, tables, runs, strict=True):
             by_session = np.diff(np.append(0, np.cumsum(by_run))[table.firsts])
             for session, count in zip(part.corpus.sessions, by_session.tolist(), strict=True):
@@ -689,15 +709,22 @@ class MixedBatches(Batches):
     def _open(self) -> tuple[list[Part], list[int]]:
         mixture, options = self.source, self._options
         counts = mixture.rows_of_batch(self.batch_size)
+        if mixture.grows and self.world_size > 1:
+            msg = (
+                f"a mixture whose sources grow, on {self.world_size} ranks, which may see different sessions"
+            )
+            raise ConfigError(
+                msg, hint="Open the same sessions on all ranks, and make batches for each epoch."
+            )
+        self._lock, self._sums = threading.Lock(), dict[tuple[int, int], list[tuple[int, ...]]]()
+        shares = [1 / len(counts)] * len(counts) if callable(mixture.shares) else mixture.shares
         extra = options["extra"] or {}
         if any(len(arrays) != len(counts) for arrays in extra.values()):
             raise ValueError(
                 f"extra: expected {len(counts)} arrays for each name, equal to the number of sources"
             )
         parts = []
-        for number, (one, share, rows) in enumerate(
-            zip(mixture.sources, mixture.shares, counts, strict=True)
-        ):
+        for number, (one, share, rows) in enumerate(zip(mixture.sources, shares, counts, strict=True)):
             own: BatchOptions = {
                 **options,
                 "pool_rows": None if self.pool_rows is None else int(self.pool_rows * share),
@@ -716,11 +743,83 @@ class MixedBatches(Batches):
         self.rows = self._shared_rows = len(mixture)
         return parts, [self.world_size * rows for rows in counts]
 
+    def _counts(self, epoch: int, index: int) -> Sequence[int]:
+        if not callable(self.source.shares):
+            return super()._counts(epoch, index)
+        start = self.start if epoch == self.epoch else 0
+        after, before = self._taken(epoch, start, index + 1), self._taken(epoch, start, index)
+        return [(b - a) // self.world_size for a, b in zip(before, after, strict=True)]
+
+    def _taken(self, epoch: int, start: int, position: int) -> Sequence[int]:
+        if not callable(self.source.shares):
+            return super()._taken(epoch, start, position)
+        first = start // (self.batch_size * self.world_size)
+        with self._lock:
+            if (epoch, start) not in self._sums:
+                self._sums = {(epoch, start): [tuple(0 for _ in self._parts)]}
+            sums = self._sums[epoch, start]
+            while len(sums) <= position:
+                step = first + len(sums) - 1
+                counts = self.source.rows_of_batch(self.batch_size, epoch=epoch, step=step)
+                sums.append(tuple(a + self.world_size * b for a, b in zip(sums[-1], counts, strict=True)))
+            return sums[position]
+
+    def _bases_of(self, epoch: int) -> list[int]:
+        if not callable(self.source.shares):
+            return super()._bases_of(epoch)
+        if epoch == self.epoch:
+            return list(self._bases)
+        rows, first, whole = [0] * len(self._parts), 0, self._shares_from(0).batches
+        if epoch > self.epoch:
+            rows, first = self._bases, self.epoch + 1
+            rows = [a + b for a, b in zip(rows, self._taken(self.epoch, self.start, len(self)), strict=True)]
+        for between in range(first, epoch):
+            rows = [a + b for a, b in zip(rows, self._taken(between, 0, whole), strict=True)]
+        return rows
+
+    @property
+    def sessions(self) -> list[list[str]]:
+        """Names of the sessions of each source that is a function; empty for other sources."""
+        names: list[list[str]] = self.source.sessions() if self.source.grows else []
+        return names
+
+    def next_epoch(self) -> None:
+        """Go to the start of the next epoch; call sources that are functions again."""
+        super().next_epoch()
+        new = self.source.refresh() if self.source.grows else self.source
+        if new is not self.source:
+            pairs = zip(self._bases, self.source.sources, new.sources, strict=True)
+            self._bases = [base if one is other else 0 for base, one, other in pairs]
+            self._use(new)
+
+    def _use(self, mixture: Any) -> None:
+        """Serve another mixture, whose rows are counted from here on."""
+        self.source = mixture
+        self._parts, self._strides = self._open()
+        if self._parts[0].layout != self.layout:
+            found = describe_difference(self._parts[0].layout, self.layout)
+            raise CorpusError(f"source 0 of the mixture has changed: {found}")
+        self._since = self.here
+        self._served.clear()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As :meth:`Batches.load_state_dict`; sources that are functions serve the sessions of the state."""
+        before, names = self.source, state.get("sessions")
+        try:
+            if names and self.source.grows:
+                self._use(self.source.of_sessions(names))
+            super().load_state_dict(state)
+        except StateError:
+            self._use(before)
+            raise
+
     def _fill(self, batch: Batch, epoch: int, index: int, _first: int, _count: int) -> None:
-        turns, done = index * self.world_size + self.rank, 0
-        for number, (part, base) in enumerate(zip(self._parts, self._bases_of(epoch), strict=True)):
+        done, counts = 0, self._counts(epoch, index)
+        taken = self._taken(epoch, self.start if epoch == self.epoch else 0, index)
+        bases = self._bases_of(epoch)
+        for number, (part, rows) in enumerate(zip(self._parts, counts, strict=True)):
             seed = (self.seed + number * _SEEDS_APART) % (1 << 64)  # equal sources have different orders
-            place, end = base + turns * part.batch_size, done + part.batch_size
+            place, end = bases[number] + taken[number] + self.rank * rows, done + rows
             while done < end:
                 turn, first = divmod(place, part.rows)
                 count = min(end - done, part.rows - first)

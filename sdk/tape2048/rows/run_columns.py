@@ -69,7 +69,9 @@ class RunColumns:
 
     def take(self, chosen: NDArray[Any]) -> RunColumns:
         """Select runs by a mask or by ascending ordinals."""
-        ordinals = ordinals_of_mask(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.uint32)
+        ordinals = (
+            ordinals_of_mask(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.uint32, copy=False)
+        )
         ordinals = ordinals if self.chosen is None else self.chosen[ordinals]
         kept = None if self._kept is None else self._kept[chosen]
         return RunColumns(self.sessions, np.diff(self._starts), ordinals, kept)

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 #: Tolerance of the shares' sum: 0.7 + 0.2 + 0.1 is not 1 in floating point.
-_SHARES_TOLERANCE = 1e-6
+TOLERANCE = 1e-6
 
 
 def check_shares(shares: Sequence[Any], shown: object) -> None:
     """Raise TypeError or ValueError unless shares are positive numbers whose sum is 1."""
     if not all(isinstance(share, numbers.Real) for share in shares):
         raise TypeError(f"shares {shown}; expected numbers")
-    if not shares or not all(share > 0 for share in shares) or abs(sum(shares) - 1) > _SHARES_TOLERANCE:
+    if not shares or not all(share > 0 for share in shares) or abs(sum(shares) - 1) > TOLERANCE:
         raise ValueError(f"shares {shown}; expected positive shares with the sum 1")
 
 

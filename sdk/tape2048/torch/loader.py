@@ -260,6 +260,10 @@ class CriticLoader(IterableDataset[Tensors]):
 
     def _in_worker(self, worker: int, workers: int, reader: int) -> Iterator[Tensors]:
         """Make every ``workers``-th batch: torch's DataLoader takes them from its workers in turns."""
+        if self.batches.sessions:
+            raise ValueError(
+                "sources that grow are for threads; each worker process would open other sessions"
+            )
         if self._copies:
             raise ValueError("device: a worker process leaves batches in memory; copy them where they arrive")
         self._go_to_pass(reader)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import pickle
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tape2048 import Corpus, Mixture, Session, errors
+from tape2048.errors import ConfigError, StateError
 
 from ..builders import Spec, write_ours
 from ..corpora import OURS, build, games
@@ -225,3 +227,140 @@ class TestBadInput:
                 Mixture([(source, share)])
         with pytest.raises(errors.EmptyCorpusError, match="make no whole batch of 100,000"):
             Mixture([(parts[0], 1)]).batches(100_000)
+
+
+def by_epoch(epoch: int, step: int) -> tuple[float, float]:
+    """A share that rises in each epoch and from epoch to epoch, and is 0 at first."""
+    new = min(1.0, 0.3 * epoch + 0.01 * step)
+    return new, 1 - new
+
+
+class TestSharesThatChange:
+    @pytest.mark.parametrize(("world", "batch_size"), [(1, 37), (3, 20)])
+    def test_rows_follow_the_function(self, parts: list[Any], world: int, batch_size: int) -> None:
+        """Each source's rows come once in each of its epochs, whatever the shares; any rank resumes."""
+        mixture = Mixture(parts[:2], by_epoch)
+        loaders = [mixture.batches(batch_size, rank=rank, world_size=world, **HOW) for rank in range(world)]
+        streams: list[list[int]] = [[], []]
+        for epoch in range(3):
+            for step in range(len(loaders[0])):
+                counts = mixture.rows_of_batch(batch_size, epoch=epoch, step=step)
+                share = by_epoch(epoch, step)[0]
+                assert abs(counts[0] - share * batch_size) < 1
+                for loader in loaders:
+                    batch = loader.buffer()
+                    loader.fill(batch, epoch=epoch, index=step)
+                    rows = batch["row"].tolist()
+                    streams[0] += rows[: counts[0]]
+                    streams[1] += rows[counts[0] :]
+                    loader.advance()
+            for loader in loaders:
+                assert loader.places == [len(stream) for stream in streams]
+                loader.next_epoch()
+        for source, stream in zip(mixture.sources, streams, strict=True):
+            for first in range(0, len(stream), len(source)):
+                part = stream[first : first + len(source)]
+                assert len(set(part)) == len(part)
+
+    def test_a_state_resumes(self, parts: list[Any]) -> None:
+        """In any epoch, with another batch size too; ``start_of`` goes anywhere."""
+        mixture = Mixture(parts[:2], by_epoch)
+        batches = mixture.batches(50, **HOW)
+        served = [[batch["row"].tolist() for batch in batches] for _ in range(3)]
+        for epoch, position in ((0, 7), (1, 0), (2, 11)):
+            one = mixture.batches(50, **HOW)
+            one.go_to(*one.start_of(epoch))
+            assert one.here == mixture.batches(50, **HOW).start_of(epoch)
+            for batch, expected in zip(one, served[epoch][:position], strict=False):
+                assert batch["row"].tolist() == expected
+            again = mixture.batches(50, **HOW)
+            again.go_to(*again.start_of(epoch))
+            again.advance(position)
+            state = again.state_dict()
+            resumed = pickle.loads(pickle.dumps(mixture.batches(50, **HOW | {"seed": 9})))  # noqa: S301 - our own
+            resumed.load_state_dict(state)
+            assert [batch["row"].tolist() for batch in resumed] == served[epoch][position:]
+            other = mixture.batches(25, **HOW)
+            other.load_state_dict(state)
+            assert other.places == again.places
+            assert other.stats()["rows"] == 0
+        assert batches.stats()["rows"] == sum(map(len, served)) * 50
+
+    def test_fixed_shares_by_a_function(self, parts: list[Any]) -> None:
+        fixed = Mixture([(parts[0], 0.3), (parts[1], 0.7)]).batches(40, **HOW)
+        function = Mixture(parts[:2], lambda _epoch, _step: (0.3, 0.7)).batches(40, **HOW)
+        for _ in range(2):
+            assert [batch["row"].tolist() for batch in fixed] == [batch["row"].tolist() for batch in function]
+
+    @pytest.mark.parametrize(
+        "shares",
+        [(0.5, 0.6), (-0.1, 1.1), (float("nan"), 0.5), (1.0,), (float("inf"), 0.0), None, ("a", "b"), 1.0],
+    )
+    def test_invalid_shares_name_the_step(self, parts: list[Any], shares: Any) -> None:
+        def later(epoch: int, step: int) -> Any:
+            return (0.5, 0.5) if (epoch, step) < (1, 4) else shares
+
+        batches = Mixture(parts[:2], later).batches(30, **HOW)
+        with pytest.raises(ValueError, match=r"epoch 1, step 4: the shares are .*; expected 2") as caught:
+            list(itertools.chain(batches, batches))
+        assert repr(shares) in str(caught.value)
+        assert (batches.epoch, batches.position) == (1, 4)
+        with pytest.raises(ValueError, match="epoch 0, step 0"):
+            Mixture(parts[:2], lambda _epoch, _step: shares)
+
+
+class TestSourcesThatGrow:
+    @pytest.fixture
+    def growing(self, tmp_path: Path) -> Path:
+        write_ours(tmp_path / "grown" / OURS[0], Spec(games=games(OURS[0])))
+        write_ours(tmp_path / "fixed" / OURS[1], Spec(games=games(OURS[1])))
+        return tmp_path
+
+    @pytest.mark.parametrize("capped", [False, True])
+    def test_new_sessions_come_with_the_next_epoch(self, growing: Path, capped: bool) -> None:
+        """The fixed source continues; a state in the middle resumes although there are more sessions."""
+
+        def newest() -> Any:
+            corpus = Corpus.open(growing / "grown")
+            return corpus.capped(7) if capped else corpus
+
+        fixed = Corpus.open(growing / "fixed")
+        mixture = Mixture([(fixed, 0.5), (newest, 0.5)])
+        batches = mixture.batches(20, **HOW)
+        served = [next(iter(batches))["row"].tolist()]
+        write_ours(growing / "grown" / OURS[2], Spec(games=games(OURS[2])))
+        state = batches.state_dict()
+        assert state["sessions"] == [[], [OURS[0]]]
+        rest = [batch["row"].tolist() for batch in batches]
+        place = batches.places
+        assert (batches.epoch, len(batches.source.sources[1].runs if not capped else ())) == (
+            1,
+            25 * (not capped),
+        )
+        assert place[1] == 0
+        assert place[0] == 10 * (1 + len(rest))
+        later = [batch["row"].tolist() for batch in batches]
+        resumed = Mixture([(fixed, 0.5), (newest, 0.5)]).batches(20, **HOW)
+        resumed.load_state_dict(state)
+        assert [batch["row"].tolist() for batch in resumed] == rest
+        assert [batch["row"].tolist() for batch in resumed] == later
+        assert len(served + rest + later) > 3
+        shutil.rmtree(growing / "grown" / OURS[0])
+        lacking = Mixture([(fixed, 0.5), (newest, 0.5)]).batches(20, **HOW)
+        before = lacking.state_dict()
+        with pytest.raises(
+            StateError, match=f"source 1 of the mixture lacks 1 session of the state: {OURS[0]}"
+        ):
+            lacking.load_state_dict(state)
+        assert lacking.state_dict() == before
+
+    def test_nothing_new(self, growing: Path) -> None:
+        mixture = Mixture(
+            [(Corpus.open(growing / "fixed"), 0.5), (lambda: Corpus.open(growing / "grown"), 0.5)]
+        )
+        assert mixture.refresh() is mixture
+        batches = mixture.batches(20, **HOW)
+        assert len(list(batches)) == batches.places[0] // 10
+        assert batches.source is mixture
+        with pytest.raises(ConfigError, match="on 2 ranks"):
+            mixture.batches(20, rank=0, world_size=2)
