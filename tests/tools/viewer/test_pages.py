@@ -726,6 +726,21 @@ def test_three_questions_take_two_clicks(
     page.get_by_text(re.compile("If ntuple .*plays? on")).wait_for()
 
 
+def test_cards_leave_out_the_loss_by_a_weaker_judge(page: Any) -> None:
+    page.evaluate(
+        """async () => {
+            const {gallery} = await import('/static/lists.js');
+            const row = {run: 1, score: 1, tile: 1024, steps: 1, player: 'p', full: 'p'};
+            const card = {exps: new Array(16).fill(15), spark: [], luck: 1, loss: 1, mistakes: 1, blunders: 1};
+            const cards = [card, {...card, weak: true}];
+            document.getElementById('main').replaceChildren(gallery([row, row], cards, () => '#'));
+        }"""
+    )
+    both = page.locator(".gallery a").all_text_contents()
+    assert ["loss -1" in text for text in both] == [True, False]
+    assert all("32K" * 16 in text for text in both)
+
+
 def test_gallery_shows_what_annotate_found(
     start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], copied: Path, cli: Cli
 ) -> None:
@@ -736,8 +751,12 @@ def test_gallery_shows_what_annotate_found(
     page = new_page(viewer, "#games?sort=loss")
     page.locator(".gallery a:has-text('mistake')").nth(19).wait_for()
     texts = page.locator(".gallery a:has-text('mistake')").all_text_contents()
-    losses = [int(re.search(r"loss ([\d,]+)", text)[1].replace(",", "")) for text in texts]
+    units = {"": 1, "K": 1e3, "M": 1e6}
+    losses = [re.search(r"loss -([\d.]+)([KM]?)", text).groups() for text in texts]
+    losses = [float(number) * units[unit] for number, unit in losses]
     assert losses == sorted(losses, reverse=True)
+    heights = page.locator(".gallery a").evaluate_all("all => all.map(one => one.clientHeight)")
+    assert max(heights) - min(heights) <= 1
     assert page.locator(".gallery a").nth(25).get_by_text("mistake").count() == 0  # not judged: at the end
     assert page.locator(".gallery .spark path[d^=M]").count() == 40
     assert page.locator(".gallery .board .tile").count() == 40 * 16

@@ -169,18 +169,21 @@ class Data:
     def cards(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return what a gallery shows of games (``of``: session/run, ...), and the judges of its sums."""
         keys = [(self.collection.session(one), run) for one, run in _keys(given)]
-        return {"cards": [card(*one) for one in keys], "judged": self.judged_by(entry for entry, _ in keys)}
+        judged, weak = self.judged_by({entry for entry, _ in keys})
+        return {"cards": [card(*one) | {"weak": one[0] in weak} for one in keys], "judged": judged}
 
-    def judged_by(self, entries: Iterable[Entry]) -> list[str]:
-        """Return the judges of the columns of sessions, and their warnings."""
-        judges, warnings = dict[str, None](), dict[str, None]()
-        for entry in entries:
+    def judged_by(self, entries: Iterable[Entry]) -> tuple[list[str], set[Entry]]:
+        """Return the judges of the columns of sessions with warnings, and sessions with a weaker judge."""
+        judges, warnings, weaker = dict[str, None](), dict[str, None](), set[Entry]()
+        for entry in sorted(entries, key=lambda one: one.name):
             if (annotation := entry.sums[1]) is not None:
                 judge, message = self.judges.of_annotation(annotation)
                 judges[str(annotation["judge"]) if judge is None else judge.name] = None
                 weak = None if judge is None else judge.weakness(entry.meta, entry.runs)
                 warnings |= dict.fromkeys(filter(None, [message, weak]))
-        return [f"Judged by {', '.join(judges)}.", *warnings] if judges else []
+                if judge is None or weak:
+                    weaker.add(entry)
+        return [f"Judged by {', '.join(judges)}.", *warnings] if judges else [], weaker
 
     def players(self, _: Mapping[str, str]) -> dict[str, Any]:
         """Return the players with the most games, and the number of all."""

@@ -151,7 +151,7 @@ def _document(
         key = f"{entry.id}/{row['id']}"
         if not keep(key, packed):
             continue
-        shown = card(entry, int(row["id"])) | facts.pop("sums")
+        shown = card(entry, int(row["id"])) | facts.pop("sums") | {"weak": bool(facts["weak"])}
         judged |= dict.fromkeys(filter(None, [f"Judged by {facts['by']}.", facts["weak"]]))
         rows.append({"key": key, "why": why, **table.document(number), "card": shown})
     roots = ", ".join(root.name or str(root) for root in data.collection.roots)

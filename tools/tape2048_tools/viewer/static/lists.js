@@ -178,23 +178,26 @@ function gamesTable(rows, cards, critic, linkOf, sort) {
     player(one), el('span', {title: one.name}, startOf(one.name)), critic[i]]));
 }
 
-/** Games as cards: the last board, the score over the moves, and what `cards` know; null: not known yet. */
+const brief = new Intl.NumberFormat('en-US', {notation: 'compact', maximumFractionDigits: 1, signDisplay: 'exceptZero'});
+
+/**
+ * Games as cards: the last board, the score over the moves, and what `cards` know; null: not known yet. The sums of
+ * a judge that may be weaker than the player are left out.
+ */
 export function gallery(rows, cards, linkOf) {
   return el('ul.gallery', null, rows.map((one, i) => {
     const card = cards[i];
     const score = `${count(one.score)} points`;
+    const isJudged = card && card.loss !== undefined && !card.weak;
     return el('li', null, el('a', {href: linkOf(one), 'aria-label': `Game ${one.run}: ${score}, ${one.steps} moves`},
       card && card.exps ? smallBoard(card.exps) : el('div.board.small', null, card ? card.error || 'no board' : ''),
       el('span.facts-of-game', null, el('b', null, count(one.score)), spark(card ? card.spark : [], score),
         el('span', null, `${tileName(one.tile)} · ${count(one.steps)} moves`),
-        card && card.loss !== undefined ? el('span', null, `luck ${plusMinus(card.luck)} · loss ${count(card.loss)}`) : null,
-        card && card.loss !== undefined ? el('span', null,
-          `${counted(card.mistakes, 'mistake')} · ${counted(card.blunders, 'blunder')}`) : null,
+        isJudged ? [el('span', null, `luck ${brief.format(card.luck)} · loss ${brief.format(-card.loss)}`),
+          el('span', null, `${counted(card.mistakes, 'mistake')} · ${counted(card.blunders, 'blunder')}`)] : null,
         player(one))));
   }));
 }
-
-const plusMinus = value => `${value > 0 ? '+' : ''}${count(value)}`;
 
 /** A curve without axes. */
 function spark(points, label) {

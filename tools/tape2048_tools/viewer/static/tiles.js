@@ -1,6 +1,6 @@
 // A board of tiles that slides from one position to the next.
 
-import {el, setText} from './dom.js';
+import {el, setText, tileName} from './dom.js';
 import {slide, spokenBoard} from './rules.js';
 
 const SLIDE_MS = 90;
@@ -76,8 +76,8 @@ export class Tiles {
   }
 }
 
-/** A small board that stays as it is. */
+/** A small board that stays as it is. Large tiles are named 1K, 2K, 32K. */
 export function smallBoard(exps, label) {
   return el('div.board.small', {role: 'img', 'aria-label': label || spokenBoard(exps, 0)},
-    Array.from(exps, exp => el(`div.tile.t${exp}`, null, exp ? String(2 ** exp) : '')));
+    Array.from(exps, exp => el(`div.tile.t${exp}`, null, tileName(exp && 2 ** exp))));
 }
