@@ -324,6 +324,34 @@ def test_a_reader_tries_the_mistakes(
     assert page.locator(".controls").is_visible()
 
 
+def test_links_and_boards_are_copied(page: Any, viewer: Viewer, recorded: Path) -> None:
+    session, run = viewer.best_game()
+    page.evaluate("() => { navigator.clipboard.writeText = async text => { window.copied = text; }; }")
+    open_link(page, f"#{session}/{run}/30")
+    page.get_by_role("button", name="Copy link").click()
+    page.get_by_text("Copied the link.").wait_for()
+    assert page.evaluate("copied") == f"http://{viewer.address}/#{session}/{run}/30"
+    page.get_by_role("button", name="Copy board").click()
+    page.get_by_text("Copied the board.").wait_for()
+    board, shown = page.evaluate("copied"), board_shown(page)
+    page.evaluate("() => { navigator.clipboard.writeText = async () => { throw new Error('insecure'); }; }")
+    page.get_by_role("button", name="Copy board").click()
+    page.get_by_text(f"Copy it: {board}").wait_for()
+    document = viewer.json(f"/api/board?board={board.replace(' ', '+').replace('/', '%2F')}")
+    assert document["exps"] == shown
+
+
+def test_links_to_what_is_gone_say_so(page: Any, viewer: Viewer) -> None:
+    session, run = viewer.best_game()
+    open_link(page, f"#{session}/{run}/999999")
+    page.get_by_text("No board before move 999,999 is recorded.").wait_for()
+    open_link(page, f"#{session}/{run}/30")
+    assert page.get_by_text("No board before").count() == 0
+    for link in (f"#{session}/999999/0", "#0123456789/1/0"):
+        open_link(page, link)
+        assert page.locator(".message.error").count() == 1, link
+
+
 def test_the_curves_zoom_into_a_range(page: Any, viewer: Viewer) -> None:
     """By dragging or by keys; 40 losses are marked at most, the largest ones."""
     session, run = viewer.best_game()
@@ -731,9 +759,11 @@ def test_cards_leave_out_the_loss_by_a_weaker_judge(page: Any) -> None:
         """async () => {
             const {gallery} = await import('/static/lists.js');
             const row = {run: 1, score: 1, tile: 1024, steps: 1, player: 'p', full: 'p'};
-            const card = {exps: new Array(16).fill(15), spark: [], luck: 1, loss: 1, mistakes: 1, blunders: 1};
+            const card = {exps: new Array(16).fill(15), spark: [], luck: 1,
+                loss: 1, mistakes: 0, blunders: 0};
             const cards = [card, {...card, weak: true}];
-            document.getElementById('main').replaceChildren(gallery([row, row], cards, () => '#'));
+            const main = document.getElementById('main');
+            main.replaceChildren(gallery([row, row], cards, () => '#'));
         }"""
     )
     both = page.locator(".gallery a").all_text_contents()

@@ -79,7 +79,7 @@ async function replayPage(main, session, run, step, given) {
     besideChoice(given, `${session}/${run}`, twins.rows, changed),
     [packed.strange, ...packed.notes].filter(Boolean).map(note => el('p.soft', null, note)));
   shell.hold(shown);
-  shown.go(shown.positionOf(step));
+  shown.open(step);
   if (packed.pending || other && beside.pending) shown.judgeBy(Number(judge));
 }
 

@@ -110,7 +110,7 @@ export class Replay {
     this.curves = new Curves(at => this.go(at), wheel);
     this.where = el('p.where', {'aria-live': 'off'});
     this.made = el('p.made');
-    [this.values, this.warning, this.list, this.account] = ['div.values', 'div', 'div.list', 'div']
+    [this.values, this.missing, this.warning, this.list, this.account] = ['div.values', 'div', 'div', 'div.list', 'div']
       .map(name => el(name));
     this.told = el('p.soft', {role: 'status'});
     this.notice = el('p.notice', {role: 'status'});
@@ -124,7 +124,8 @@ export class Replay {
       button('Forward', '›', () => this.go(this.at + 1)),
       button('Last board', '»', () => this.go(this.game.count)), this.speedChoice), this.trials);
     this.moveSide = el('div.move-side', null, this.where, this.made, this.values, this.judgeChoice(), this.told,
-      this.warning, this.boardLink());
+      this.missing, this.warning, this.boardLink(), el('p.share', null, ['link', 'board'].map(what => el('button',
+      {type: 'button', onclick: () => this.copy(what)}, `Copy ${what}`))));
     this.jumpers = [['mistake', 'Mistakes', 'p', 'n', () => this.mistakes],
       ['difference', 'Differences', '[', ']', () => this.disagreements()]].map(one => this.jumper(...one));
     this.jumpers[0].node.append(this.tryButton);
@@ -173,12 +174,40 @@ export class Replay {
   /** A link to the page of the board, whose address is made when it is used. */
   boardLink() {
     if (!this.options.judges) return null;
-    const aim = event => {
-      const exps = this.game.boards.subarray(16 * this.at, 16 * this.at + 16);
-      event.currentTarget.href = `#board?board=${Array.from(exps, exp => exp.toString(16)).join('')}`;
-    };
+    const aim = event => { event.currentTarget.href = this.boardPage(); };
     return el('p', null, el('a', {href: '#board', onclick: aim, onmousedown: aim},
       'Open this board: its moves, and play on from it'));
+  }
+
+  exps() {
+    return Array.from(this.game.boards.subarray(16 * this.at, 16 * this.at + 16));
+  }
+
+  boardPage() {
+    return `#board?board=${this.exps().map(exp => exp.toString(16)).join('')}`;
+  }
+
+  /** Copy the link of the moment, or the board as the page of boards reads it. */
+  async copy(what) {
+    const {link} = this.options;
+    const tiles = this.exps().map(exp => exp ? 2 ** exp : 0);
+    const text = what === 'board' ? [0, 4, 8, 12].map(row => tiles.slice(row, row + 4).join(' ')).join(' / ')
+      : location.href.split(/[?#]/)[0] + (link ? link(this.numberOf(this.at)) : this.boardPage());
+    try {
+      await navigator.clipboard.writeText(text);
+      setText(this.told, `Copied the ${what}.`);
+    } catch { // the browser allows it on secure pages only
+      setText(this.told, `Copy it: ${text}`);
+    }
+  }
+
+  /** Go to the move of a link; the page says if the game has no such move. */
+  open(number) {
+    const [at, last] = [this.positionOf(number), this.game.count];
+    this.go(at);
+    const missing = at > last || this.numberOf(at) !== number;
+    fill(this.missing, missing ? message(`No board before move ${count(number)} is recorded. This is the board before move ${
+      count(this.numberOf(this.at))}.`, null, 'warn') : null);
   }
 
   judgeChoice() {

@@ -41,7 +41,7 @@ async function gamePart(key, step, given, main) {
   fill(main, el('div.title', null, el('h1', null, `Game ${listed.run}`), el('p.lead', {title: told}, told)),
     replay.node, [packed.strange, ...packed.notes].filter(Boolean).map(note => el('p.soft', null, note)));
   shell.hold(replay);
-  replay.go(replay.positionOf(step));
+  replay.open(step);
 }
 
 async function show(path, given, main) {
