@@ -90,8 +90,8 @@ def examples(*, out: Path, force: bool) -> None:
 
     Configurations have every setting of the recorder and of each kind of critic. The script imitate.py trains
     a policy network on recorded games and lets it play. A custom training loop is in train_critic.py, and
-    train_on_columns.py also learns move values. Further files run a fleet's nodes under Slurm, Kubernetes
-    and systemd.
+    train_on_columns.py also learns move values. reference_corpus.py makes a corpus of five players. Further
+    files run a fleet's nodes under Slurm, Kubernetes and systemd.
     """
     from tape2048_tools.options.critic import EXAMPLES, example_toml
 
