@@ -26,6 +26,7 @@ _U64 = np.uint64
 BUCKETS_PER_RANGE = 4
 #: Of more ranges, a bucket has about eight, so that a range takes 2 bytes in place of 40. A look-up walks.
 _MANY_RANGES, _RANGES_PER_BUCKET = 1 << 22, 8
+_MADE_BUCKETS = 1 << 20  # buckets that are made together, at 60 bytes each
 #: An entry's 31 bits can count a bucket of so many bits.
 _SHIFT_MAX = 30
 
@@ -55,13 +56,16 @@ def make_guide(starts: NDArray[np.integer[Any]]) -> Guide:
     buckets = max(1, count * BUCKETS_PER_RANGE if count <= _MANY_RANGES else count // _RANGES_PER_BUCKET)
     shift = min(_SHIFT_MAX, max(0, (total // buckets).bit_length() - 1))
     size = 1 << shift
-    begins = np.arange(0, total, size, dtype=starts.dtype)
-    place = np.searchsorted(starts, begins, "right") - 1
-    # Beyond the last range, the next one starts beyond every bucket.
     padded = np.append(starts[-1:], [total + size, total + size]).astype(starts.dtype)
-    boundary, walks = (_later(starts, padded, place + ahead) - begins for ahead in (1, 2))
-    boundary, walks = np.minimum(boundary, size), walks < size
-    entries = place.astype(_U64) | (boundary.astype(_U64) << _U64(32)) | (walks.astype(_U64) << _U64(63))
+    entries = np.empty(-(-total // size), _U64)
+    for first in range(0, len(entries), _MADE_BUCKETS):
+        begins = np.arange(first, min(first + _MADE_BUCKETS, len(entries)), dtype=starts.dtype) * size
+        place = np.searchsorted(starts, begins, "right") - 1
+        boundary, walks = (_later(starts, padded, place + ahead) - begins for ahead in (1, 2))
+        boundary = np.minimum(boundary, size).astype(_U64) << _U64(32)
+        entries[first : first + len(begins)] = (
+            place.astype(_U64) | boundary | (walks < size).astype(_U64) << _U64(63)
+        )
     return Guide(starts.astype(_U64, copy=False), entries, _U64(shift))
 
 
