@@ -21,7 +21,14 @@ from tape2048.batches.stages import even_shares, stage_firsts
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.formats.rows import RowView, row_numbers, run_ordinal, unchecked_numbers
 from tape2048.formats.session import STEP_DTYPE
-from tape2048.players import name_players, player_label
+from tape2048.players import (
+    PlayerGames,
+    PlayerTable,
+    facts_of_runs,
+    identity_of_player,
+    name_players,
+    player_label,
+)
 from tape2048.rows.buffers import CorpusLoad, find_sessions, load_rows, open_sessions
 from tape2048.rows.duplicates import Copies, warn_of_doubled
 from tape2048.rows.filters import (
@@ -309,6 +316,30 @@ class Corpus(RowView):
         """Rows of each run in the view: ``i64[R]``."""
         return np.diff(self.row_starts)
 
+    @cached_property
+    def players(self) -> PlayerTable:
+        """The players of the games in the view: name, parameters, games, rows and mean score of each.
+
+        Example:
+            >>> corpus = Corpus.open("selfplay")
+            >>> corpus.players[0].games, len(corpus.where(player=corpus.players[0].player).runs)
+            (200, 200)
+        """
+        runs, found = self._tables.runs, self._tables.runs.players()
+        place = {(one.sha256 or one.name): number for number, one in enumerate(found)}
+        rows, scores = np.zeros(len(found), np.int64), np.zeros(len(found))
+        for where, table in runs.parts():
+            facts, index = facts_of_runs(table, self.sessions)
+            of_facts = [place.get(sha256 or name, 0) for name, sha256 in map(identity_of_player, facts)]
+            of_run = np.array(of_facts)[index]
+            np.add.at(rows, of_run, np.diff(self.row_starts[where.start : where.stop + 1]))
+            np.add.at(scores, of_run, table["max_score"])
+        means = (scores / [one.games for one in found]).tolist()
+        return PlayerTable(
+            PlayerGames(one.player_name, one.name, one.games, count, mean)
+            for one, count, mean in zip(found, rows.tolist(), means, strict=True)
+        )
+
     def rows_of(self, run: SupportsIndex) -> NDArray[np.void]:
         """Return the rows of one run, in step order.
 
@@ -465,7 +496,8 @@ class Corpus(RowView):
                 and ``until`` (the start, ISO 8601, UTC; ``until`` is exclusive).
 
         Raises:
-            EmptyCorpusError: no row is left. The message has the counts before.
+            EmptyCorpusError: no row is left. The message has the counts before, and the advice lists the
+                players if the filter is of players.
             ConfigError: SQLite rejects the condition, or it does more than read the run table.
             ValueError: a filter is unknown, a date is invalid, or a mask has another length.
 
@@ -952,7 +984,7 @@ def _players_hint(where: Any, filters: Mapping[str, Any], runs: RunColumns) -> C
     """Return what makes a hint with the players of all games, for a filter of players."""
     if filters.get("player") is None and not (isinstance(where, str) and "player" in where):
         return None
-    return lambda: f"The games are of {name_players(runs.players())}."
+    return lambda: f"The games are of {name_players(runs.players())}. `corpus.players` lists them."
 
 
 def _places_of(found: Iterable[Found]) -> set[tuple[str, object]]:

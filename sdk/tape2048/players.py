@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import html
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -259,6 +260,46 @@ def facts_of_runs(runs: Any, sessions: Sequence[Named]) -> tuple[list[Mapping[st
             index[mine] = len(facts) + identities.player[dataset.table.ordinals(runs["id"][mine])]
             facts += identities.facts
     return facts, index
+
+
+class PlayerGames(NamedTuple):
+    """The games of a player in a corpus."""
+
+    player: str  #: name, as ``tape2048 list`` shows it; selects the games with ``where(player=...)``
+    spec: str  #: the player with its parameters, as ``record --player`` takes it; empty if unknown
+    games: int  #: number of games
+    rows: int  #: rows of these games in the view
+    mean_score: float  #: mean final score
+
+
+class PlayerTable(tuple[PlayerGames, ...]):
+    """The players of a corpus, starting with the player of the most games. Prints as a table."""
+
+    __slots__ = ()
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        numbers = ((f"{one.games:,}", f"{one.rows:,}", f"{one.mean_score:,.0f}") for one in self)
+        names = (printable(one.player) for one in self)
+        cells = [(*row, name) for row, name in zip(numbers, names, strict=True)]
+        return [("games", "rows", "mean score", "player"), *cells]
+
+    def __repr__(self) -> str:
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:3]
+        return "\n".join("  ".join([*map(str.rjust, row, widths), row[3]]) for row in cells)
+
+    def _repr_html_(self) -> str:
+        rows = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in self._cells())
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def identity_of_player(facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Return name and SHA-256 of the player of a session's facts; players are the same if the latter is.
+
+    Without a SHA-256, which is then empty, players are the same if the name is.
+    """
+    given = facts.get("player_sha256")
+    return player_text(facts), given if isinstance(given, str) else ""
 
 
 def only_player(player: PlayedBy) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.formats.session import RUN_DTYPE
-from tape2048.players import PlayedBy, player_text
+from tape2048.players import PlayedBy, identity_of_player
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,8 +120,7 @@ class RunColumns:
                 pairs = [*zip(identities.facts, own.tolist(), strict=True)]
             for facts, count in pairs:
                 if count:
-                    given, name = facts.get("player_sha256"), player_text(facts)
-                    sha256 = given if isinstance(given, str) else ""
+                    name, sha256 = identity_of_player(facts)
                     before = found.setdefault(sha256 or name, PlayedBy(name, sha256, 0))
                     found[sha256 or name] = PlayedBy(before.name, sha256, before.games + count)
         return sorted(found.values(), key=lambda player: -player.games)

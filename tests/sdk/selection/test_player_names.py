@@ -114,3 +114,30 @@ def test_players_are_selected_by_name(tmp_path: Path) -> None:
         with pytest.raises(EmptyCorpusError) as caught:
             find()
         assert "ntuple fast, 1-ply @aaaaaa (1 game); ntuple fast, 2-ply always" in str(caught.value.advice)
+
+
+def test_players_of_a_view(tmp_path: Path) -> None:
+    """A table with a line for each player, of the games and rows of the view."""
+    players = [("a", "\x1b<b>", [(3, 100), (5, 301)]), ("b", "greedy", [(7, 2000)]), ("a", "other", [(2, 0)])]
+    for number, (digit, name, games) in enumerate(players):
+        facts = {"player": name, "player_args": {"depth": number}, "player_sha256": digit * 64}
+        spec = [Game(number * 10 + i, steps, max_score=score) for i, (steps, score) in enumerate(games)]
+        directory = tmp_path / f"2025010{number + 1}T030405Z_model=toy"
+        write_ours(directory, Spec(games=spec, facts=facts))
+    corpus = Corpus.open(tmp_path)
+    names = [player_name({"player": "\x1b<b>", "player_args": {"depth": 0}, "player_sha256": "a" * 64})]
+    names += [corpus.players[1].player]
+    found = [tuple(one) for one in corpus.players]
+    assert found == [
+        (names[0], "\x1b<b>:depth=0", 3, 10, pytest.approx(401 / 3)),
+        (names[1], "greedy:depth=1", 1, 7, 2000.0),
+    ]
+    for one in corpus.players:
+        assert len(corpus.where(player=one.player)) == one.rows
+    late = corpus.where("steps > 2").phase(steps=(2, None))
+    assert [one[2:] for one in late.players] == [(2, 4, 200.5), (1, 5, 2000.0)]
+    lines = repr(corpus.players).split("\n")
+    assert lines[0] == "games  rows  mean score  player"
+    assert lines[2] == f"    1     7       2,000  {names[1]}"
+    assert "\\x1b" in lines[1]
+    assert "&lt;b&gt;" in corpus.players._repr_html_()
