@@ -12,12 +12,13 @@ from tape2048.base.text import counted
 from tape2048_tools.terminal.click_extras import (
     CRITIC,
     EXISTING,
+    force_option,
     int_option,
     json_option,
     new_command,
     out_option,
 )
-from tape2048_tools.terminal.display import board
+from tape2048_tools.terminal.display import board, size
 from tape2048_tools.terminal.output import cell, complain, print_result
 from tape2048_tools.terminal.screen import Screen
 from tape2048_tools.views.run import RUN_CHOICE, ChosenRun, choose_run, run_document, run_parts, step_document
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from tape2048_recorder.replay.judging import Judge
     from tape2048_tools.views.screens import CriticView, PersonScreen
 
 
@@ -37,12 +39,31 @@ if TYPE_CHECKING:
     "tape2048 visualize selfplay/20260101T000000Z_model=ntuple --run 68 --step 10",
     "tape2048 visualize runs.a2pack --longest",
     "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
+    "tape2048 visualize game.a2run2 --step 100 --out board.svg",
+    "tape2048 visualize selfplay --longest --step 2000 --moves 100 --out game.gif",
 )
 @click.argument("path", metavar="RUN", type=EXISTING)
 @RUN_CHOICE
 @click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the last board.")
+@out_option("Write the board to FILE.svg, or the game to FILE.gif (extra [gif]).", required=False)
+@int_option(
+    "--moves", "Moves that the GIF shows: from --step, or the last ones.", default=50, least=1, most=2000
+)
+@click.option("--judge", "judge_text", default="own", metavar="PLAYER", help="Judge of a GIF, as of `play`.")
+@force_option("the file")
 @json_option()
-def visualize(*, path: Path, run_id: int | None, which: str | None, step: int | None, as_json: bool) -> None:
+def visualize(
+    *,
+    path: Path,
+    run_id: int | None,
+    which: str | None,
+    step: int | None,
+    out: Path | None,
+    moves: int,
+    judge_text: str,
+    force: bool,
+    as_json: bool,
+) -> None:
     """Show a run: its facts and last board, or any other board. `play` shows the game.
 
     RUN is a file of one run (A2T1 or a2run2), or holds several: a session, a directory of sessions, a pack,
@@ -51,6 +72,11 @@ def visualize(*, path: Path, run_id: int | None, which: str | None, step: int | 
     rows shows the boards that it recorded, without the final one, which a tape has. Moves and spawns that are
     not stored are recovered from the boards.
     """
+    if out is not None:
+        data = _picture((path, run_id, which), step, out, moves, judge_text, force=force)
+        document = {"path": str(out), "bytes": len(data)}
+        print_result(document, lambda: [cell(f"{out}: {size(len(data))}")], as_json=as_json)
+        return
     found = choose_run(path, run_id, which)
     if step is not None:
         position = found.position(step)
@@ -86,6 +112,59 @@ def _step_parts(document: dict[str, Any], found: ChosenRun) -> list[RenderableTy
         parts.append(f"branch values: {', '.join(values)}")
     return parts
 
+
+def _picture(
+    choice: tuple[Path, int | None, str | None], step: int | None, out: Path, moves: int, judge_text: str,
+    *, force: bool,
+) -> bytes:  # fmt: skip
+    """Write an SVG of one board, or a GIF of moves with their grades unless the judge may be weaker."""
+    from tape2048.game.rules import boards_to_exps
+    from tape2048.io.durable import check_new_file, publishing_file
+    from tape2048_recorder.replay.judging import GRADES
+    from tape2048_tools.viewer.pictures import gif, svg
+    from tape2048_tools.views.screens import MOVES
+
+    if out.suffix not in {".svg", ".gif"}:
+        raise click.BadParameter(f"found {out.name!r}, expected FILE.svg or FILE.gif", param_hint="--out")
+    check_new_file(out, replace=force)
+    found = choose_run(*choice, replay=True)
+    boards, made = found.arrays()
+    first = len(boards) - 1 if step is None else found.position(step)
+    if out.suffix == ".svg":
+        data = svg(boards_to_exps(boards[first : first + 1])[0].tolist()).encode()
+    else:
+        first = max(0, first - moves) if step is None else first
+        boards, made = boards[first : first + moves + 1], made[first : first + moves]
+        judge = _judge_of(found, judge_text)
+        grades = {} if judge.weakness(*found.played_by()) else GRADES["points"]
+        losses = judge.game(boards, made).loss if len(made) else made
+        words = [f"move {number:,}" for number in found.steps[first : first + len(boards)].tolist()]
+        for at, (move, loss) in enumerate(zip(made.tolist(), losses, strict=True)):
+            grade = next(
+                (f", {name} (loss {loss:,.0f})" for name, least in grades.items() if loss >= least), ""
+            )
+            words[at] += f": {MOVES[move].lower()}{grade}" if move < len(MOVES) else ""
+        data = gif(zip(boards_to_exps(boards).tolist(), words, strict=True), _FPS)
+    with publishing_file(out, replace=force) as file:
+        file.write(data)
+    return data
+
+
+def _judge_of(found: ChosenRun, judge_text: str) -> Judge:
+    """Return the judge that the replay of a run shows first."""
+    from pathlib import Path
+
+    from tape2048.session.session import Session
+    from tape2048_recorder.replay.annotation import annotation_of
+    from tape2048_tools.viewer.games import Judges
+
+    known = Session.open(found.facts["path"]) if "seed" in found.facts else None
+    of_session = (known.meta, annotation_of(known)) if known else ({}, None)
+    return Judges([judge_text], Path("default")).of_game(0, *of_session)[0]
+
+
+#: Boards a second of a GIF.
+_FPS = 4
 
 _SUFFIXES = (".a2run", ".a2run2")
 

@@ -1,0 +1,63 @@
+"""Pictures of boards: SVG and animated GIF."""
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tape2048.errors import MissingPackageError, NameTakenError
+from tape2048.game.rules import boards_to_exps
+from tape2048_tools.viewer.pictures import gif, svg
+from tape2048_tools.views.run import choose_run
+
+from ..conftest import Cli
+
+
+def test_an_svg_shows_each_tile_in_its_colour() -> None:
+    root = ET.fromstring(svg(range(16)))  # noqa: S314 - our own
+    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == [str(1 << exp) for exp in range(1, 16)]
+    colours = [one.get("fill") for one in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert len(set(colours)) == 17  # of the board, an empty cell and 15 tiles
+    assert "65536" in svg([16] * 16)
+
+
+def test_a_gif_has_a_frame_for_each_board() -> None:
+    image = pytest.importorskip("PIL.Image")
+    import io
+
+    with image.open(io.BytesIO(gif([([at] * 16, f"move {at}") for at in range(5)], 4))) as found:
+        assert (found.n_frames, found.info["duration"], found.is_animated) == (5, 250, True)
+        assert found.convert("RGB").getpixel((20, 20)) == (0xCB, 0xC4, 0xBA)
+
+
+def test_a_gif_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(MissingPackageError, match="Pillow"):
+        gif([([0] * 16, "")], 4)
+
+
+def test_visualize_writes_pictures(recorded: Path, tmp_path: Path, cli: Cli) -> None:
+    session = min(recorded.glob("2*"))
+    board, game = tmp_path / "board.svg", tmp_path / "game.gif"
+    cli("visualize", session, "--step", 30, "--out", board)
+    boards, _ = choose_run(session, None, None, replay=True).arrays()
+    assert board.read_text() == svg(boards_to_exps(boards[30:31])[0].tolist())
+    cli("visualize", session, "--step", 30, "--out", board, expect=NameTakenError)
+    for flags, frames in ((["--step", 30], 13), ([], 13), (["--step", -1], 1), (["--step", 0], 13)):
+        cli(
+            "visualize",
+            session,
+            *flags,
+            "--out",
+            game,
+            "--moves",
+            12,
+            "--judge",
+            "ntuple:weights=fast",
+            "--force",
+        )
+        with pytest.importorskip("PIL.Image").open(game) as found:
+            assert getattr(found, "n_frames", 1) == frames
+    assert "expected FILE.svg or FILE.gif" in cli("visualize", session, "--out", "x.png", expect=2).err
+    assert "has boards 0 to" in cli("visualize", session, "--out", "x.svg", "--step", 10**6, expect=2).err
