@@ -50,8 +50,8 @@ _DIGITS = 6  # of the SHA-256 in a name
 #: Values of parameters that a name leaves out: the defaults of the recorder's players.
 _USUAL: Mapping[str, Mapping[str, Any]] = {
     "ntuple": {
-        "look_chance": 0.0, "look_deeper_from": 0, "look_margin": 1600.0, "downgrade": -1, "mix": "",
-        "epsilon": 0.0, "temperature": 0.0,
+        "look_chance": 0.0, "look_deeper_from": 0, "look_unsure": 0.0, "look_margin": 1600.0, "downgrade": -1,
+        "mix": "", "epsilon": 0.0, "temperature": 0.0,
     },
     "critic": {"tile": 32768, "weights": "small", "margin": 50.0},
     "expectimax": {},
@@ -163,7 +163,9 @@ def _search(kind: str, args: Mapping[str, Any]) -> list[str]:
         return []
     deeper = min(below, _whole(args, "look_twice_below"))
     found = [f"{one + 1}-ply {_boards(below)}"] if deeper < below else []
-    found += [f"{one + _whole(args, 'look_spawns', 2)}-ply {_boards(deeper)}"] if deeper else []
+    deepest = f"{one + _whole(args, 'look_spawns', 2)}-ply"
+    found += [f"{deepest} {_boards(deeper)}"] if deeper else []
+    found += [f"to {deepest} where unsure"] if below and args.get("look_unsure") else []
     return found or [f"{one}-ply"]
 
 
@@ -182,7 +184,7 @@ def plies_of(kind: str, args: Mapping[str, Any]) -> int:
     one = 1 + (kind == "critic")
     if not any(map(int, mixed or [_whole(args, "look_below")])):
         return one + _whole(args, "depth")
-    if not _whole(args, "look_twice_below"):
+    if not _whole(args, "look_twice_below") and not args.get("look_unsure"):
         return one + 1
     return one + _whole(args, "look_spawns", 2) + (_whole(args, "look_deeper_from") > 0)
 

@@ -5,9 +5,11 @@ afterstate (see :mod:`tape2048.ntuple.lookup`). Look-ahead replaces :math:`V(s)`
 next spawns of the best answer. It applies to boards with fewer empty cells than ``look_below`` (0: none; 16:
 all, since a board has two tiles at least). With fewer empty cells than ``look_twice_below``, it goes
 ``look_spawns`` deep, one more on boards with ``look_deeper_from`` different tiles from 1024 on, along spawns
-that are together about as probable as ``look_chance`` at least. It applies to moves whose :math:`r + V(s)` is
-within ``look_margin`` points of the best, if there are two of them (0, or a full board, where it costs
-little: to all moves). A move that looks far worse is seldom better.
+that are together about as probable as ``look_chance`` at least. Elsewhere it goes one spawn deeper, up to
+``look_spawns``, while the last spawn changed the best value by more than ``look_unsure`` points (0: never): a
+value that changes is often wrong. It applies to moves whose :math:`r + V(s)` is within ``look_margin`` points
+of the best, if there are two of them (0, or a full board, where it costs little: to all moves). A move that
+looks far worse is seldom better.
 
 From a highest tile of ``downgrade`` on, the player chooses on a smaller board with the same moves
 (:func:`downgraded`). The default is the tile in the network's file.
@@ -33,9 +35,10 @@ changes a bit of a value:
 * Several spawns and moves lead to the same leaf: a tile that slides stops at the same cell from several
   cells. :func:`expected_once` lists the different leaves of a node, and then values them one after another,
   so that the processor requests the entries of some at once.
-* Several lines of spawns and moves lead to the same afterstate. A table holds their values from two spawns
-  on, by afterstate, depth and remaining budget. An entry is checked against its whole key, and the key alone
-  determines the value, so it does not matter what the table held before.
+* Several lines of spawns and moves lead to the same afterstate. Where a search may go two spawns deep, a
+  table holds values, the network's included, by afterstate, depth and remaining budget. An entry is checked
+  against its whole key, and the key alone determines the value, so it does not matter what the table held
+  before.
 * Lines that are improbable together are not followed to the end: a spawn is paid for with its improbability,
   :math:`\log_2 (n / p_e)`, in half bits. Where the budget does not suffice, the answers to it are valued
   without further look-ahead. The budget is part of the key.
@@ -111,6 +114,7 @@ class NTuple(NamedTuple):
     look_twice_below: np.uint64
     look_spawns: np.int64
     look_deeper_from: np.uint64
+    look_unsure: np.float32
     look_margin: np.float32
     downgrade_exponent: np.uint64
     epsilon: np.float64
@@ -120,8 +124,7 @@ class NTuple(NamedTuple):
     table: npt.NDArray[np.float32] | npt.NDArray[np.int16]
     chance_costs: npt.NDArray[np.int64]
     chance_budget: np.int64
-    cache_keys: npt.NDArray[np.uint64]
-    cache_values: npt.NDArray[np.float32]
+    cache_table: npt.NDArray[np.void]
     identity: npt.NDArray[np.uint8]
 
 
@@ -140,6 +143,7 @@ def of_network(
     look_spawns: int = 2,
     look_chance: float = 0.0,
     look_deeper_from: int = 0,
+    look_unsure: float = 0.0,
     look_margin: float = 0.0,
     downgrade: int = 0,
     mix: str = "",
@@ -156,6 +160,7 @@ def of_network(
         U64(look_twice_below),
         np.int64(look_spawns),
         U64(look_deeper_from),
+        np.float32(look_unsure),
         np.float32(look_margin),
         U64(max(downgrade.bit_length() - 1, 0)),
         np.float64(epsilon),
@@ -164,7 +169,7 @@ def of_network(
         np.ascontiguousarray(placed.scales[:, columns]),
         placed.table,
         *costs_of(look_chance),
-        *empty_table(look_spawns + (look_deeper_from > 0) if look_twice_below else 0),
+        empty_table(look_spawns + (look_deeper_from > 0) if look_twice_below or look_unsure else 0),
         np.empty(0, dtype=np.uint8),
     )
     layout = placed.layout
@@ -183,6 +188,8 @@ def of_network(
             "look_chance": np.float64(look_chance),
             "look_deeper_from": U64(look_deeper_from),
         }
+    if look_unsure:
+        last["look_unsure"] = np.float32(look_unsure)
     identity = placed.remember(
         sha256_of("ntuple", fields | last),
         lambda: sha256_of("ntuple", {**fields, "table": placed.tables(), **last}),
@@ -203,8 +210,9 @@ _P_FOUR = F32(0.1)
 _ROW = U64(0xFFFF)
 _RIGHT = U64(1 << 16)  # where the right moves of rows start in SLIDE
 
-#: Entries of the table, for each depth.
+#: Entries of the table, for each depth: 64 KB. With 2^20, 3-ply finds 0.1% more values, and 4-ply 1%.
 _TABLE_BITS = 12
+_ENTRY = np.dtype([("after", np.uint64), ("budget", np.int32), ("value", np.float32)])
 _HASH = U64(0x9E3779B97F4A7C15)
 
 _UNITS = 2  # units of a bit in budgets
@@ -226,13 +234,19 @@ def costs_of(chance: float) -> tuple[npt.NDArray[np.int64], np.int64]:
     return costs, np.int64(_UNITS * -math.log2(chance))
 
 
-def empty_table(spawns: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32]]:
-    """Return the keys and values of a search this many spawns deep; without entries below two spawns.
+def empty_table(spawns: int) -> npt.NDArray[np.void]:
+    """Return the table of a search this many spawns deep; without entries below two spawns.
 
     No afterstate is 0, the key of a free entry.
     """
-    entries = max(spawns - 1, 0) << _TABLE_BITS
-    return np.zeros((entries, 2), dtype=U64), np.zeros(entries, dtype=F32)
+    return np.zeros(spawns << _TABLE_BITS if spawns > 1 else 0, dtype=_ENTRY)
+
+
+@register_jitable(forceinline=True)
+def _entry_of(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
+    """Return the entry that may hold the value of an afterstate, ``spawns`` (0: a leaf) ahead."""
+    hashed = (after + U64(budget)) * _HASH >> U64(64 - _TABLE_BITS)
+    return player.cache_table[U64(spawns) << U64(_TABLE_BITS) | hashed]
 
 
 @register_jitable(forceinline=True)
@@ -341,9 +355,11 @@ def _each_answer(player: Any, after: Any, count: Any) -> Any:
     return total / F32(count)
 
 
-#: On the stack: different leaves (8 for each empty cell, of which there are at most 15), their values (the
-#: first is that of no move), and by cell and axis the numbers of its four leaves, and its two rewards.
+#: On the stack: different leaves (8 for each empty cell, of which there are at most 15), which of them the
+#: table lacks, their values (the first is that of no move), and by cell and axis the numbers of its four
+#: leaves, and its two rewards.
 _leaf_words = stack_words(120)
+_unknown_words = stack_words(120)
 _value_words = stack_words(61)
 _number_words = stack_words(32)
 _reward_words = stack_words(32)
@@ -365,6 +381,29 @@ def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: An
     count += U64(new)
     number = count if new else last[1]
     return number if legal else U64(0), count, (leaf if legal else U64(0), number)
+
+
+@register_jitable(forceinline=True)
+def _value_leaves(player: Any, leaves: Any, count: Any, values: Any) -> Any:
+    """Write the values of leaves from the second of ``values`` on. In 3-ply, a quarter is in the table."""
+    if player.cache_table.shape[0] == 0:
+        for i in range(count):
+            store_f32_at(values, U64(i) + U64(1), afterstate_value(player, word(leaves, U64(i))))
+        return
+    unknown, unknowns = _unknown_words(), U64(0)
+    for i in range(count):
+        leaf = word(leaves, U64(i))
+        entry = _entry_of(player, leaf, 0, 0)
+        store_f32_at(values, U64(i) + U64(1), entry.value)
+        keep(unknown, unknowns, U64(i))
+        unknowns += U64(entry.after != leaf)
+    for i in range(unknowns):
+        at = word(unknown, U64(i))
+        leaf = word(leaves, at)
+        value = afterstate_value(player, leaf)
+        store_f32_at(values, at + U64(1), value)
+        entry = _entry_of(player, leaf, 0, 0)
+        entry.after, entry.value = leaf, value
 
 
 @register_jitable(forceinline=True)
@@ -401,8 +440,7 @@ def _listed_answers(player: Any, after: Any, empty: Any) -> Any:
             store_f32_at(rewards, second, F32(before + U64(MERGE_SCORE[for_four >> shift & _ROW])))
         source = transpose(after)
     store_f32_at(values, U64(0), _NOTHING)
-    for i in range(count):
-        store_f32_at(values, U64(i) + U64(1), afterstate_value(player, word(leaves, U64(i))))
+    _value_leaves(player, leaves, count, values)
     total = F32(0)
     for four in range(2):
         weight = _P_FOUR if four else _P_TWO
@@ -430,12 +468,10 @@ def expected_once(player: Any, after: Any) -> Any:
 
 @kernel
 def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
-    """Return the expectation of the best answer, ``spawns`` (from 1) ahead. The player's table changes.
+    """Return the expectation of the best answer, ``spawns`` (from 2) ahead. The player's table changes.
 
     ``budget`` (``i64``) is what is left for improbable spawns.
     """
-    if spawns == 1:
-        return expected_once(player, after)
     holes = empty_mask(after)
     empty, depth, total = popcount(holes), spawns - 1, F32(0)
     while holes != U64(0):
@@ -459,19 +495,20 @@ def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
                 bit = moves & (~moves + U64(1))
                 moves ^= bit
                 leads_to = after_move(bit, options)
-                # One function calls itself: numba keeps no machine code of functions that call each other.
-                if player.cache_values.shape[0] == 0:
-                    value = expected(player, leads_to, depth, left)
+                found = False
+                if player.cache_table.shape[0] != 0:
+                    entry = _entry_of(player, leads_to, depth, left)
+                    found = entry.after == leads_to and entry.budget == left
+                # A call takes as long as several leaves, so none for a value that is found. One function
+                # calls itself: numba keeps no machine code of functions that call each other.
+                if found:
+                    value = entry.value
+                elif depth == 1:
+                    value = expected_once(player, leads_to)
                 else:
-                    hashed = (leads_to + U64(left)) * _HASH >> U64(64 - _TABLE_BITS)
-                    entry = U64(depth - 1) << U64(_TABLE_BITS) | hashed
-                    key = player.cache_keys[entry]
-                    if key[0] == leads_to and key[1] == U64(left):
-                        value = player.cache_values[entry]
-                    else:
-                        value = expected(player, leads_to, depth, left)
-                        key[0], key[1] = leads_to, U64(left)
-                        player.cache_values[entry] = value
+                    value = expected(player, leads_to, depth, left)
+                if player.cache_table.shape[0] != 0 and not found:
+                    entry.after, entry.budget, entry.value = leads_to, left, value
                 value += options[5] if bit < U64(4) else options[6]
                 best = max(best, value)
             total += weight * best
@@ -554,12 +591,14 @@ def _better(best: Any, value: Any, bit: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
-    best = _LEAST, U64(0)
+    """Return ``(bit, tied, value)`` of the best move."""
+    best, highest = (_LEAST, U64(0)), _NOTHING
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
-        best = _better(best, _move_value_ahead(player, bit, options, spawns), bit)
-    return U64(best[0]) & U64(15), best[1] != U64(0)
+        value = _move_value_ahead(player, bit, options, spawns)
+        best, highest = _better(best, value, bit), max(highest, value)
+    return U64(best[0]) & U64(15), best[1] != U64(0), highest
 
 
 @register_jitable(forceinline=True)
@@ -604,10 +643,18 @@ def _fill_values(player: Any, options: Any, spawns: Any, values: Any) -> None:
 
 @kernel
 def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
+    """Return ``(bit, tied, spawns)`` after a search at least this deep, and deeper while it is unsure."""
     moves = _in_question(player, options, spawns, empty)
     if moves & (moves - U64(1)) == U64(0):
-        return moves, False
-    return _best_of(player, options, moves, spawns)
+        return moves, False, spawns
+    bit, tied, value = _best_of(player, options, moves, spawns)
+    if player.look_unsure == F32(0) or spawns >= player.look_spawns:
+        return bit, tied, spawns
+    before = _best_of(player, options, moves, spawns - 1)[2]
+    while abs(value - before) > player.look_unsure and spawns < player.look_spawns:
+        before, spawns = value, spawns + 1
+        bit, tied, value = _best_of(player, options, moves, spawns)
+    return bit, tied, spawns
 
 
 @kernel
@@ -656,19 +703,16 @@ def _chosen(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any
     empty = count_empty(board)
     spawns = _spawns_ahead(player, board, _look_of(player, gamma))
     draws = player.epsilon > 0.0 or player.temperature > 0.0
-    bit = U64(0)
-    if values is not None:
+    bit, tied = U64(0), draws
+    if spawns > 0 and (player.look_unsure != F32(0) or (values is None and not draws)):
+        bit, tied, spawns = _best_move_ahead(player, options, empty, spawns)
+    elif values is None and not draws:
+        bit, tied = _best_move_now(player, options)
+    if values is not None or draws or tied:
         moves = _in_question(player, options, spawns, empty)
-        _fill_values(player, options, spawns, values)
+        if values is not None:
+            _fill_values(player, options, spawns, values)
         bit, state = _drawn_move(player, options, moves, spawns, state, gamma, values)
-    elif not draws:
-        if spawns > 0:
-            bit, draws = _best_move_ahead(player, options, empty, spawns)
-        else:
-            bit, draws = _best_move_now(player, options)
-    if values is None and draws:
-        moves = _in_question(player, options, spawns, empty)
-        bit, state = _drawn_move(player, options, moves, spawns, state, gamma, None)
     if seen != board:
         options = afterstates(board)
     after = after_move(bit, options)
@@ -689,7 +733,10 @@ def _choose_valued(player: Any, board: Any, state: Any, gamma: Any, values: Any)
 def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
     for i in range(boards.shape[0]):
         options = afterstates(boards[i])
-        _fill_values(player, options, _spawns_ahead(player, boards[i], player.mix_looks[0]), out[i])
+        spawns = _spawns_ahead(player, boards[i], player.mix_looks[0])
+        if spawns > 0 and player.look_unsure != F32(0):
+            spawns = _best_move_ahead(player, options, count_empty(boards[i]), spawns)[2]
+        _fill_values(player, options, spawns, out[i])
 
 
 def move_values(player: NTuple, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:

@@ -91,6 +91,13 @@ class NTupleArgs(Settings, frozen=True):
         int,
         about("one ply deeper with this many different tiles from 1024 up; 0: never", ge=0, le=6),
     ] = 0
+    look_unsure: Annotated[
+        Points,
+        about(
+            "points of score: search one ply deeper, to look_spawns at most, while the last ply changed "
+            "the best value by more than this; 0: never"
+        ),
+    ] = 0.0
     look_margin: Annotated[
         Points, about("points of score: search the moves this close to the best move; 0: all")
     ] = 1600.0

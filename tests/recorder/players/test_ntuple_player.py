@@ -122,8 +122,7 @@ def always(spawns: int, chance: float = 0.0, margin: float = 0.0, **how: Any) ->
 
 
 def without_table(player: NTuple) -> NTuple:
-    keys, values = empty_table(0)
-    return player._replace(cache_keys=keys, cache_values=values)
+    return player._replace(cache_table=empty_table(0))
 
 
 def late_boards(count: int, empty: int, seed: int) -> list[list[int]]:
@@ -182,8 +181,10 @@ def test_the_table_changes_no_bit(spawns: int, chance: float, margin: float) -> 
     cases = [cells for cells in cases if cells.count(0) <= emptiest]
     cases += [cells for empty in range(emptiest) for cells in late_boards(2, empty, seed=empty)]
     boards = slow.packed(cases)
-    assert len(player.cache_values) == (spawns - 1) << 12
+    assert len(player.cache_table) == spawns << 12
     found = move_values(player, boards)
+    player.cache_table["after"], player.cache_table["value"] = 1, np.nan  # each entry is of another board
+    assert np.array_equal(found, move_values(player, boards), equal_nan=True)
     assert np.array_equal(found, move_values(without_table(player), boards), equal_nan=True)
     again = move_values(player, boards[::-1].copy())[::-1]
     assert np.array_equal(found, again, equal_nan=True)
@@ -225,6 +226,26 @@ def test_a_search_deepens_with_big_tiles() -> None:
     assert np.array_equal(move_values(always(2, look_deeper_from=5), boards), two, equal_nan=True)
 
 
+@pytest.mark.parametrize("unsure", [300.0, 1000.0])
+def test_a_search_deepens_while_the_best_value_changes(unsure: float) -> None:
+    """But not where there is one move, nor deeper than ``look_spawns``."""
+    cases = [BY_LEGAL[1], *(cells for empty in range(3) for cells in late_boards(20, empty, seed=empty))]
+    boards = slow.packed(cases)
+    depths = [make(look_below=0), make(look_below=16), always(2), always(3)]
+    values = np.stack([move_values(player, boards) for player in depths])
+    best, moves = np.nanmax(values, axis=2), np.isfinite(values[0]).sum(axis=1)
+    spawns = np.ones(len(cases), dtype=int)
+    for deeper in (2, 3):
+        changed = np.abs(best[deeper - 1] - best[deeper - 2]) > unsure
+        spawns[(spawns == deeper - 1) & changed & (moves > 1)] = deeper
+    assert set(spawns) == {1, 2, 3}
+    player = of_network(network(), look_below=16, look_spawns=3, look_unsure=unsure)
+    found = move_values(player, boards)
+    assert np.array_equal(found, values[spawns, np.arange(len(cases))], equal_nan=True)
+    for cells, mine in zip(cases, found, strict=True):
+        assert mine[choice(player, cells)[0]] == np.nanmax(mine)
+
+
 @pytest.mark.parametrize("args", [{"look_spawns": 4}, {"look_spawns": 3, "look_deeper_from": 2}])
 def test_a_search_without_an_end_is_refused(args: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="takes minutes for a move"):
@@ -238,8 +259,8 @@ def test_the_hash_of_a_player_from_before_stays() -> None:
     default = load_network("small")
     player = of_network(default, look_below=3, look_margin=6400.0, downgrade=default.downgrade)
     assert bytes(player.identity).hex().startswith("999dc842ec55a79e")
-    others = [{"look_spawns": 3}, {"look_chance": 0.01}, {"look_deeper_from": 1}]
-    assert len({bytes(of_network(network(), **how).identity) for how in ({}, *others)}) == 4
+    others = [{"look_spawns": 3}, {"look_chance": 0.01}, {"look_deeper_from": 1}, {"look_unsure": 1.0}]
+    assert len({bytes(of_network(network(), **how).identity) for how in ({}, *others)}) == 5
 
 
 def slow_downgraded(cells: list[int]) -> list[int]:

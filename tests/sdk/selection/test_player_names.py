@@ -33,6 +33,11 @@ DIGITS = " @abcdef"
             {"look_below": 16, "look_twice_below": 16, "look_spawns": 3, "look_deeper_from": 2},
             "ntuple, 4-ply always, look_deeper_from=2",
         ),
+        (
+            "ntuple",
+            {"look_below": 16, "look_spawns": 4, "look_unsure": 500.0},
+            "ntuple, 2-ply always, to 5-ply where unsure, look_unsure=500",
+        ),
         ("ntuple", {"look_below": 3, "mix": "0:2+3:1"}, "ntuple, look_below=3, mix=0:2+3:1"),
         ("expectimax", {"depth": 2}, "expectimax, 3-ply"),
         (
@@ -83,6 +88,7 @@ def test_names_differ_where_players_do() -> None:
     [
         ({"look_below": 16, "look_twice_below": 4}, 3),
         ({"look_below": 16, "look_twice_below": 4, "look_spawns": 3, "look_deeper_from": 2}, 5),
+        ({"look_below": 16, "look_spawns": 4, "look_unsure": 500.0}, 5),
         ({"look_below": 0, "mix": "0:2+3:1"}, 2),
         ({"look_below": 3, "mix": "0:2+0:1"}, 1),
     ],
