@@ -494,7 +494,10 @@ def test_packed_game(data: Data) -> None:
         game, judged, facts = data.judged(entry, int(row["run"]), 0)
         small = unpacked(pack(facts, game, judged, critic, small=True))
         assert "values" not in small
-        assert (small["loss"] == judged.loss).all(), "the grades are decided by it"
+        assert (small["loss"] == np.floor(judged.loss)).all()
+        for _, least in small["grades"]:
+            assert ((small["loss"] >= least) == (judged.loss >= least)).all()
+        assert (small["best"] == np.nanargmax(judged.values, axis=1)).all()
         assert np.allclose(small["state"], judged.state, atol=0.51)
 
 

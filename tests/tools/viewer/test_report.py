@@ -155,6 +155,14 @@ def test_a_report_of_annotated_sessions_has_the_most_lossy_games(copied: Path, c
     assert set(lossy) == {second.name}
 
 
+def test_one_game_is_a_small_file(recorded: Path, tmp_path: Path, cli: Cli) -> None:
+    page = tmp_path / "game.html"
+    flags = ["--games", 1, "--judge", "ntuple:weights=fast", "--quiet"]
+    cli("report", min(recorded.glob("2*")), "-o", page, *flags)
+    assert page.stat().st_size < 200_000  # 20,000 moves take 100 kB more
+    assert page.read_text().count('"why":') == 1
+
+
 @pytest.mark.parametrize("games", [0, 1, 2, 3])
 def test_few_games_are_judged_for_few(recorded: Path, games: int) -> None:
     judged: set[int] = set()

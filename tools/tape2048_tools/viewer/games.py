@@ -101,7 +101,8 @@ def pack(
     if judged is not None:
         facts = {**facts, "sums": judged.sums, "grades": list(GRADES[judged.unit].items())}
         unit = _POINT if judged.unit == "points" else _PROBABILITY
-        arrays["loss"] = judged.loss, {}  # a report does not round it either, for it decides the grades
+        # The grades begin at whole points, so that rounding down keeps them.
+        arrays["loss"] = np.floor(judged.loss) if small and judged.unit == "points" else judged.loss, {}
         for name, values in (("state", judged.state), ("luck", judged.luck)):
             arrays[name] = _whole(np.nan_to_num(values), unit, np.int32) if small else (values, {})
         if small:

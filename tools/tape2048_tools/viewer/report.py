@@ -45,6 +45,8 @@ _GAMES_BYTES = 4_400_000
 _DEFLATE = 7
 
 _IMPORT = re.compile(r"^import \{[^}]*\} from '\./(?P<name>\w+\.js)';\n", re.MULTILINE)
+# A line's indentation, and comments of whole lines.
+_DENSE = re.compile(r"^(?:[ \t]*//[^\n]*\n|[ \t]*/\*\*.*?\*/\n|[ \t]+)", re.MULTILINE | re.DOTALL)
 _EXPORT = re.compile(r"^export (?=const |class |function |async )", re.MULTILINE)
 
 #: The lines of ``index.html`` that name files. A report has their content, and its policy.
@@ -81,7 +83,7 @@ def one_file(title: str, document: Mapping[str, Any], *, connects: str = "'none'
     ``connects`` says where its requests may go, as the directive ``connect-src`` does: nowhere.
     """
     files = static_files()
-    script, style = bundle(files, "report.js"), files["style.css"].decode()
+    script, style = _DENSE.sub("", bundle(files, "report.js")), files["style.css"].decode()
     policy = (
         f"default-src 'none'; script-src '{_source_hash(script)}'; style-src '{_source_hash(style)}'; "
         f"connect-src {connects}; "
