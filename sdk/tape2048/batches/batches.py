@@ -208,7 +208,9 @@ class Part:
             check_weights(*self._weights)
         if "labels" in self.layout.fields and not options["targets"]:
             tiles_ = tuple(tiles.tolist())
-            warn_of_constants(self.corpus.run_labels(tiles_)[self.corpus.row_counts > 0], tiles_)
+            labels, starts = self.corpus.run_labels(tiles_), self.corpus.row_starts
+            has_rows = starts[1:] > starts[:-1]
+            warn_of_constants(labels if has_rows.all() else labels[has_rows], tiles_)
         return columns
 
     @cached_property

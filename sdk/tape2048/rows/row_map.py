@@ -180,7 +180,8 @@ class RowMap(NamedTuple):
                 their segments is a line.
         """
         # Not lists of arrays, which the heap would keep: of 1e8 runs, they take 1.6 GB.
-        starts, line, run = np.zeros(runs + 1, _U64), np.empty(runs, np.uint32), np.empty(runs, np.uint32)
+        starts, line = np.zeros(runs + 1, _U64), np.empty(runs, np.uint32)
+        run: NDArray[np.uint32] | None = None  # while each run is a segment
         lines, cuts, done = [np.empty((8, 0), _U64)], [NO_TAPE.cuts], 0
         rows, count, has_boards = 0, 0, False
         for segments, boards, cut in parts:
@@ -203,19 +204,24 @@ class RowMap(NamedTuple):
             if (more := done + len(ends) - len(line)) > 0:  # a run may have many segments
                 more += len(line)
                 starts = np.append(starts, np.empty(more, _U64))
-                line, run = (np.append(each, np.empty(more, np.uint32)) for each in (line, run))
+                line = np.append(line, np.empty(more, np.uint32))
+                run = None if run is None else np.append(run, np.empty(more, np.uint32))
             here = slice(done, done + len(ends))
             starts[done + 1 : here.stop + 1], line[here] = ends, count + np.cumsum(apart) - 1
-            run[here], done = segments.run, here.stop
+            if run is None and not np.array_equal(segments.run, np.arange(done, here.stop)):
+                run = np.arange(len(line), dtype=np.uint32)
+            if run is not None:
+                run[here] = segments.run
+            done = here.stop
             lines.append(columns[:, apart])
             cuts += [] if cut is None else [cut]
             rows, count = rows + int(segments.rows.sum()), count + int(apart.sum())
         address, end, strides, board, session, place, span, layout = np.concatenate(lines, axis=1)
-        line, run, ordinals = line[:done], run[:done], np.arange(runs, dtype=np.uint32)
-        guide = make_guide(starts[: done + 1])
+        line, guide = line[:done], make_guide(starts[: done + 1])
         run_starts = guide.starts
-        if not (is_run := np.array_equal(run, ordinals)):
-            run_starts = guide.starts[np.append(np.searchsorted(run, ordinals), done)]
+        if run is not None or done != runs:
+            run = np.arange(done, dtype=np.uint32) if run is None else run[:done]
+            run_starts = guide.starts[np.append(np.searchsorted(run, np.arange(runs, dtype=np.uint32)), done)]
         tape = NO_TAPE
         if tapes is not None and (made := span | layout).any():
             tape = TapeMap(span, layout, *tapes, np.concatenate(cuts), _NONE, int(made.all()))
@@ -225,7 +231,7 @@ class RowMap(NamedTuple):
             row_bytes=row_bytes,
             guide=guide,
             line=_NO_ORDINALS if count == done else line,
-            run=_NO_ORDINALS if is_run else run,
+            run=_NO_ORDINALS if run is None else run,
             address=address,
             end=end,
             strides=strides if uneven else _NONE,
@@ -299,8 +305,9 @@ def make_label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.u
     if not len(exponents) or guide.shift > LABEL_SHIFT_MAX:
         return NO_LABELS
     place = (guide.entries & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    small = np.minimum(exponents, LABEL_EXPONENT_MAX).astype(np.uint64)
-    labels = small[place] | small[np.minimum(place + 1, len(small) - 1)] << LABEL_LATER
+    pair = (exponents[np.minimum(place + later, len(exponents) - 1)] for later in (0, 1))
+    first, second = (np.minimum(each, np.uint8(LABEL_EXPONENT_MAX)).astype(np.uint64) for each in pair)
+    labels = first | second << LABEL_LATER
     labels |= guide.entries >> np.uint64(63) << LABEL_WALK
     labels |= (guide.entries >> np.uint64(32) & np.uint64(0x7FFFFFFF)) << LABEL_BOUNDARY
     return labels.astype(np.uint32)
