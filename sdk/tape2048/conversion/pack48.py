@@ -161,8 +161,14 @@ def merge_packs(
     """Merge packs of other programs into a new one, and leave the originals unchanged.
 
     Rows keep every field, and runs get new ids from 0. Numbers that two packs name otherwise, such as
-    ``valuation_type``, are renumbered by name. The new pack has the name of the first one. Arguments, columns
-    in files and other errors are as for :func:`tape2048.maintenance.merge_sessions`.
+    ``valuation_type``, are renumbered by name. The new pack has the name of the first one. Columns in files
+    and other errors are as for :func:`tape2048.maintenance.merge_sessions`.
+
+    Args:
+        paths: the packs, at least one.
+        out_dir: the directory that gets the new pack.
+        all_columns: refuse to leave out a column.
+        progress: called with the rows copied so far, and all rows.
 
     Raises:
         MaintenanceError: also for rows of two types, a run in two packs, or names that cannot be joined.

@@ -192,7 +192,19 @@ def brier_score(
 
 
 def log_loss(probabilities: ArrayLike, labels: Bools, runs: Integers, weights: Floats) -> NDArray[np.float64]:
-    """Compute the log loss in nats for each weighting; arguments, result and errors as for `brier_score`.
+    """Compute the log loss in nats for each weighting, as :func:`brier_score` does the Brier score.
+
+    Args:
+        probabilities: ``[N]``. No NaN.
+        labels: ``bool[N]``.
+        runs: run of each row, ``[N]``, below R.
+        weights: ``[R, W]``, not negative; see :class:`RunBootstrap`.
+
+    Returns:
+        ``f64[W]``; NaN where no row has weight.
+
+    Raises:
+        ValueError: as for :func:`ranking`.
 
     Example:
         >>> from tape2048.critic import RunBootstrap, log_loss
