@@ -193,8 +193,9 @@ def ahead_figures(*, rows: int, batch: int, rounds: int) -> list[Figure]:
     """Windows, and fields of later boards, against the batch of as many single boards."""
     corpus = corpus_in_memory(rows, GAME_ROWS)
     store, starts = tables_of(corpus).store, corpus.row_starts[:-1]
-    store.runs.flags.writeable = True
-    store.runs["max_score"] = 1 << 30
+    table = store.runs.table
+    table.flags.writeable = True
+    table["max_score"] = 1 << 30
     steps = store.memory[0].view(STEP_DTYPE)
     steps["step_idx"] = np.arange(rows) - np.repeat(starts, corpus.row_counts)
     steps["exps"][starts] = [1, 1] + [0] * 14

@@ -13,9 +13,9 @@ from tape2048.base.text import facts_table
 
 #: Colour of the cells, and of their text, by exponent.
 TILES = (
-    "cbc4ba 3c342c", "eee4da 3c342c", "ede0c8 3c342c", "f2b179 33200f", "f59563 2f1505", "f67c5f 2b0b03",
-    "bf3d1b ffffff", "edcf72 3c342c", "edc95c 3c342c", "e8bd3f 33290a", "dfae24 2c2203", "d39c0c 241a00",
-    "5bb27a 04200d", "2a7445 ffffff", "2b6ca3 ffffff", "5b3fa3 ffffff",
+    "cbc4ba 3c342c", "eee4da 1b1712", "ead7b0 1b1712", "f2b179 1b1712", "f59563 1b1712", "f0704f 1b1712",
+    "bf3d1b ffffff", "f2d24b 1b1712", "bccb4a 1b1712", "7fc05e 1b1712", "3fae86 1b1712", "157a7c ffffff",
+    "3a9bdc 1b1712", "2b62b3 ffffff", "4a3f9f ffffff", "8e2f95 ffffff", "b3184f ffffff",
 )  # fmt: skip
 _WELL = "d9d3cb"
 _EXAMPLE = 0x010002103421A987  # a board that critics show
@@ -42,7 +42,7 @@ def board_svg(exps: Sequence[int]) -> str:
     """Return a board of 16 exponents as SVG."""
     cells = ""
     for cell, exp in enumerate(exps):
-        fill, ink = TILES[min(exp, 15)].split()
+        fill, ink = TILES[exp].split()
         x, y, text = 4 + cell % 4 * 32, 4 + cell // 4 * 32, str(1 << exp) if exp else ""
         size = 14 - 2 * max(0, len(text) - 2)
         cells += (

@@ -504,7 +504,7 @@ class TestState:
         assert batches.state_dict() == {
             "version": 2, "seed": 4, "epoch": 1, "position": 0, "corpus": corpus.identity, "rows": 1293,
             "batch_size": 100, "shuffle": True, "drop_last": False, "pool_rows": None, "rank": 0,
-            "world_size": 1, "pool_sessions": None, "start": 0, "places": [],
+            "world_size": 1, "pool_sessions": None, "start": 0, "places": [], "sessions": [],
         }  # fmt: skip
 
     def test_state_after_the_last_batch(self, corpus: Corpus) -> None:

@@ -235,7 +235,9 @@ def test_patience_ends_a_training(
     root: Path, source: GameSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = [0.5, 0.4, 0.45, 0.41, 0.3]
-    monkeypatch.setattr(training._NTupleLearner, "_validate", lambda self: losses[self.state.epoch - 1])
+    monkeypatch.setattr(
+        training._NTupleLearner, "_validate", lambda self: (losses[self.state.epoch - 1], 0.6)
+    )
     settings = config(root, epochs=5, patience=2)
     trained = train_ntuple_critic(settings, source, tmp_path)
     assert (trained.done, trained.early, trained.progress.figures["epoch"]) == (True, True, 4)
@@ -249,7 +251,9 @@ def test_without_patience_the_last_pass_counts(
     root: Path, source: GameSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = [0.4, 0.3, 0.5]
-    monkeypatch.setattr(training._NTupleLearner, "_validate", lambda self: losses[self.state.epoch - 1])
+    monkeypatch.setattr(
+        training._NTupleLearner, "_validate", lambda self: (losses[self.state.epoch - 1], 0.6)
+    )
     trained = train_ntuple_critic(config(root), source, tmp_path)
     assert (trained.early, trained.progress.figures["best_loss"], trained.progress.figures["loss"]) == (
         False,

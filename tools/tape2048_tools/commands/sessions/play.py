@@ -118,10 +118,11 @@ def _picture(
     *, force: bool,
 ) -> bytes:  # fmt: skip
     """Write an SVG of one board, or a GIF of moves with their grades unless the judge may be weaker."""
+    from tape2048.base.drawing import board_svg
     from tape2048.game.rules import boards_to_exps
     from tape2048.io.durable import check_new_file, publishing_file
     from tape2048_recorder.replay.judging import GRADES
-    from tape2048_tools.viewer.pictures import gif, svg
+    from tape2048_tools.viewer.pictures import gif
     from tape2048_tools.views.screens import MOVES
 
     if out.suffix not in {".svg", ".gif"}:
@@ -131,7 +132,8 @@ def _picture(
     boards, made = found.arrays()
     first = len(boards) - 1 if step is None else found.position(step)
     if out.suffix == ".svg":
-        data = svg(boards_to_exps(boards[first : first + 1])[0].tolist()).encode()
+        drawn = board_svg(boards_to_exps(boards[first : first + 1])[0].tolist())
+        data = drawn.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1).encode()  # unlike in HTML
     else:
         first = max(0, first - moves) if step is None else first
         boards, made = boards[first : first + moves + 1], made[first : first + moves]
