@@ -155,8 +155,8 @@ class Corpus(RowView):
 
         A ``load`` other than ``"mmap"`` reads their rows, and the bytes of a pack.dat are always checked.
 
-        Logs a warning that names the players if the selected games are of several. Another one names the
-        sessions if several hold the same games, with the reason why one of them serves these.
+        Logs a warning that names the players if the selected games are of several. If several sessions hold
+        the same games, a second warning names them, and says why one of them serves these games.
 
         Of a store, the run tables are fetched first. Sessions with selected runs follow as a whole when
         their rows are wanted, are verified, and stay while they are read.

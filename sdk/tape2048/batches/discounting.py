@@ -42,7 +42,7 @@ def discounted(tables: ViewTables, discount: float) -> NDArray[np.float32]:
         batch = Batch.allocate(layout, end - first)
         with gatherer.hold(first, end):
             gatherer.fill(order, (first, end - first), batch)
-        # All games at a time, from their last rows back. The longest come first, so those that go on do, too.
+        # All games at a time, from their last rows back. They are sorted by length: the shortest end first.
         by_length = np.argsort(-np.diff(edges), kind="stable")
         lengths, at = np.diff(edges)[by_length], edges[1:][by_length] - first
         going = np.searchsorted(-lengths, -np.arange(int(lengths[0])), "left")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tape2048.errors import NotASessionError
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     CRITIC,
@@ -140,17 +141,18 @@ def _with_sessions(root: Path, ending: contextlib.ExitStack) -> Path:
     """Return the directory, or of other sources than sessions a session that holds their games."""
     from tape2048.conversion.sources import kind_of
     from tape2048.conversion.targets import convert
-    from tape2048.session.directory import list_names
+    from tape2048.runs.files import find_run_files
     from tape2048_recorder.replay.replay import replayer
     from tape2048_tools.commands.runs.convert import complain_missing
 
     kind = kind_of(root)
     if kind in {"session", "sessions"}:
         return root
-    if kind == "runs" and not any(
-        name.endswith((".a2run", ".a2run2", ".jsonl.gz")) for name in list_names(root)
-    ):
-        return root  # of a training, or of a recorder that has published nothing yet
+    if kind == "runs":
+        try:
+            find_run_files(root)
+        except NotASessionError:  # of a training, or of a recorder that has published nothing yet
+            return root
     made = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="tape2048-")))
     with progress_bar(f"reading {root.name}") as progress:
         done = convert(root, made / root.name, "tape", lossy=True, replayer=replayer, progress=progress)
