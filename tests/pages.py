@@ -220,7 +220,6 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "players": functools.partial(rows_of, "docs/explanation/strength.md", PLAYERS_SHOWN),
     },
     "docs/explanation/loaders.svg": {"chart": loaders_chart},
-    "docs/how-to/convert.md": {"formats": formats_table},
     "docs/how-to/more-than-outcomes.md": {"example": lambda: example_code("train_on_columns.py")},
     "docs/reference/commands.md": {"commands": commands_reference},
     "docs/reference/settings.md": {
@@ -231,7 +230,8 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "player-training": lambda: settings_table(TrainingConfig),
     },
     "docs/reference/players.md": {"players": players_table},
-    "docs/how-to/load-batches.md": {"fields": fields_table},
+    "docs/reference/api/batches.md": {"fields": fields_table},
+    "docs/reference/formats/index.md": {"formats": formats_table},
     "docs/reference/errors.md": {"errors": errors_table},
     **{
         f"docs/reference/commands/{name}.md": {"command": functools.partial(command_reference, name)}
