@@ -34,7 +34,7 @@ def documented(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     from sphinx.application import Sphinx
 
     out = tmp_path_factory.mktemp("site")
-    others = ["index.md", "tutorials", "how-to", "explanation", "changelog.md", "contributing.md", "_build"]
+    others = ["index.md", "for", "tutorials", "how-to", "explanation", "changelog.md", "contributing.md", "_build"]
     others += [f"reference/{name}" for name in ("*.md", "commands", "formats")]
     app = Sphinx(
         API.parents[1],
