@@ -1,71 +1,105 @@
-"""What a user can type and meet: commands with their parameters, settings, exit codes, as JSON.
+"""What a user can type and import, a line for each: ``tests/data/api-VERSION.txt`` lists that of a release.
 
-    python tests/surface.py > before.json
-    python tests/surface.py > after.json; diff before.json after.json
+    python -m tests.surface > tests/data/api-1.0.0.txt        # at the release
 
-Equal output: the same commands, flags, settings and exit codes. Wording is left out.
+The lines: public names of Python with their parameters and defaults, commands with their options, settings
+of the recorder, and exit codes.
 """
 
+import importlib
 import inspect
-import json
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
-from click.testing import CliRunner
 
 from tape2048 import errors
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_tools import cli
+from tape2048_tools.commands.runs.a2pack import command as a2pack
+
+API = Path(__file__).parents[1] / "docs/reference/api"
+_AUTOMODULE = re.compile(r"auto(module|class):: (tape2048[\w.]*)\n(?:   :members:([\w, ]*)\n)?")
+#: Parents of classes, whose members are not part of the API.
+_OTHERS = ("builtins", "typing", "msgspec", "collections", "torch", "enum", "abc")
 
 
-def commands(command: click.Command, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each command below one, with its parameters."""
+def modules() -> Iterator[tuple[str, list[str]]]:
+    """Yield the modules on the API pages, each with its public names."""
+    for page in sorted(API.glob("*.md")):
+        for kind, name, members in _AUTOMODULE.findall(page.read_text()):
+            if kind == "class":
+                module, _, one = name.rpartition(".")
+                yield module, [one]
+                continue
+            module = importlib.import_module(name)
+            listed = [each.strip() for each in members.split(",") if each.strip()]
+            own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == name]
+            names = listed or [*getattr(module, "__all__", own)]
+            yield name, sorted(each for each in names if not each.startswith("_"))
+
+
+def parameters(value: Any) -> str:
+    """Return names, kinds and defaults of a function's parameters, without their types."""
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return "(...)"
+    plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    text = str(signature.replace(parameters=plain, return_annotation=signature.empty))
+    return re.sub(r"<(\w+)[^<>]*>", r"<\1>", text)  # without addresses
+
+
+def python() -> Iterator[str]:
+    """Yield the functions, classes, members and values of the API pages."""
+    for module, names in modules():
+        for name in names:
+            value = getattr(importlib.import_module(module), name)
+            value = getattr(value, "py_func", value)  # a kernel's function
+            path = f"{module}.{name}"
+            if not inspect.isclass(value):
+                yield path + (parameters(value) if callable(value) else "")
+                continue
+            yield path + parameters(value)
+            for member in dir(value):
+                found = inspect.getattr_static(value, member)
+                owner = next(each for each in value.__mro__ if member in vars(each))
+                if not member.startswith("_") and owner.__module__.partition(".")[0] not in _OTHERS:
+                    routine = inspect.isroutine(found)
+                    yield f"{path}.{member}" + (parameters(getattr(value, member)) if routine else "")
+
+
+def commands(command: click.Command, path: str) -> Iterator[str]:
+    """Yield each command from one on, and its arguments and options."""
+    yield path
     context = click.Context(command)
-    yield path, {str(parameter.name): described(parameter) for parameter in command.params}
+    for parameter in command.params:
+        flags = "/".join(sorted([*parameter.opts, *parameter.secondary_opts]))
+        kind = parameter.type
+        values = "|".join(map(str, kind.choices)) if isinstance(kind, click.Choice) else kind.name
+        if not getattr(parameter, "hidden", False):
+            yield f"{path} {flags} {values}{' required' * parameter.required}"
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             found = command.get_command(context, name)
+            assert found is not None
             yield from commands(found, f"{path} {name}")
 
 
-def described(parameter: click.Parameter) -> dict[str, Any]:
-    """A parameter without its help text."""
-    kind = parameter.type
-    flags = [*parameter.opts, *parameter.secondary_opts]
-    default = parameter.default
-    return {
-        "flags": sorted(flags),
-        "kind": parameter.param_type_name,
-        "type": kind.name,
-        "choices": [str(choice) for choice in kind.choices] if isinstance(kind, click.Choice) else None,
-        "required": parameter.required,
-        "nargs": parameter.nargs,
-        "multiple": parameter.multiple,
-        "default": default if isinstance(default, str | int | float | None) else type(default).__name__,
-    }
-
-
-def settings() -> dict[str, list[str]]:
-    """Default and values of each setting of the recorder."""
-    shown = CliRunner().invoke(cli.cli, ["config", "show", "--markdown"], catch_exceptions=False)
-    rows = [line.split("|") for line in shown.stdout.splitlines() if line.startswith("| `")]
-    return {row[1].strip(" `"): [row[2].strip(), row[3].strip()] for row in rows}
-
-
-def exit_codes() -> dict[str, int]:
-    """Exit code of each error class."""
-    classes = inspect.getmembers(errors, inspect.isclass)
-    return {name: value.exit_code for name, value in classes if issubclass(value, errors.TapeError)}
-
-
-def surface() -> dict[str, Any]:
-    return {
-        "commands": dict(commands(cli.cli, "tape2048")),
-        "settings": settings(),
-        "exit_codes": exit_codes(),
-    }
+def surface() -> list[str]:
+    """Return all lines, sorted."""
+    classes = [value for _, value in inspect.getmembers(errors, inspect.isclass)]
+    return sorted({
+        *python(),
+        *commands(cli.cli, "tape2048"),
+        *commands(a2pack, "a2pack"),
+        *(f"setting {name}" for name in RecorderConfig.__struct_fields__),
+        *(f"exit code {one.exit_code} {one.__name__}" for one in classes if issubclass(one, errors.TapeError)),
+    })  # fmt: skip
 
 
 if __name__ == "__main__":
-    json.dump(surface(), sys.stdout, indent=1, sort_keys=True)
+    sys.stdout.writelines(f"{line}\n" for line in surface())

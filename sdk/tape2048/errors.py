@@ -15,6 +15,8 @@ import os
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
+from tape2048._version import __version__
+
 _QUOTED_MAX: Final = 500  # characters of a message about a file's content
 
 
@@ -149,10 +151,25 @@ class MagicError(FormatError):
     _advice = "name a file of this format; `tape2048 convert --help` lists the formats"
 
 
+def reader_hint(release: str | None = None) -> str:
+    """Return the hint for a file of a newer format: the release that reads it.
+
+    Args:
+        release: the release that wrote the file, if the file names it.
+
+    Example:
+        >>> reader_hint("2.1.0")
+        'install tape2048 2.1.0 or newer'
+    """
+    if release and release != __version__:
+        return f"install tape2048 {release:.20} or newer"
+    return f"install a tape2048 that is newer than {__version__}"
+
+
 class VersionError(FormatError):
     """A version, byte order or flag that this release cannot read."""
 
-    _advice = "read it with a release that knows this version: upgrade tape2048"
+    _advice = reader_hint()
 
 
 class FieldError(FormatError):

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048.errors import BusyError, DiskFullError, FormatError, StateError, StorageError
+from tape2048.errors import BusyError, DiskFullError, FormatError, StateError, StorageError, reader_hint
 from tape2048.io.durable import (
     lock_directory,
     open_fd,
@@ -279,7 +279,7 @@ class ArrayCheckpoint(NamedTuple):
             raise StateError(
                 f"found the format {texts.get('format')!r:.60}, expected {form!r}",
                 path=path,
-                hint="continue with the release that wrote it, or train into another directory",
+                hint=f"{reader_hint(texts.get('release'))}, or train into another directory",
             )
         config = decode_state(texts.get("config", ""), path, dict[str, Any])
         return cls(arrays, config, texts)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import msgspec
 import numpy as np
 
+from tape2048._version import __version__
 from tape2048.errors import BusyError, ConfigError, FieldError, NotASessionError
 from tape2048.io.durable import storage_errors, try_lock, write_all
 from tape2048_recorder.evaluation.arena import Results
@@ -40,6 +41,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
     arena: int
     seed: int
     starts: str | None  # SHA-256 of the boards that games start from
+    release: str = __version__  # that started the file
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):

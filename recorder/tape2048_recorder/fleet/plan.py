@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tape2048._version import __version__
 from tape2048.base.text import pretty_json
-from tape2048.errors import ConfigError, FleetError, MissingPathError, NameTakenError
+from tape2048.errors import ConfigError, FleetError, MissingPathError, NameTakenError, reader_hint
 from tape2048.players import player_name
 from tape2048_recorder.players.batch import is_batched
 from tape2048_recorder.players.options import with_defaults
@@ -77,6 +78,7 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that all nodes of a fleet share."""
 
     version: int = _VERSION
+    release: str = __version__  # that started the fleet
     fleet: str  # random, identifies the fleet
     created_at: float
     player_sha256: str  # of the player, weights included
@@ -123,8 +125,9 @@ def read_plan(store: Store) -> FleetPlan:
     except msgspec.MsgspecError as error:
         raise FleetError(f"not the plan of a fleet: {error}", path=path) from error
     if plan.version != _VERSION:
-        hint = "Install the version of tape2048 that started the fleet."
-        raise FleetError(f"version {plan.version}; expected {_VERSION}", path=path, hint=hint)
+        raise FleetError(
+            f"fleet version {plan.version}; expected {_VERSION}", path=path, hint=reader_hint(plan.release)
+        )
     if _sha256(plan.settings) != plan.settings_sha256 or set(plan.settings) != set(PINNED):
         hint = "Restore the file; other settings need another fleet."
         raise FleetError("its settings do not match their SHA-256: it was edited", path=path, hint=hint)

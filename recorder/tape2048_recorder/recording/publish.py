@@ -20,7 +20,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.base.findings import Finding
-from tape2048.base.text import counted, pretty_json
+from tape2048.base.text import counted
 from tape2048.errors import (
     BookkeepingError,
     DiskFullError,
@@ -38,7 +38,7 @@ from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
 from tape2048.io.durable import NO_FILES, storage_error, storage_errors
 from tape2048.io.reading import crc32c_combine
 from tape2048.players import player_text
-from tape2048.session.columns import RECORDED
+from tape2048.session.columns import RECORDED, column_text
 from tape2048.tape.layout import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
@@ -379,7 +379,7 @@ def _finish_files(
     for column in facts.columns:
         origin = {"maker": RECORDED, **judge, **column.facts}
         made = msgspec.structs.replace(column, rows=rows, steps_crc32c=checksum, facts=origin)
-        world.files.write_file(session / made.json_name, pretty_json(made.document))
+        world.files.write_file(session / made.json_name, column_text(made))
     runs = np.concatenate([block.runs for block in blocks], dtype=RUN_DTYPE)
     summaries = np.array([block[:3] for block in blocks], dtype=BLOCK_DTYPE)
     told = {**msgspec.to_builtins(facts), **extra, "rows": rows, "runs": len(runs)}

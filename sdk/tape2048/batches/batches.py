@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048._version import __version__
 from tape2048.base.guide import make_guide
 from tape2048.base.text import as_int, facts_table
 from tape2048.batches.ahead import Games, Windows
@@ -60,7 +61,7 @@ from tape2048.batches.gatherer import Gatherer, check_weights, mean_weight
 from tape2048.batches.order import Order, order_of
 from tape2048.batches.plan import NO_CAP, Cap
 from tape2048.batches.pool import PoolReader
-from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError
+from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError, reader_hint
 from tape2048.formats.batch_fields import field_of
 from tape2048.players import player_label
 from tape2048.rows.view import tables_of
@@ -138,6 +139,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     start: int = 0
     places: list[int] = []
     sessions: list[list[str]] = []
+    release: str = __version__  # that saved it
 
 
 #: The options of :class:`Batches` by default.
@@ -553,7 +555,7 @@ class Batches:
         return msgspec.structs.asdict(self._state())
 
     def _state(self) -> _State:
-        names = set(_State.__struct_fields__) - {"version", "corpus"}
+        names = set(_State.__struct_fields__) - {"version", "corpus", "release"}
         own = {name: getattr(self, name) for name in names}
         return _State(version=STATE_VERSION, corpus=self.source.identity, **own)
 
@@ -570,12 +572,16 @@ class Batches:
             StateError: the state is malformed, of another version with another shuffle, or of a loader
                 with other rows, another order, ...; the message names all differences.
         """
+        version = state.get("version")
+        if isinstance(version, int) and version > STATE_VERSION:
+            hint = reader_hint(str(state.get("release", "")))
+            raise StateError(f"loader state version {version}; expected {STATE_VERSION}", hint=hint)
         try:
             found = msgspec.convert(dict(state), _State)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise StateError(f"no state of a loader: {error}") from error
         mine = self._state()
-        free = {"seed", "epoch", "position", "start", "places", "rank", "batch_size", "sessions"}
+        free = {"seed", "epoch", "position", "start", "places", "rank", "batch_size", "sessions", "release"}
         if self.pool_rows is None or found.position == found.start == 0:
             free.add("world_size")
         if found.version == _OTHER_SHUFFLE_VERSION and not found.shuffle:

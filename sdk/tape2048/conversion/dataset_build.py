@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048._version import __version__
 from tape2048.base.text import pretty_json
 from tape2048.conversion.sources import RunSource, open_sources
 from tape2048.datasets.dataset import refuse_empty
@@ -474,6 +475,7 @@ class DatasetWriter:
             files={**self.files, METADATA_DB: flush_entry(database)},
             sources=[*(before.sources if before else ()), *self.sources],
             skipped=[*(before.skipped if before else ()), *self.skipped],
+            release=__version__,
         )
         write_file(self._directory / MANIFEST, pretty_json(manifest))
 

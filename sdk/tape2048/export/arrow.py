@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tape2048._version import __version__
 from tape2048.export.table import ExportTable, TableName, make_table
 from tape2048.runs.parquet import pyarrow
 
@@ -75,7 +76,7 @@ def _schema(table: ExportTable) -> pa.Schema:
         elif column.width is not None:
             kind = pa.list_(kind, column.width)
         fields.append(pa.field(column.name, kind, nullable=False))
-    return pa.schema(fields)
+    return pa.schema(fields, metadata={"tape2048_release": __version__})
 
 
 def write_arrow(

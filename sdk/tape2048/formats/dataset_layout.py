@@ -91,3 +91,4 @@ class DatasetManifest(msgspec.Struct, frozen=True):
     files: dict[str, FileEntry] = {}
     sources: list[SourceCount] = []
     skipped: list[SkippedRun] = []
+    release: str = ""  # of tape2048, which wrote the manifest

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048._version import __version__
 from tape2048.base.text import counted, json_bytes, pretty_json
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
 from tape2048.formats.session import (
@@ -411,7 +412,7 @@ def finish_session(
     database = directory / METADATA_DB
     write_metadata(database, runs=runs, blocks=blocks, session=facts, start_boards=start_boards)
     files = {**rows_files, METADATA_DB: flush_entry(database)}
-    text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files, anchor_rows))
+    text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files, anchor_rows, __version__))
     write_file(directory / MANIFEST, text)
     fsync_dir(directory)
     return sum(entry.bytes for entry in files.values()) + len(text)

@@ -39,12 +39,12 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
-from tape2048.errors import ManifestError, StorageError, TruncatedError
+from tape2048.errors import ManifestError, StorageError, TruncatedError, VersionError, reader_hint
 from tape2048.io.reading import open_regular
 
 FORMAT_VERSION = 1
@@ -148,6 +148,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         runs: number of runs.
         files: a mapping of the other files to size and checksum.
         anchor_rows: rows between the anchors of a session on tape; None without a tape.
+        release: release of tape2048 that wrote the session; empty in sessions of other programs.
     """
 
     version: int
@@ -155,6 +156,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     runs: int
     files: dict[str, FileEntry]
     anchor_rows: int | None = None
+    release: str = ""
 
 
 def step_dtype(*, record_action: bool) -> np.dtype[np.void]:
@@ -177,12 +179,12 @@ ROWS: Storage = "rows"
 STEPS_BLOCK_ROWS = 262_144
 
 
-class _Versioned(Protocol):
-    @property
-    def version(self) -> int: ...
+class _Head(msgspec.Struct):
+    version: int
+    release: str = ""
 
 
-M = TypeVar("M", bound=_Versioned)
+M = TypeVar("M")
 
 
 def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, bytes_max: int) -> M | None:
@@ -202,14 +204,13 @@ def parse_manifest(
 ) -> M:
     """Parse a manifest; arguments and errors as for :func:`read_manifest_file`."""
     try:
-        manifest = msgspec.json.decode(content, type=kind)
+        head = msgspec.json.decode(content, type=_Head)
+        if head.version != version:
+            message = f"{what} version {head.version}; expected {version}"
+            raise VersionError(message, path=path, hint=reader_hint(head.release))
+        return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ManifestError(f"malformed: {error}", path=path) from error
-    if manifest.version != version:
-        raise ManifestError(
-            f"{what} version {manifest.version}; expected {version}", path=path, hint="try a newer tape2048"
-        )
-    return manifest
 
 
 def file_defects(

@@ -51,7 +51,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from tape2048.base.text import counted
-from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, StorageError
+from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, StorageError, reader_hint
 from tape2048.io.bulk_read import allocate
 from tape2048.io.durable import publishing_file
 from tape2048.io.reading import map_path
@@ -479,7 +479,7 @@ def decode_tables(
         raise ModelError(
             f"found the format {texts.get('format')!r:.60}, expected {' or '.join(map(repr, forms))}",
             path=path,
-            hint=f"`tape2048 {command}` makes such files",
+            hint=_other_format(texts, forms[0], command),
         )  # fmt: skip
     try:
         found = msgspec.json.decode(texts.get("facts", "{}"), type=facts)
@@ -497,6 +497,13 @@ def decode_tables(
         _check_expanded(header.end, min(EXPANDED_BYTES_MAX, most), path)
     # A byte more, to find the end of the compressed part.
     return *decode(_expanded(data, path, header.end + 1), path), layout, found
+
+
+def _other_format(texts: dict[str, str], form: str, command: str) -> str:
+    """Return the hint for a file whose format differs from ``form``, perhaps only in its number."""
+    if form.rstrip("0123456789") == texts.get("format", "").rstrip("0123456789"):
+        return reader_hint(texts.get("release"))
+    return f"`tape2048 {command}` makes such files"
 
 
 def _check_expanded(found: int, most: int, path: str) -> None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 import msgspec
 import numpy as np
 
-from tape2048.base.text import counted, pretty_json
+from tape2048.base.text import counted
 from tape2048.errors import BusyError, ChecksumError, ColumnError, DiskFullError, FieldError, NameTakenError
 from tape2048.formats.npy import rows_header
 from tape2048.formats.session import STEPS_NPY
@@ -45,7 +45,14 @@ from tape2048.io.durable import (
     write_file,
 )
 from tape2048.io.reading import crc32c, crc32c_file, map_path, open_regular, read_path
-from tape2048.session.columns import COLUMN_DTYPES, Column, ColumnInfo, check_column_name, find_columns
+from tape2048.session.columns import (
+    COLUMN_DTYPES,
+    Column,
+    ColumnInfo,
+    check_column_name,
+    column_text,
+    find_columns,
+)
 from tape2048.tape.layout import TAPE_NPY
 
 if TYPE_CHECKING:
@@ -395,7 +402,7 @@ class ColumnDraft:
         values = [each.npy_name for each in columns if path_exists(self.path / each.npy_name)]
         for column in columns:
             (self.path / column.json_name).unlink(missing_ok=True)
-            write_file(self.path / column.json_name, pretty_json(column.document))
+            write_file(self.path / column.json_name, column_text(column))
         for name in values:
             fsync_path(self.path / name)
         for column in columns:

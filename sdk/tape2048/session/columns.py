@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048._version import __version__
+from tape2048.base.text import pretty_json
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
 from tape2048.formats.batch_fields import RESERVED, field_of
 from tape2048.formats.npy import open_shards, peek_header, read_header
@@ -131,6 +133,11 @@ class ColumnInfo(msgspec.Struct, frozen=True):
         if self.width is None:
             del own["D"]
         return {**self.facts, **own}
+
+
+def column_text(info: ColumnInfo) -> bytes:
+    """Return the bytes of ``<name>.json``: the column's document, and the release that wrote it."""
+    return pretty_json({**info.document, "release": __version__})
 
 
 class Column(NamedTuple):
@@ -367,6 +374,10 @@ def check_column_name(name: str) -> None:
         raise ValueError(f"column name {name!r}; expected a-z, then up to 63 of a-z, 0-9 and _")
 
 
+#: Keys of a column's file that are not its facts.
+_OWN = {"dtype", "rows", "D", "steps_crc32c", "release"}
+
+
 class _Info(msgspec.Struct):
     dtype: str
     rows: Annotated[int, msgspec.Meta(ge=0)]
@@ -417,7 +428,7 @@ def _read_info(place: Path, files: list[str], name: str) -> ColumnInfo:
             message = f"dtype {found.dtype!r}; expected that of the file {' and '.join(files)}"
         raise ColumnError(message, path=path if files else place / expected, hint=_again(name, found.maker))
     width = None if found.D is msgspec.UNSET else found.D
-    own = {key: value for key, value in facts.items() if key not in {"dtype", "rows", "D", "steps_crc32c"}}
+    own = {key: value for key, value in facts.items() if key not in _OWN}
     return ColumnInfo(name, found.dtype, width, found.rows, found.steps_crc32c, own)
 
 

@@ -24,10 +24,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from tape2048._version import __version__
 from tape2048.base.drawing import DrawsBoards
 from tape2048.base.text import pretty_json
 from tape2048.critic.facts import CriticFacts
-from tape2048.errors import ColumnError, MissingPathError, ModelError
+from tape2048.errors import ColumnError, MissingPathError, ModelError, VersionError, reader_hint
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.run_table import check_thresholds
 from tape2048.torch.heads import CriticHead, HeadInfo
@@ -68,6 +69,7 @@ class CriticInfo(CriticFacts, frozen=True, kw_only=True):
     """The content of ``critic.json``."""
 
     version: int = VERSION
+    release: str = __version__  # that wrote it
     kind: Literal["tokens", "embeddings"]  # the input: `"tokens"` of boards, or `"embeddings"` of its tower
     tower: TowerInfo
     head: HeadInfo  # sizes of the head
@@ -272,9 +274,10 @@ def _read_info(directory: Path) -> CriticInfo:
         )  # fmt: skip
     info: CriticInfo = read_json(path, CriticInfo)
     if info.version != VERSION:
-        raise ModelError(
-            f"found version {info.version}, expected {VERSION}", path=path,
-            hint="version 1 learned from unweighted rows, and is too low: train it again",
+        old = "critics of version 1 learned from unweighted rows. Train the critic again"
+        raise VersionError(
+            f"critic version {info.version}; expected {VERSION}", path=path,
+            hint=old if info.version < VERSION else reader_hint(info.release),
         )  # fmt: skip
     try:
         check_thresholds(info.thresholds)

@@ -51,6 +51,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
+from tape2048._version import __version__
 from tape2048.critic.facts import doubts, training_facts
 from tape2048.critic.metrics import ranking
 from tape2048.errors import ModelError, StateError, TrainingError
@@ -79,6 +80,7 @@ class TrainingState(msgspec.Struct, kw_only=True):
     """The state of a training, without tensors."""
 
     version: int = VERSION
+    release: str = __version__  # that wrote it
     config: dict[str, Any]  # the settings that decide what is learned
     corpus: str  # identity of the rows before the split
     world_size: int

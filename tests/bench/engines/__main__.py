@@ -1,10 +1,10 @@
-"""Compare public engines with the players here; write the table of ``docs/explanation/strength.md``.
+"""Measure the players here, and public engines beside them; write tables of ``docs/explanation/strength.md``.
 
 ::
 
     git clone URL .peers/engines/OWNER-NAME            # for each row of ENGINES
     tests/bench/engines/build.sh
-    python -m tests.bench.engines [--games 30] [--threads 1] [--skip NAME] [--no-page]
+    python -m tests.bench.engines [--games 30] [--share 1] [--skip NAME] [--no-page]
 
 A killed run continues with the same command. What is skipped or not built is named below the table.
 """
@@ -60,14 +60,39 @@ ENTRIES = [
     engine(f"aszczepanski {_WEAK} 1", "aszczepanski/2048, 1-ply, its weak strategy", _WEAK, most=5),
 ]  # fmt: skip
 
+_SEARCH = "ntuple:look_below=16,look_margin=0"
+
+#: The players of the first table, and the games of each.
+PLAYERS = [
+    Entry("random", "`random`: random legal moves", most=100_000),
+    Entry("greedy", "`greedy`: best immediate merge", most=100_000),
+    Entry("expectimax", "`expectimax`: 2-ply, hand-made features", most=1000),
+    Entry("ntuple:weights=fast,look_below=0", "1-ply, smallest network", most=2000),
+    Entry("ntuple:weights=small,look_below=0", "1-ply, small network", most=2000),
+    Entry("ntuple:weights=small", "2-ply at critical moves, small network", most=2000),
+    Entry("ntuple:look_below=0", "1-ply", most=2000),
+    Entry("ntuple", "`ntuple` (default): 2-ply at critical moves", most=2000),
+    Entry(_SEARCH, "2-ply", most=2000),
+    *(
+        Entry(
+            f"{_SEARCH},look_twice_below={below}",
+            f"2-ply, 3-ply with fewer than {below} empty cells",
+            most=games,
+        )
+        for below, games in ((2, 1000), (4, 300), (6, 300))
+    ),
+    Entry(
+        f"{_SEARCH},look_spawns=4,look_chance=0.01,look_unsure=500", "2-ply, deeper where unsure", most=200
+    ),
+]
+
 _TILES = ("16384", "32768", "65536")
 
 
-def arena(entry: Entry, games: int, threads: int) -> Any:
-    """Return a player's facts from an arena, whose games are kept for the next run."""
+def arena(entry: Entry, games: int, file: str = "arena.jsonl") -> Any:
+    """Return a player's facts from an arena on one thread, whose games are kept for the next run."""
     command = [sys.executable, "-m", "tape2048_tools.cli", "arena", entry.player]
-    command += ["--games", str(min(games, entry.most)), "--threads", str(threads)]
-    command += ["--out", "arena.jsonl", "--json"]
+    command += ["--games", str(min(games, entry.most)), "--threads", "1", "--out", file, "--json"]
     done = subprocess.run(command, cwd=DIRECTORY, stdout=subprocess.PIPE, text=True, check=False)
     return json.loads(done.stdout)["players"][entry.player]
 
@@ -80,18 +105,33 @@ def row(entry: Entry, facts: dict[str, Any]) -> list[str]:
     return [entry.name, str(facts["games"]), score, shares, f"{facts['moves_per_cpu_s']:,.0f}", memory]
 
 
+def players(share: float) -> str:
+    """Return the table of the players here, with this share of their games."""
+    rows = []
+    for entry in PLAYERS:
+        facts = arena(entry, max(2, int(entry.most * share)), "players.jsonl")
+        rates = " / ".join(f"{100 * facts['reach'][tile][0]:.2g}" for tile in ("8192", "16384", "32768"))
+        score = f"{facts['mean_score']:,.0f} ± {facts['mean_score_error']:,.0f}"
+        name = entry.name if entry.name.startswith("`") else f"`{entry.player}`: {entry.name}"
+        rows.append(
+            [name, f"{facts['games']:,}", score, f"{rates}%", f"{facts['moves_per_cpu_s'] / 1e6:.2g}M"]
+        )
+    heads = ["`player`", "games", "mean score", "8192 / 16384 / 32768", "moves/s per core"]
+    return table(heads, iter(rows)) + f"\nSeed 1, one thread on {cpu_name()}.\n"
+
+
 def main() -> None:
     """Play, print and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--games", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--share", type=float, default=1, help="share of the games of the first table")
     parser.add_argument("--skip", action="append", default=[], help="players with this in their name")
     parser.add_argument("--no-page", action="store_true", help="leave the page in docs/ as it is")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     chosen = [each for each in ENTRIES if not any(name in each.name for name in args.skip)]
     there = [each for each in chosen if not each.file or (DIRECTORY / each.file).exists()]
-    played = ((each, arena(each, args.games, args.threads)) for each in there)
+    played = ((each, arena(each, args.games)) for each in there)
     rows = [(each, facts) for each, facts in played if facts["games"]]
     rows.sort(key=lambda each: (-each[1]["speed_class"], -each[1]["mean_score"]))
     heads = ["player", "games", "mean score", " / ".join(_TILES), "moves/CPU s", "memory"]
@@ -100,9 +140,10 @@ def main() -> None:
     command = shlex.join(["python", "-m", "tests.bench.engines", *sys.argv[1:]])
     text += f"\n`{command}` made this table on {cpu_name()}, seed 1.\n"
     text += f"Skipped or not built: {'; '.join(missing)}.\n" if missing else ""
-    sys.stdout.write(text)
+    strength = players(args.share)
+    sys.stdout.write(f"{strength}\n{text}")
     if not args.no_page:
-        PAGE.write_text(with_parts(PAGE.read_text(), {"engines": lambda: text}))
+        PAGE.write_text(with_parts(PAGE.read_text(), {"strength": lambda: strength, "engines": lambda: text}))
 
 
 if __name__ == "__main__":
