@@ -29,11 +29,13 @@ DATA = Path(__file__).parent / "data"
 BOARDS = np.array([0x1200, 0x3000000000000011, 0x4321001200005671], np.uint64)
 
 RECORD = "record --workers 1 --seed 1"
+FAST = "ntuple:weights=fast,look_below=0"
+TOWER = "--tower-dim 8 --tower-layers 1 --tower-heads 2 --tower-ffn 8 --hidden 8 --batch-rows 256"
 CRITIC = "critic train tape --thresholds 64,128 --seed 1 --epochs 1 --json"
-#: What makes the files, in this order. The last ones continue a training that is done, and print the same again.
+#: The commands that make the files, in this order.
 COMMANDS = [
     f"{RECORD} --player greedy --max-games 12 --storage tape --out tape",
-    f"{RECORD} --player ntuple:weights=fast,look_below=0 --max-games 1 --columns values,loss --storage rows --out rows",
+    f"{RECORD} --player {FAST} --columns values,loss --max-games 1 --storage rows --out rows",
     f"{RECORD} --player random --max-games 3 --from boards.txt --out starts",
     "annotate tape --quiet",
     "merge tape --out merged",
@@ -46,9 +48,10 @@ COMMANDS = [
     "convert tape --to jsonl --out games.jsonl",
     "convert tape --to parquet --out games.parquet",
 ]
+#: Further ones. Repeated, they find that all is done, and print the same result.
 TRAININGS = [
     f"{CRITIC} --kind ntuple --tuples 0145 --stages 0 --out critic-ntuple",
-    f"{CRITIC} --tower-dim 8 --tower-layers 1 --tower-heads 2 --tower-ffn 8 --hidden 8 --batch-rows 256 --out critic-tower",
+    f"{CRITIC} {TOWER} --out critic-tower",
     "train-player --config player.toml --out player --json",
     "arena greedy random --games 2 --seed 1 --threads 1 --out arena.jsonl --json",
 ]
@@ -174,7 +177,7 @@ def main() -> None:
         target = DATA / f"release-{__version__}.tar.xz"
         with tarfile.open(target, "w:xz") as archive:
             archive.add(directory, ".")
-    print(f"{target}: {target.stat().st_size:,} bytes")
+    sys.stdout.write(f"{target}: {target.stat().st_size:,} bytes\n")
 
 
 if __name__ == "__main__":

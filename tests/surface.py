@@ -16,10 +16,12 @@ from typing import Any
 
 import click
 
-from tape2048 import errors
+from tape2048.errors import TapeError
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_tools import cli
 from tape2048_tools.commands.runs.a2pack import command as a2pack
+
+from .pages import error_tree
 
 API = Path(__file__).parents[1] / "docs/reference/api"
 _AUTOMODULE = re.compile(r"auto(module|class):: (tape2048[\w.]*)\n(?:   :members:([\w, ]*)\n)?")
@@ -91,13 +93,12 @@ def commands(command: click.Command, path: str) -> Iterator[str]:
 
 def surface() -> list[str]:
     """Return all lines, sorted."""
-    classes = [value for _, value in inspect.getmembers(errors, inspect.isclass)]
     return sorted({
         *python(),
         *commands(cli.cli, "tape2048"),
         *commands(a2pack, "a2pack"),
         *(f"setting {name}" for name in RecorderConfig.__struct_fields__),
-        *(f"exit code {one.exit_code} {one.__name__}" for one in classes if issubclass(one, errors.TapeError)),
+        *(f"exit code {one.exit_code} {one.__name__}" for one in error_tree(TapeError)),
     })  # fmt: skip
 
 

@@ -2,15 +2,25 @@
 
 import json
 import re
+import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tape2048 import __version__
+from tape2048 import Corpus, Session, __version__, sessions
+from tape2048.errors import TapeError, VersionError
+from tape2048.io.objects import open_store
+from tape2048.ntuple import Network, NetworkLayout, load_network, save_network
+from tape2048.packs import PackReader
+from tape2048.runs import read_run
+from tape2048.torch import TorchCritic
+from tape2048.training import ArrayCheckpoint
+from tape2048_recorder.fleet.plan import read_plan
 
-from .releases import DATA, READERS
+from .releases import DATA, READERS, state
 from .surface import surface
 
 ARCHIVES = sorted(DATA.glob("release-*.tar.xz"))
@@ -60,3 +70,93 @@ def test_a_change_of_the_interface_is_in_the_changelog() -> None:
     changed = set(newest.read_text().splitlines()) ^ set(surface())
     notes = CHANGELOG.partition("## [Unreleased]")[2].partition("\n## [")[0]
     assert [line for line in sorted(changed) if name_of(line) not in notes] == []
+
+
+def edit_json(path: Path) -> None:
+    """Make a file one of a format that the release 9.8.7 made."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99, "release": "9.8.7"}))
+
+
+def edit_bytes(path: Path, *pairs: tuple[bytes, bytes]) -> None:
+    """Replace texts of a header with others of the same length."""
+    content = path.read_bytes()
+    for old, new in pairs:
+        assert content.count(old) == 1
+        content = content.replace(old, new)
+    path.write_bytes(content)
+
+
+RELEASE = (f'"release":"{__version__}"'.encode(), b'"release":"9.8.7"')
+
+
+def newer_session(files: Path) -> None:
+    (session,) = sessions(files / "tape")
+    edit_json(session / "manifest.json")
+    Session.open(session)
+
+
+def newer_dataset(files: Path) -> None:
+    edit_json(files / "dataset/manifest.json")
+    Corpus.open(files / "dataset")
+
+
+def newer_critic(files: Path) -> None:
+    edit_json(files / "critic-tower/best/critic.json")
+    TorchCritic.load(files / "critic-tower/best", device="cpu")
+
+
+def newer_network(files: Path) -> None:
+    path = files / "new.ntuple"
+    save_network(Network.empty(NetworkLayout.of(["0123"])), path, compress=False)
+    edit_bytes(path, (b"n-tuple network 1", b"n-tuple network 9"), RELEASE)
+    load_network(path)
+
+
+def newer_checkpoint(files: Path) -> None:
+    path = files / "player/checkpoint.safetensors"
+    edit_bytes(path, (b"n-tuple checkpoint 4", b"n-tuple checkpoint 9"), RELEASE)
+    ArrayCheckpoint.of(memoryview(path.read_bytes()), path, "tape2048 n-tuple checkpoint 4")
+
+
+def newer_fleet(files: Path) -> None:
+    edit_json(files / "store/fleet.json")
+    read_plan(open_store(str(files / "store")))
+
+
+def newer_state(files: Path) -> None:
+    edit_json(files / "loader.json")
+    state(files / "loader.json")
+
+
+def newer_run(files: Path) -> None:
+    path = next((files / "a2run").rglob("*.a2run"))
+    path.write_bytes(b"A2T1\x09" + path.read_bytes()[5:])
+    read_run(path)
+
+
+def newer_pack(files: Path) -> None:
+    edit_bytes(files / "games.a2pack", (b"A2PACK\0\0\x01", b"A2PACK\0\0\x09"))
+    PackReader.open(files / "games.a2pack")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [newer_session, newer_dataset, newer_critic, newer_network, newer_checkpoint, newer_fleet, newer_state],
+)
+def test_a_file_of_a_newer_format_names_the_release_that_reads_it(
+    read: Callable[[Path], None], files: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(files, tmp_path / "files")
+    with pytest.raises(TapeError, match=r"\b9\b|\b99\b") as caught:
+        read(tmp_path / "files")
+    assert "install tape2048 9.8.7 or newer" in caught.value.advice
+
+
+@pytest.mark.parametrize("read", [newer_run, newer_pack])
+def test_a_file_without_a_release_asks_for_a_newer_one(
+    read: Callable[[Path], None], files: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(files, tmp_path / "files")
+    with pytest.raises(VersionError, match="version 9; expected 1") as caught:
+        read(tmp_path / "files")
+    assert caught.value.advice == f"install a tape2048 that is newer than {__version__}"
