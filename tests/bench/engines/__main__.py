@@ -1,4 +1,4 @@
-"""Measure the players here, and public engines beside them; write tables of ``docs/explanation/strength.md``.
+"""Measure the players here, and public engines beside them; for ``docs/explanation/strength.md``.
 
 ::
 
@@ -143,7 +143,7 @@ def main() -> None:
     strength = players(args.share)
     sys.stdout.write(f"{strength}\n{text}")
     if not args.no_page:
-        PAGE.write_text(with_parts(PAGE.read_text(), {"strength": lambda: strength, "engines": lambda: text}))
+        PAGE.write_text(with_parts(PAGE.read_text(), {"engines": lambda: text}))
 
 
 if __name__ == "__main__":
