@@ -2,8 +2,8 @@
 
     python -m tests.surface > tests/data/api-1.0.0.txt        # at the release
 
-The lines: public names of Python with their parameters and defaults, commands with their options, settings
-of the recorder, and exit codes.
+The lines: public names of Python with their parameters and defaults, options and fields of batches, commands
+with their options, settings of the recorder, and exit codes.
 """
 
 import importlib
@@ -16,6 +16,8 @@ from typing import Any
 
 import click
 
+from tape2048.batches import FIELDS
+from tape2048.batches.batches import DEFAULTS
 from tape2048.errors import TapeError
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_tools import cli
@@ -66,12 +68,10 @@ def python() -> Iterator[str]:
                 yield path + (parameters(value) if callable(value) else "")
                 continue
             yield path + parameters(value)
-            for member in dir(value):
-                found = inspect.getattr_static(value, member)
-                owner = next(each for each in value.__mro__ if member in vars(each))
-                if not member.startswith("_") and owner.__module__.partition(".")[0] not in _OTHERS:
-                    routine = inspect.isroutine(found)
-                    yield f"{path}.{member}" + (parameters(getattr(value, member)) if routine else "")
+            owners = [each for each in value.__mro__ if each.__module__.partition(".")[0] not in _OTHERS]
+            for member in {name for each in owners for name in vars(each) if not name.startswith("_")}:
+                found = getattr(value, member)
+                yield f"{path}.{member}" + (parameters(found) if callable(found) else "")
 
 
 def commands(command: click.Command, path: str) -> Iterator[str]:
@@ -97,6 +97,8 @@ def surface() -> list[str]:
         *python(),
         *commands(cli.cli, "tape2048"),
         *commands(a2pack, "a2pack"),
+        *(f"option of batches: {name}={value!r}" for name, value in DEFAULTS.items()),
+        *(f"field {name}" for name in FIELDS),
         *(f"setting {name}" for name in RecorderConfig.__struct_fields__),
         *(f"exit code {one.exit_code} {one.__name__}" for one in error_tree(TapeError)),
     })  # fmt: skip

@@ -57,10 +57,10 @@ def test_the_archives_are_small() -> None:
 
 def name_of(line: str) -> str:
     """The name in a line of the listing that the changelog has to have."""
-    if line.startswith(("tape2048 ", "a2pack ", "setting ", "exit code ")):
+    if " " in line.partition("(")[0]:
         words = line.removesuffix(" required").split()
         flag = next((word for word in words if word.startswith("-")), "")
-        return flag.split("/")[0] or words[-1]
+        return flag.split("/")[0] or words[-1].partition("=")[0]
     return line.partition("(")[0].rpartition(".")[2]
 
 
