@@ -23,7 +23,9 @@ import numpy.typing as npt
 
 from tape2048 import Corpus, __version__
 from tape2048.conversion import open_source
+from tape2048.critic import NTupleCritic
 from tape2048.ntuple import Network, NetworkLayout, load_network, save_network
+from tape2048.torch import TorchCritic
 
 DATA = Path(__file__).parent / "data"
 BOARDS = np.array([0x1200, 0x3000000000000011, 0x4321001200005671], np.uint64)
@@ -31,14 +33,13 @@ BOARDS = np.array([0x1200, 0x3000000000000011, 0x4321001200005671], np.uint64)
 RECORD = "record --workers 1 --seed 1"
 FAST = "ntuple:weights=fast,look_below=0"
 TOWER = "--tower-dim 8 --tower-layers 1 --tower-heads 2 --tower-ffn 8 --hidden 8 --batch-rows 256"
-CRITIC = "critic train tape --thresholds 64,128 --seed 1 --epochs 1 --json"
+CRITIC = "critic train tape --thresholds 128,256 --seed 1 --epochs 1 --json"
 #: The commands that make the files, in this order.
 COMMANDS = [
-    f"{RECORD} --player greedy --max-games 12 --storage tape --out tape",
+    f"{RECORD} --player greedy --max-games 60 --rotate-steps 6000 --storage tape --out tape",
     f"{RECORD} --player {FAST} --columns values,loss --max-games 1 --storage rows --out rows",
     f"{RECORD} --player random --max-games 3 --from boards.txt --out starts",
-    "annotate tape --quiet",
-    "merge tape --out merged",
+    "merge tape/2* --out merged",
     "convert tape --to a2run --out a2run",
     "convert tape --to a2run2 --out a2run2",
     "convert tape --to pack --out games.a2pack",
@@ -47,19 +48,22 @@ COMMANDS = [
     "convert tape --to pack48 --out pack48 --lossy",
     "convert tape --to jsonl --out games.jsonl",
     "convert tape --to parquet --out games.parquet",
+    "annotate tape --quiet",
 ]
 #: Further ones. Repeated, they find that all is done, and print the same result.
 TRAININGS = [
-    f"{CRITIC} --kind ntuple --tuples 0145 --stages 0 --out critic-ntuple",
+    f"{CRITIC} --kind ntuple --tuples 0145 --stages 1024 --out critic-ntuple",
     f"{CRITIC} {TOWER} --out critic-tower",
     "train-player --config player.toml --out player --json",
-    "arena greedy random --games 2 --seed 1 --threads 1 --out arena.jsonl --json",
+    ARENA := "arena greedy random --games 2 --seed 1 --threads 1 --out arena.jsonl --json",
 ]
 
 
 def command(line: str, directory: Path) -> str:
     """Run a command of ours in a directory, and return its output; it has to succeed."""
-    words = [sys.executable, "-m", "tape2048_tools.cli", *line.split()]
+    words = [sys.executable, "-m", "tape2048_tools.cli"]
+    for word in line.split():
+        words += sorted(str(path) for path in directory.glob(word)) if "*" in word else [word]
     done = subprocess.run(words, cwd=directory, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, f"{line}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -76,7 +80,7 @@ def digest(*arrays: npt.ArrayLike) -> str:
 def corpus(path: Path, fields: tuple[str, ...] = ("tokens", "labels")) -> dict[str, Any]:
     """Return the sizes of a corpus, and a digest of its first batch, whose order is the seed's."""
     rows = Corpus.open(path)
-    batch = next(iter(rows.batches(64, seed=1, thresholds=(64, 128), fields=fields)))
+    batch = next(iter(rows.batches(64, seed=1, thresholds=(128, 256), fields=fields)))
     return {"rows": len(rows), "games": len(rows.runs), "batch": digest(*(batch[name] for name in fields))}
 
 
@@ -88,7 +92,7 @@ def runs(path: Path) -> dict[str, Any]:
 
 def state(path: Path) -> dict[str, Any]:
     """Return the next batch of a loader that continues from a state."""
-    loader = Corpus.open(path.with_name("tape")).batches(64, seed=1, thresholds=(64, 128))
+    loader = Corpus.open(path.with_name("tape")).batches(64, seed=1, thresholds=(128, 256))
     loader.load_state_dict(json.loads(path.read_text()))
     return {"batch": digest(next(iter(loader))["tokens"])}
 
@@ -104,9 +108,20 @@ def trained(number: int) -> Callable[[Path], dict[str, Any]]:
 
     def read(path: Path) -> dict[str, Any]:
         found = json.loads(command(TRAININGS[number], path.parent))
-        return {key: value for key, value in found.items() if not key.endswith("_s")}
+        return {key: value for key, value in found.items() if type(value) is int}
 
     return read
+
+
+def scores(path: Path) -> dict[str, Any]:
+    """Return the mean scores of an arena; the file has all of its games."""
+    found = json.loads(command(ARENA, path.parent))["players"]
+    return {name: facts["mean_score"] for name, facts in found.items()}
+
+
+def probabilities(critic: Callable[[npt.NDArray[np.uint64]], npt.NDArray[Any]]) -> dict[str, Any]:
+    """Return a critic's probabilities of some boards, rounded."""
+    return {"probabilities": critic(BOARDS).round(4).tolist()}
 
 
 #: How each file of the archive is read.
@@ -124,13 +139,15 @@ READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "games.jsonl": lambda path: {"text": digest(np.frombuffer(path.read_bytes(), np.uint8))},
     "games.parquet": runs,
     "pack48": corpus,
-    "network.ntuple": lambda path: {"table": digest(load_network(path).table)},
+    "network.ntuple": lambda path: {"table": digest(load_network(str(path)).table)},
     "loader.json": state,
     "drafts": recovered,
     "critic-ntuple": trained(0),
     "critic-tower": trained(1),
     "player": trained(2),
-    "arena.jsonl": trained(3),
+    "arena.jsonl": scores,
+    "critic-ntuple/best.critic": lambda path: probabilities(NTupleCritic.load(path)),
+    "critic-tower/best": lambda path: probabilities(TorchCritic.load(path, device="cpu")),
 }
 
 
@@ -148,14 +165,14 @@ def kill_a_recorder(directory: Path) -> None:
 
 def make(directory: Path) -> None:
     """Write a file of each kind into an empty directory."""
-    (directory / "boards.txt").write_text("0 2 0 0 / 0 4 2 0 / 8 16 4 2 / 64 32 16 8\n")
-    (directory / "player.toml").write_text('tuples = "0123"\nstages = ""\nmoves = 20000\nseed = 1\n')
+    (directory / "boards.txt").write_text("0100021034216543\n")
+    (directory / "player.toml").write_text('tuples = "0123"\nstages = "1024"\nmoves = 20000\nseed = 1\n')
     for line in COMMANDS:
         command(line, directory)
     command("fleet init store --player random --seed 1", directory)
     command("fleet join store --spool spool --workers 1 --max-games 5", directory)
     kill_a_recorder(directory)
-    loader = Corpus.open(directory / "tape").batches(64, seed=1, thresholds=(64, 128))
+    loader = Corpus.open(directory / "tape").batches(64, seed=1, thresholds=(128, 256))
     next(iter(loader))
     (directory / "loader.json").write_text(json.dumps(loader.state_dict()))
     network = Network.empty(NetworkLayout.of(["0123"]))

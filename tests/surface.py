@@ -54,7 +54,7 @@ def parameters(value: Any) -> str:
         return "(...)"
     plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
     text = str(signature.replace(parameters=plain, return_annotation=signature.empty))
-    return re.sub(r"<(\w+)[^<>]*>", r"<\1>", text)  # without addresses
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def python() -> Iterator[str]:

@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+import struct
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from tape2048 import Corpus, Session, __version__, sessions
 from tape2048.errors import TapeError, VersionError
@@ -90,7 +92,7 @@ RELEASE = (f'"release":"{__version__}"'.encode(), b'"release":"9.8.7"')
 
 
 def newer_session(files: Path) -> None:
-    (session,) = sessions(files / "tape")
+    session = sessions(files / "tape")[0]
     edit_json(session / "manifest.json")
     Session.open(session)
 
@@ -109,7 +111,7 @@ def newer_network(files: Path) -> None:
     path = files / "new.ntuple"
     save_network(Network.empty(NetworkLayout.of(["0123"])), path, compress=False)
     edit_bytes(path, (b"n-tuple network 1", b"n-tuple network 9"), RELEASE)
-    load_network(path)
+    load_network(str(path))
 
 
 def newer_checkpoint(files: Path) -> None:
@@ -135,8 +137,11 @@ def newer_run(files: Path) -> None:
 
 
 def newer_pack(files: Path) -> None:
-    edit_bytes(files / "games.a2pack", (b"A2PACK\0\0\x01", b"A2PACK\0\0\x09"))
-    PackReader.open(files / "games.a2pack")
+    path = files / "games.a2pack"
+    content = path.read_bytes()
+    header = content[:8] + b"\x09" + content[9:24]
+    path.write_bytes(header + struct.pack("<I", crc32c(header)) + content[28:])
+    PackReader.open(path)
 
 
 @pytest.mark.parametrize(

@@ -105,12 +105,16 @@ def row(entry: Entry, facts: dict[str, Any]) -> list[str]:
     return [entry.name, str(facts["games"]), score, shares, f"{facts['moves_per_cpu_s']:,.0f}", memory]
 
 
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.0f}" if rate >= 0.1 else f"{100 * rate:.2g}"
+
+
 def players(share: float) -> str:
     """Return the table of the players here, with this share of their games."""
     rows = []
     for entry in PLAYERS:
         facts = arena(entry, max(2, int(entry.most * share)), "players.jsonl")
-        rates = " / ".join(f"{100 * facts['reach'][tile][0]:.2g}" for tile in ("8192", "16384", "32768"))
+        rates = " / ".join(_percent(facts["reach"][tile][0]) for tile in ("8192", "16384", "32768"))
         score = f"{facts['mean_score']:,.0f} ± {facts['mean_score_error']:,.0f}"
         name = entry.name if entry.name.startswith("`") else f"`{entry.player}`: {entry.name}"
         rows.append(
