@@ -60,7 +60,7 @@ def critic() -> bytes:
     }  # fmt: skip
     data = [table.tobytes() for _, table in sorted(tables.items())]
     texts = {
-        "format": "tape2048 n-tuple critic 1", "release": "1.0.0", "stages": "128", "step": "0.03125",
+        "release": "1.0.0", "format": "tape2048 n-tuple critic 1", "stages": "128", "step": "0.03125",
         "facts": json.dumps(facts, ensure_ascii=False, separators=(",", ":")),
         "crc32c": f"{crc32c(b''.join(data)):08x}",
     }  # fmt: skip
