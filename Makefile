@@ -83,7 +83,7 @@ systemd-test: $(VENV)/.installed-dev ## Run the service under a real systemd, in
 aarch64: $(VENV)/.installed-dev ## Run a sample of the tests on an emulated aarch64 (root, debootstrap, qemu-user-static).
 	$(BIN)/python -m tests.platforms aarch64
 
-pythons: $(VENV)/.installed-dev ## Run the same sample on newer Pythons: those found here, else Debian's (root; ARGS="3.13").
+pythons: $(VENV)/.installed-dev ## Run the same sample on newer Pythons and on the lowest dependencies (root; ARGS="3.13 lowest").
 	$(BIN)/python -m tests.platforms pythons $(ARGS)
 
 docs: generate site ## Write what is made from the sources anew, and build the site: docs/_build/html.

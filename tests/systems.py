@@ -36,12 +36,17 @@ def debootstrap(rootfs: Path, release: str, packages: Sequence[str], *options: s
 
 
 def install_wheels(
-    site: Path, requirements: Iterable[str], python: str, machine: str = platform.machine()
+    site: Path,
+    requirements: Iterable[str],
+    python: str,
+    machine: str = platform.machine(),
+    *,
+    constrained: bool = True,
 ) -> None:
     """Install wheels for another Python, such as "3.13", into a directory, from pip's index."""
     platforms = [argument for tag in _WHEELS for argument in ("--platform", f"{tag}_{machine}")]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    constraint = ["--constraint", str(CHECKOUT / "constraints.txt")]
+    constraint = ["--constraint", str(CHECKOUT / "constraints.txt")] if constrained else []
     where = ["--target", str(site), "--python-version", python, "--only-binary=:all:", *platforms]
     subprocess.run([*pip, *where, *constraint, *requirements], check=True)
 

@@ -4,6 +4,7 @@
 
     python -m tests.platforms aarch64               # Debian's Python, emulated; make aarch64
     python -m tests.platforms pythons [3.12 ...]    # on PATH, of pyenv, of uv, Debian's; make pythons
+    python -m tests.platforms pythons lowest        # the oldest Python with the lowest dependencies
 
 The environments are kept in ``.platforms/``, which ``make clean`` removes. The exit code is 1 where something
 did not hold.
@@ -19,10 +20,11 @@ from tests.systems import hold
 
 from tape2048.base.text import counted
 
-from .environment import COMMAND_S, PLATFORMS, Environment, interpreter_of, run
+from .environment import COMMAND_S, LOWEST, PLATFORMS, Environment, interpreter_of, run
 
-#: The versions that are supported, besides the oldest, which the suite runs on.
-PYTHONS = ("3.12", "3.13", "3.14")
+OLDEST = "3.11"
+#: The versions that are supported, besides the oldest, which the suite runs on; and the lowest dependencies.
+PYTHONS = ("3.12", "3.13", "3.14", LOWEST)
 
 #: Engine, tapes, order, gather, labels, look-up of values, and the bytes of all formats.
 SAMPLE = (
@@ -129,8 +131,8 @@ def check_pythons(versions: Sequence[str]) -> int:
     """Check each version that this machine has or can get; return the exit code."""
     found: list[tuple[Environment, str]] = []
     for version in versions:
-        environment = Environment(version, version)
-        interpreter = interpreter_of(version)
+        environment = Environment(version, OLDEST if version == LOWEST else version)
+        interpreter = interpreter_of(environment.version)
         where = "none on PATH, of pyenv or of uv; Debian's" if interpreter is None else str(interpreter)
         try:
             if interpreter is not None:
@@ -144,7 +146,7 @@ def check_pythons(versions: Sequence[str]) -> int:
     if found:
         record_here()
     failed = sum(check(environment, where) for environment, where in found)
-    tried = [environment.version for environment, _ in found]
+    tried = [environment.name for environment, _ in found]
     skipped = [version for version in versions if version not in tried]
     print(f"tried: {', '.join(tried) or 'none'}; skipped: {', '.join(skipped) or 'none'}")
     return 1 if failed else 0

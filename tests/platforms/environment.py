@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path
 from tests.systems import CHECKOUT, TREES, debootstrap, install_wheels, lacking
 
 PLATFORMS = CHECKOUT / ".platforms"
+
+#: The environment with the lowest versions of the dependencies, on the oldest Python.
+LOWEST = "lowest"
 
 #: What the sample needs besides the project's dependencies.
 TEST_PACKAGES = ("pytest", "pytest-timeout", "hypothesis", "sybil", "scipy")
@@ -33,7 +37,7 @@ class Environment:
     """A virtual environment, in which commands run.
 
     Args:
-        name: its directory in ``.platforms``.
+        name: its directory in ``.platforms``; :data:`LOWEST` has the lowest versions of the dependencies.
         python: the version of its Python, such as ``"3.13"``.
         machine: its processor, as in the names of wheels.
     """
@@ -99,12 +103,15 @@ class Environment:
         (self.directory / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
         site = self.directory / f"lib/python{self.version}/site-packages"
         project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-        wanted = "\n".join([*project["dependencies"], *TEST_PACKAGES])
-        wanted += "\n" + (CHECKOUT / "constraints.txt").read_text()
+        packages = [*project["dependencies"], *TEST_PACKAGES]
+        if self.name == LOWEST:
+            packages = [re.sub(r">=([\d.]+),.*", r"==\1", package) for package in packages]
+        wanted = "\n".join([*packages, (CHECKOUT / "constraints.txt").read_text()])
         stamp = self.directory / "installed"
         if not stamp.exists() or stamp.read_text() != wanted:
             shutil.rmtree(site, ignore_errors=True)
-            install_wheels(site, [*project["dependencies"], *TEST_PACKAGES], self.version, self.machine)
+            constrained = self.name != LOWEST
+            install_wheels(site, packages, self.version, self.machine, constrained=constrained)
             stamp.write_text(wanted)
 
     def run(self, *arguments: str | Path) -> str:

@@ -28,7 +28,7 @@ from tape2048._version import __version__
 from tape2048.base.drawing import DrawsBoards
 from tape2048.base.text import pretty_json
 from tape2048.critic.facts import CriticFacts
-from tape2048.errors import ColumnError, MissingPathError, ModelError, VersionError, reader_hint
+from tape2048.errors import ColumnError, MissingPathError, ModelError, reader_hint
 from tape2048.game.rules import boards_to_exps
 from tape2048.session.run_table import check_thresholds
 from tape2048.torch.heads import CriticHead, HeadInfo
@@ -275,7 +275,7 @@ def _read_info(directory: Path) -> CriticInfo:
     info: CriticInfo = read_json(path, CriticInfo)
     if info.version != VERSION:
         old = "critics of version 1 learned from unweighted rows. Train the critic again"
-        raise VersionError(
+        raise ModelError(
             f"critic version {info.version}; expected {VERSION}", path=path,
             hint=old if info.version < VERSION else reader_hint(info.release),
         )  # fmt: skip

@@ -54,7 +54,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tape2048._version import __version__
 from tape2048.critic.facts import doubts, training_facts
 from tape2048.critic.metrics import ranking
-from tape2048.errors import ModelError, StateError, TrainingError
+from tape2048.errors import ModelError, StateError, TrainingError, reader_hint
 from tape2048.io.durable import publishing_file
 from tape2048.torch import model as models
 from tape2048.torch.critic import CriticInfo, save_critic
@@ -136,6 +136,12 @@ def load_checkpoint(  # noqa: PLR0917
         )  # fmt: skip
     text = tensors.pop("state", torch.empty(0)).numpy().tobytes()
     state = decode_state(text, path, TrainingState)
+    if state.version > VERSION:
+        raise StateError(
+            f"checkpoint version {state.version}; expected {VERSION}",
+            path=path,
+            hint=reader_hint(state.release),
+        )
     known, data = ({"corpus": one.corpus, "version": one.version} for one in (state, expected))
     config.check_resumed(state.config, known, {**expected.config, **data}, path)
     state.world_size = expected.world_size

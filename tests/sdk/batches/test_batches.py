@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from tests import reference
 
-from tape2048 import Corpus, errors
+from tape2048 import Corpus, __version__, errors
 from tape2048.batches import gatherer
 from tape2048.batches.batches import Batches
 from tape2048.game.rules import SYMMETRY_MOVES
@@ -505,6 +505,7 @@ class TestState:
             "version": 2, "seed": 4, "epoch": 1, "position": 0, "corpus": corpus.identity, "rows": 1293,
             "batch_size": 100, "shuffle": True, "drop_last": False, "pool_rows": None, "rank": 0,
             "world_size": 1, "pool_sessions": None, "start": 0, "places": [], "sessions": [],
+            "release": __version__,
         }  # fmt: skip
 
     def test_state_after_the_last_batch(self, corpus: Corpus) -> None:

@@ -32,6 +32,7 @@ from tape2048.errors import (
     StorageError,
     TapeError,
     TruncatedError,
+    VersionError,
 )
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE
 from tape2048.io.durable import lock_directory
@@ -577,7 +578,7 @@ class TestBadManifest:
         "content",
         [
             *[b"", b"\xff", b"[1]", b"[" * 10_000],
-            *[{"version": 2}, {"num_steps": 86}, {"num_runs": 4}, {"num_steps": "87"}],
+            *[{"num_steps": 86}, {"num_runs": 4}, {"num_steps": "87"}],
             *[{"files": {name: {"bytes": 1, "crc32c": 0}}} for name in ("x", "../x", "steps.npy")],
             {"files": {"steps.npy": {"bytes": 99999, "crc32c": 0}}},
         ],
@@ -588,6 +589,12 @@ class TestBadManifest:
             content = json.dumps({"version": 1, "num_steps": 87, "num_runs": 3} | content).encode()
         (path / "manifest.json").write_bytes(content)
         with pytest.raises(TruncatedError if b"99999" in content else ManifestError):
+            Dataset(path)
+
+    def test_another_version(self, tmp_path: Path) -> None:
+        path = write_dataset(tmp_path / "ds")
+        (path / "manifest.json").write_text(json.dumps({"version": 2, "num_steps": 87, "num_runs": 3}))
+        with pytest.raises(VersionError, match="data set version 2; expected 1"):
             Dataset(path)
 
 

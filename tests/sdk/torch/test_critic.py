@@ -173,7 +173,7 @@ def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
     refused(model, whole[model][:50], "not a safetensors file")
     refused(text, b"{}", "malformed")
     refused(text, whole[text].replace(b'"version": 2', b'"version": 3'), "version 3")
-    refused(text, whole[text].replace(b'"version": 2', b'"version": 1'), "found version 1, expected 2")
+    refused(text, whole[text].replace(b'"version": 2', b'"version": 1'), "version 1; expected 2")
     refused(text, whole[text].replace(b"8192,", b"8191,"), "powers of two")
     refused(text, whole[text].replace(b'"in_dim": 8', b'"in_dim": 9'), "head's parameters")
     refused(text, whole[text].replace(b'"layers": 1', b'"layers": 2'), "tower's parameters")
