@@ -155,9 +155,9 @@ def test_a_checkpoint_of_version_1_is_rejected(games: Path, trained: Path, tmp_p
     shutil.copytree(trained, tmp_path / "critic")
     checkpoint = tmp_path / "critic" / CHECKPOINT
     before = checkpoint.read_bytes()
-    assert before.count(b'"version":2,') == 1
+    assert before.count(b'"version":2,"release"') == 1
     tensors = read_tensors(checkpoint)
-    state = bytes(tensors["state"].numpy()).replace(b'"version":2,', b'"version":1,')
+    state = bytes(tensors["state"].numpy()).replace(b'"version":2,"release"', b'"version":1,"release"')
     tensors["state"] = torch.frombuffer(bytearray(state), dtype=torch.uint8)
     del tensors["sha256"]
     checkpoint.write_bytes(tensor_bytes(tensors))
