@@ -20,7 +20,7 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 #: The parts of each package, lowest layer first. A part imports from lower layers only.
 LAYERS = {
     "tape2048": [
-        "errors _version", "base jit", "io settings game", "formats training players", "tape ntuple",
+        "_version", "errors", "base jit", "io settings game", "formats training players", "tape ntuple",
         "runs", "session", "packs maintenance rows", "batches", "corpus mixture", "datasets", "conversion",
         "export critic", "torch", "__init__ __main__",
     ],

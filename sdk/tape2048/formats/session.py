@@ -179,7 +179,7 @@ ROWS: Storage = "rows"
 STEPS_BLOCK_ROWS = 262_144
 
 
-class _Head(msgspec.Struct):
+class _ManifestHead(msgspec.Struct):
     version: int
     release: str = ""
 
@@ -204,7 +204,7 @@ def parse_manifest(
 ) -> M:
     """Parse a manifest; arguments and errors as for :func:`read_manifest_file`."""
     try:
-        head = msgspec.json.decode(content, type=_Head)
+        head = msgspec.json.decode(content, type=_ManifestHead)
         if head.version != version:
             message = f"{what} version {head.version}; expected {version}"
             raise VersionError(message, path=path, hint=reader_hint(head.release))
