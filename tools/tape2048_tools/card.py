@@ -46,19 +46,19 @@ _RULES = {
     "2": "Two tiles of 32768 merge, which scores 65536, and the game ends with that move (rules 2).",
 }
 _UNKNOWN = "Some sessions do not record their rules."
-#: The Hub's classes of numbers of rows, by the digits after the third.
+#: The Hub's size classes, by the number of digits of the rows beyond three.
 _SIZES = ["n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B"]
 _SIZES += ["10B<n<100B", "100B<n<1T", "n>1T"]
 
 
 def is_own(content: bytes) -> bool:
-    """Check whether :func:`make_cards` made a file, and it has not been edited since."""
+    """Check whether :func:`make_cards` wrote this content, and it was not edited since."""
     match = _MARK.search(content)
     return match is not None and crc32c(_MARK.sub(_BLANK, content)) == int(match[1], 16)
 
 
 def card_fact(readme: str, key: str) -> str | None:
-    """Return a text of the front matter of a card; None if it is not there."""
+    """Return the value of a key in the front matter of a card, or None."""
     found = re.search(rf"^{key}: *(.+?) *$", readme, re.MULTILINE)
     with contextlib.suppress(ValueError):  # not quoted
         return found and str(json.loads(found[1]))
@@ -80,7 +80,7 @@ def hub_name(url: str) -> str:
 
 
 def make_cards(several: Sequence[Session], title: str, license_id: str, url: str) -> dict[str, bytes]:
-    """Make both files from run tables, as a mapping of names to texts. EmptyCorpusError without games."""
+    """Make the texts of both files, by name, from run tables. EmptyCorpusError without games."""
     facts, title = sum_up(several), printable(title)
     if not facts["games"]:
         raise EmptyCorpusError("the sessions have no games", path=several[0].path.parent)

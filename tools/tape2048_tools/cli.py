@@ -26,53 +26,52 @@ EXIT_INTERRUPTED = 130
 _ENDING = (signal.SIGTERM, signal.SIGHUP)  # signals that end a process which does not handle them
 _AGAIN_S = 0.05  # delay before a lost signal is sent again
 
-#: By purpose: for each subcommand its module below ``commands`` (and its name in it, unless that
-#: is ``command``), and its line in the help.
+#: Subcommands by heading of the help: ``MODULE`` or ``MODULE:NAME`` below ``commands``, and a summary.
 _GROUPS = {
     "Record": {
         "record": ("recorder.record", "Play 2048 on every core and record the games."),
-        "status": ("recorder.control:status", "Show the state of the recorders of a directory."),
+        "status": ("recorder.control:status", "Show the state of the recorders in a directory."),
         "rotate": ("recorder.control:rotate", "Have a recorder publish its open session now."),
         "stop": ("recorder.control:stop", "Stop a recorder, and wait until it has ended."),
         "config": ("recorder.config", "Show the recorder's settings, or write a sample file."),
         "service": ("recorder.service", "Install the recorder as a systemd service."),
-        "doctor": ("recorder.config:doctor", "Check whether this machine suits a recorder."),
+        "doctor": ("recorder.config:doctor", "Check whether this machine is ready to record."),
     },
     "Record on many nodes": {
         "fleet": ("recorder.fleet", "Start, join, record, watch, prune and end a fleet.")
     },
     "Look at recordings": {
         "list": ("sessions.show:list_sessions", "List the sessions in a directory."),
-        "show": ("sessions.show:show", "Show a session, or sum up a directory: scores, tiles, labels."),
+        "show": ("sessions.show:show", "Summarize a session or a directory: scores, tiles, labels."),
         "visualize": ("sessions.play:visualize", "Show a run: its facts, or any board."),
-        "play": ("sessions.play:play", "Step through a recorded game with keys, or play one."),
+        "play": ("sessions.play:play", "Step through a recorded game, or play one yourself."),
         "view": ("sessions.view:view", "Look at recordings, live recorders and critics in a browser."),
-        "report": ("sessions.view:report", "Write a report in one file, with games to replay."),
-        "annotate": ("sessions.annotate", "Compute a player's values, loss and luck of every move."),
+        "report": ("sessions.view:report", "Write an HTML report, with games to replay."),
+        "annotate": ("sessions.annotate", "Judge every move: values of all moves, loss and luck."),
     },
     "Look after recordings": {
         "validate": ("sessions.validate", "Check sessions: checksums, bookkeeping, replay."),
-        "audit": ("sessions.audit", "Tell whether recorded games are really 2048."),
+        "audit": ("sessions.audit", "Test whether games follow the rules and odds of 2048."),
         "prune": ("sessions.prune", "Remove sessions past the retention limits."),
         "merge": ("sessions.repack:merge", "Merge many small sessions into one."),
-        "repack": ("sessions.repack:repack", "Write sessions of rows onto tape, or back."),
+        "repack": ("sessions.repack:repack", "Convert sessions from rows to tape, or back."),
         "recover": ("recorder.record:recover", "Publish the unfinished sessions of killed recorders."),
     },
-    "Train and examine": {
-        "critic": ("critic.group", "Train, examine and apply critics of positions."),
-        "embed": ("critic.embed", "Compute a tower's embeddings of every row of sessions."),
+    "Train and evaluate": {
+        "critic": ("critic.group", "Train, evaluate and apply critics of positions."),
+        "embed": ("critic.embed", "Compute a tower's embedding of every row."),
         "arena": ("players.arena", "Compare players and engines in the same games."),
         "player": ("players.player", "Evaluate players; show and quantise their networks."),
         "train-player": ("players.train", "Train an n-tuple network."),
         "bench-player": ("players.bench", "Measure the speed of a batched player."),
-        "examples": ("recorder.config:examples", "Write sample files of settings, and example scripts."),
+        "examples": ("recorder.config:examples", "Write sample settings and example scripts."),
     },
     "Other formats": {
         "card": ("sessions.card", "Write a dataset card for the Hugging Face Hub."),
         "publish": ("sessions.card:publish", "Upload sessions to the Hugging Face Hub, with a card."),
         "export": ("sessions.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
         "convert": ("runs.convert", "Convert runs from one format to another."),
-        "dataset": ("runs.dataset", "Build data sets of many runs; append to them, filter, check."),
+        "dataset": ("runs.dataset", "Build, extend, filter and check data sets of runs."),
     },
 }
 COMMANDS = {
@@ -140,7 +139,10 @@ def _unwound() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     def send_again(ignored: sys.UnraisableHookArgs) -> None:
-        """Python drops what a handler raises while a destructor or a callback of a weak reference runs."""
+        """Send the signal again if Python dropped the exception of its handler.
+
+        Python drops exceptions that are raised while a destructor or a weak reference's callback runs.
+        """
         if not received or ignored.exc_type is not SystemExit:
             sys.__unraisablehook__(ignored)
             return

@@ -1,4 +1,4 @@
-"""The examination of a critic: its inputs, and its result as tables, as CSV and as one document."""
+"""The evaluation of a critic: its inputs, and its result as tables, as CSV and as one document."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ALL = "all"
 #: Most points of a learning curve.
 POINTS_MAX = 500
 
-_PER_RUN = 512  # rows of a game if the critic does not name the number of its training
+_PER_RUN = 512  # rows per game if the critic does not state the number of its training
 
 
 def examine(
@@ -68,7 +68,7 @@ def examine(
     cache_max_mb: int | None = None,
     quiet: bool = True,
 ) -> tuple[Evaluation, dict[str, Any]]:
-    """Examine a critic on the sessions below some paths, and describe it; arguments as ``critic eval``'s."""
+    """Evaluate a critic on sessions, and describe both. The arguments are as for ``critic eval``."""
     from tape2048 import Corpus
     from tape2048.critic.evaluation import evaluate
 
@@ -118,9 +118,9 @@ def examine(
 def _choose_parts(
     corpus: Corpus, info: CriticFacts, name: str | None
 ) -> tuple[str, Corpus, Corpus | None, list[str]]:
-    """Choose the games to examine: their part's name, the games, those learned from, and remarks.
+    """Return the part's name, its games, the games of the part ``train`` (or None), and remarks.
 
-    A game's identity decides its part, so that the critic's games are recognised in any session.
+    A game's identity decides its part, so that games of the training are recognised in any session.
     """
     shares = info.split.fractions
     wanted = {None: "test" if "test" in shares else "val", "validation": "val"}.get(name, name)
@@ -129,15 +129,17 @@ def _choose_parts(
         known = ", ".join([*shares, ALL])
         raise CorpusError(
             f"found the part {name or wanted!r}, expected a part of the critic's split: {known}",
-            hint="--split all examines every game",
+            hint="Pass --split all to evaluate all games.",
         )
     notes = stranger_remarks(info, tables_of(corpus).runs.players())
     if corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
     elif info.corpus_hash:
-        notes.append("Not the sessions of the training. A game's seed and player decide its part.")
+        notes.append(
+            "These are other sessions than in the training. A game's seed and player decide its part."
+        )
     if wanted in {ALL, "train"}:
-        notes.append("The critic may have learned from some of these games: the figures may flatter it.")
+        notes.append("The critic may have learned from some of these games: the figures may be too good.")
     train = _part(corpus, info, "train")
     if train is None:
         notes.append("The critic learned from none of these games: baselines are not calibrated.")
@@ -145,7 +147,7 @@ def _choose_parts(
     if chosen is None:
         raise EmptyCorpusError(
             f"none of {len(corpus.runs):,} runs belongs to the part {wanted} ({shares[wanted]:.0%} of all)",
-            hint="more games, or another part (--split)",
+            hint="Add games, or choose another part with --split.",
         )
     return wanted, chosen, train, notes
 
@@ -162,7 +164,7 @@ def _part(corpus: Corpus, info: CriticFacts, name: str) -> Corpus | None:
 
 
 def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
-    """Return the oracle that plays games of a corpus on with the player that recorded them, on all cores."""
+    """Return the oracle that finishes games of a corpus with the player that recorded them, on all cores."""
     from tape2048.base.resources import available_cores
     from tape2048.critic.oracle import Oracle
     from tape2048_recorder.evaluation.games import play_rollouts
@@ -172,9 +174,9 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
     players = tables_of(corpus).runs.players()
     if len(players) > 1:
         raise CorpusError(
-            f"found games of {name_players(players)}; expected one, with which the oracle plays on",
+            f"found games of {name_players(players)}, expected games of one player, which plays the rollouts",
             path=corpus.sessions[0].path.parent,
-            hint=f'examine the games of one player: --where "{only_player(players[0])}"',
+            hint=f'Choose the games of one player: --where "{only_player(players[0])}"',
         )
     meta, player = recorded_player(sessions[0].path, sessions[0].meta)
 
@@ -201,7 +203,7 @@ def expected_score(player: str) -> Baseline:
     if name != "ntuple":
         raise ConfigError(
             f"found the player {name!r}, expected ntuple: no other player estimates a score",
-            hint="--player none leaves this baseline out",
+            hint="Pass --player none to leave this baseline out.",
         )
     made: Any = make_player(name, check_player(name, args))
 
@@ -215,9 +217,9 @@ def expected_score(player: str) -> Baseline:
 
 
 def read_curves(critic: Path) -> dict[str, Any] | None:
-    """Read losses by step from the training directory, which is the critic's own or its parent.
+    """Read losses by step from the directory of the training: the critic's path, or its parent.
 
-    They are optional in a report: unreadable files and lines are skipped.
+    A report can do without them: unreadable files and lines are skipped.
     """
     paths = [directory / METRICS for directory in (critic, critic.absolute().parent)]
     points: dict[str, dict[int, float]] = {"train": {}, "val": {}}
@@ -236,9 +238,9 @@ def read_curves(critic: Path) -> dict[str, Any] | None:
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Reduce the points to at most :data:`POINTS_MAX`, each the mean of its stretch."""
-    stretch = -(-len(points) // POINTS_MAX) or 1
-    parts = [points[first : first + stretch] for first in range(0, len(points), stretch)]
+    """Reduce the points to at most :data:`POINTS_MAX`, each the mean of a range of points."""
+    length = -(-len(points) // POINTS_MAX) or 1
+    parts = [points[first : first + length] for first in range(0, len(points), length)]
     return [(part[-1][0], sum(loss for _, loss in part) / len(part)) for part in parts]
 
 
@@ -252,7 +254,7 @@ _CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence", "
 
 
 def document(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole examination as a document for JSON."""
+    """Return the whole evaluation as a document for JSON."""
     return {**about, "evaluation": msgspec.to_builtins(evaluation)}
 
 
@@ -306,7 +308,7 @@ def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
 
 
 def _precision_text(evaluation: Evaluation, truth: Truth) -> str:
-    """Return how many positions the wanted precision needs where there were too few."""
+    """Return the requested precision, and the positions that it needs for each tile that missed it."""
     from tape2048.critic.results import ALL, CRITIC
 
     assert truth.precision is not None

@@ -184,7 +184,7 @@ class TestPackDat:
         sound = {"ok": True, "path": "pack.dat", "runs": 3, "findings": [], "padded_steps": 0}
         assert a2pack("validate --packfile pack.dat --json").json == sound
         (here / "y").write_bytes(packdat_bytes(change=lambda body: body.__setitem__(28 + 26, 0xCD)))
-        note = "1 step with padding that is not zero, which nothing reads"
+        note = "1 step with nonzero padding, which has no meaning"
         assert a2pack("validate --packfile y").out == f"OK: y (3 runs; {note})\n"
 
         def change(body: bytearray) -> None:
@@ -223,7 +223,7 @@ class TestPackDat:
         raw = dataclasses.replace(GAMES[0], branches=[(1e4, 2e4, 3e4, 4e4)] * len(GAMES[0].moves))
         (here / "raw.a2run2").write_bytes(build.a2run2_bytes(raw))
         done = a2pack("append --packfile pack.dat --input raw.a2run2 --output y")
-        assert done.out.endswith("; 1 run added; branch values outside 0 to 1, normalised, in 1 run\n")
+        assert done.out.endswith("; 1 run added; branch values outside 0 to 1 were normalised in 1 run\n")
 
     def test_merge(self, a2pack: A2pack, here: Path) -> None:
         (here / "b.dat").write_bytes(packdat_bytes(DAT_GAMES[1:]))

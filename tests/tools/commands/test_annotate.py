@@ -39,7 +39,7 @@ def test_an_overlay_refuses_two_sessions_of_one_name(cli: Cli, session: Path, tm
     other = tmp_path / "other" / session.name
     shutil.copytree(session, other)
     done = cli(*ANNOTATE, session, other, "--out", tmp_path / "columns", expect=5)
-    assert f"has the name of {session}" in done.err
+    assert f"has the same name as {session}" in done.err
     cli(*ANNOTATE, session, other)
 
 
@@ -49,7 +49,7 @@ def test_columns_of_another_judge_stay(cli: Cli, session: Path) -> None:
     other = cli("annotate", session, "--judge", "ntuple:weights=small", expect=4)
     assert ("judge_sha256 is" in other.err, "--force" in other.err) == (True, True)
     assert files(session) == before
-    assert "was complete" in cli(*ANNOTATE, session).out
+    assert "already complete" in cli(*ANNOTATE, session).out
     cli("annotate", session, "--judge", "ntuple:weights=small", "--force")
     assert files(session) != before
 

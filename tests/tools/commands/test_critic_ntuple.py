@@ -61,7 +61,7 @@ def test_from_sessions_to_a_critic(tape: Tape, made: Made, tmp_path: Path) -> No
     done = tape(*TRAIN, *SMALL)
     assert done.code == 0, done.err
     found = dict(line.split(maxsplit=1) for line in done.out.split("\n\n")[0].splitlines())
-    assert found["ended"] == "all passes are made"
+    assert found["ended"] == "all epochs are complete"
     assert re.fullmatch(r"2 epochs of 2\d\d games, [\d,]+ boards, 0:\d\d, \S+ boards/s", found["learned"])
     assert re.fullmatch(r"critic/best\.critic, [\d,]+ bytes", found["best"])
     assert re.fullmatch(r"log loss 0\.\d{5}, base rate 0\.\d{5}, over boards and tiles", found["validation"])
@@ -224,7 +224,7 @@ def test_what_is_no_board_is_refused(tape: Tape, made: Made) -> None:
 
 def test_what_is_no_critic_is_refused(tape: Tape, made: Made) -> None:
     for critic, said in (
-        ("nowhere", "nowhere: no such file or directory\nhint: a path, or a shipped critic: default"),
+        ("nowhere", "nowhere: no such file or directory\nhint: Give the path of a critic"),
         (made.root / "x", "no such file or directory"),
         (made.critic.parent / "metrics.jsonl", "claims"),
         (

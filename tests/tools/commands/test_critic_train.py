@@ -89,7 +89,7 @@ def test_tokens_embeddings_probe(tape: Tape, here: Path) -> None:
     ]
     assert halves[0]["model_sha"] == facts["model_sha"]
     again = tape("embed", "selfplay", "--tower", "critic/best")
-    assert again.out.count("was complete") == 2
+    assert again.out.count("already complete") == 2
 
     probe = (
         "critic", "train", "--config", "critic.toml", "--use-embeddings", "--tower", "critic/best",
@@ -242,7 +242,7 @@ def test_embed_names_what_is_no_session(tape: Tape, here: Path) -> None:
     assert tape("embed", "nothing", "--tower", "tower").code == errors.EmptyCorpusError.exit_code
     beside = tape("embed", "nothing", "selfplay", "--tower", "tower", "--dry-run")
     assert beside.code == 0
-    assert "skipped nothing: no sessions are in it" in beside.err
+    assert "nothing: skipped, because it has no sessions" in beside.err
     assert tape("embed", "nowhere", "--tower", "tower").code == errors.MissingPathError.exit_code
     missing = tape("embed", "selfplay", "--tower", "tower", "--device", "cuda:77")
     assert missing.code == errors.ConfigError.exit_code

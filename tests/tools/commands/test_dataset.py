@@ -75,7 +75,7 @@ class TestBuildAndAppend:
         done = cli("dataset build", tmp_path / "kept.a2run2", "--out", ds)
         assert done.out == f"{ds}: 1 run, 9 rows added\n"
         done = cli("dataset append", ds, tmp_path / "raw.a2run2")
-        note = "branch values outside 0 to 1, normalised, in 1 run"
+        note = "branch values outside 0 to 1 were normalised in 1 run"
         assert done.out == f"{ds}: 1 run, 9 rows added; {note}\n"
         assert cli("dataset append", ds, tmp_path / "raw.a2run2", "--json").json["normalised"] == 1
         sources = cli("dataset stats", ds, "--json").json["sources"]

@@ -137,7 +137,7 @@ def test_a_session_has_the_bytes_of_its_rows(
     assert "file size" not in found(tmp_path, config, limit={resource.RLIMIT_FSIZE: largest})
     wanted = 256 + int(2 * row_bytes)
     short = found(tmp_path, config, statvfs=Space(f_bavail=10**6 * wanted - 1, f_frsize=1))["free space"]
-    assert (short.status, f" {wanted} hold two sessions" in short.found) == ("warn", True)
+    assert (short.status, f" need {wanted} MB" in short.found) == ("warn", True)
     enough = found(tmp_path, config, statvfs=Space(f_bavail=10**6 * wanted, f_frsize=1))["free space"]
     assert enough.status == "ok"
 

@@ -89,7 +89,7 @@ def test_run_files(cli: Cli, session: Path, elsewhere: Path) -> None:
     assert len(done.out.splitlines()) == 4
     assert "left out: traces/bad.a2run: TruncatedError" in done.err
     for wrong, message in (
-        (("--where", "steps > 3"), "--where: a condition on runs of sessions"),
+        (("--where", "steps > 3"), "--where: found run files, expected sessions"),
         ((session,), "some of SOURCES are sessions, and some are run files"),
     ):
         assert message in cli("export traces --runs --format csv -o -", *wrong, expect=2).err
@@ -118,7 +118,7 @@ def test_wrong_usage(cli: Cli, session: Path, elsewhere: Path) -> None:
         "--format xlsx": "'xlsx' is not one of",
         "": "--format",
         "--format jsonl --labels 8192,9": "powers of two",
-        "--format jsonl --labels many": "found 'many', expected tiles, as 8192,16384",
+        "--format jsonl --labels many": "found 'many', expected tiles such as 8192,16384",
         "--format parquet --out -": "only jsonl and csv can go to a pipe",
         "--format csv --u64 text": "--u64 text: csv holds every integer",
         "--format jsonl --compression zstd": "jsonl supports none",

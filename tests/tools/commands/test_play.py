@@ -87,7 +87,7 @@ def test_a_recorded_game_is_stepped_through(tmp_path: Path, environment: dict[st
         terminal.send("\x1b[F")
         terminal.wait_for("the final board", seen)
         terminal.wait_for("P(32768)", seen)  # the critic that ships, loaded meanwhile
-        terminal.wait_for("its file does not name", seen)
+        terminal.wait_for("an unknown player", seen)
         terminal.child.send_signal(signal.SIGINT)
         assert terminal.code() == 130
         assert terminal.is_restored
@@ -103,7 +103,7 @@ def test_without_a_terminal_it_is_refused(cli: Cli, tmp_path: Path) -> None:
 
 def test_flags_that_need_a_run_or_go_without(cli: Cli, tmp_path: Path) -> None:
     for flags in ("--run 1", "--best", "--step 3"):
-        assert "choose from a RUN" in cli(f"play {flags}", expect=2).err
+        assert "need RUN" in cli(f"play {flags}", expect=2).err
     (tmp_path / "a.a2run").write_bytes(build.a2t1_bytes(build.game(1)))
     for flags in ("--out x.a2run", "--seed 3"):
         assert "without RUN" in cli(f"play a.a2run {flags}", expect=2).err
@@ -219,10 +219,13 @@ def test_a_run_of_a_pack(cli: Cli, tmp_path: Path) -> None:
     path.write_bytes(build.a2pack_bytes(build.PackSpec([build.a2t1_bytes(other), build.a2run2_bytes(GAME)])))
     found = cli("visualize", path, "--run", "1", "--json").json
     assert (found["steps"], found["run"]) == (12, 1)
-    assert "2; there is no such run: 2 runs, 0 to 1" in cli("visualize", path, "--run", "2", expect=2).err
+    assert (
+        "found 2, but there are 2 runs with ids from 0 to 1"
+        in cli("visualize", path, "--run", "2", expect=2).err
+    )
     (tmp_path / "none.a2pack").write_bytes(build.a2pack_bytes(build.PackSpec([])))
     for flags in ([], ["--run", "0"]):
-        assert "there is no run" in cli("visualize", tmp_path / "none.a2pack", *flags, expect=2).err
+        assert "found no run" in cli("visualize", tmp_path / "none.a2pack", *flags, expect=2).err
     (tmp_path / "run").write_bytes(build.a2t1_bytes(other))
     cli("visualize", tmp_path / "run", "--run", "1", expect=2)
 
@@ -326,7 +329,10 @@ def test_every_fourth_board(cli: Cli, session: Path) -> None:
     found = cli("visualize", session, "--longest", "--step", "8", "--json").json
     assert (found["run"], found["step"]) == (2, 8)
     assert found["exps"] == kept[(kept["run_id"] == 2) & (kept["step_idx"] == 8)]["exps"][0].tolist()
-    assert "boards 0 to 56, every 4th" in cli("visualize", session, "--run", "2", "--step", "9", expect=2).err
+    assert (
+        "board from 0 to 56 in steps of 4"
+        in cli("visualize", session, "--run", "2", "--step", "9", expect=2).err
+    )
 
 
 def test_a_run_has_one_number_everywhere(cli: Cli, tmp_path: Path) -> None:
@@ -361,7 +367,7 @@ def test_a_run_has_one_number_everywhere(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_an_id_that_two_sessions_have(cli: Cli, root: Path, session: Path) -> None:
-    assert "2 sessions have it" in cli("visualize", root, "--run", "2", expect=2).err
+    assert "found 2 in 2 sessions" in cli("visualize", root, "--run", "2", expect=2).err
     found = cli("visualize", root, "--json").json
     assert (found["path"], found["run"], found["max_score"]) == (str(session), 3, 370_000)
     assert cli("show", root, "--json").json["best"]["run_id"] == 3

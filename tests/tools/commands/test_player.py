@@ -92,7 +92,7 @@ def test_what_is_no_network_is_refused(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello, this is no network")
     cli("player info", tmp_path / "text", expect=errors.TruncatedError)
     done = cli("player info", tmp_path / "none", expect=errors.MissingPathError)
-    assert "a network that ships (strong, small, fast)" in done.err
+    assert "a shipped network (strong, small, fast)" in done.err
 
 
 def test_eval_is_a_table_of_players(cli: Cli) -> None:

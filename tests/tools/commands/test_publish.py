@@ -89,7 +89,7 @@ def test_a_second_publish_uploads_what_is_new(cli: Cli, root: Path, hub: Hub) ->
     shutil.rmtree(sessions(root)[0])
     done = cli("publish", root, "--to", TO, "--dry-run", "--json")
     assert (done.json["commit"], done.json["removed"], hub.uploads) == (None, [], 0)
-    assert "in the data set, and not in" in done.err
+    assert "in the data set, but not in" in done.err
     assert "20260101T000000Z_model=x. Pass --remove" in done.err
     assert "would upload 2 sessions" in cli("publish", root, "--to", TO, "--dry-run").out
     cli("publish", root, "--to", TO)
@@ -107,7 +107,7 @@ def test_the_card_of_the_directory_is_published(cli: Cli, root: Path, hub: Hub) 
     assert 'license: "cc0-1.0"' in (hub.root / "README.md").read_text()
     readme = root / "README.md"
     readme.write_text(readme.read_text().replace('"cc0-1.0"', "mit") + "by me\n")
-    assert "edited by you, and uploaded unchanged: README.md" in cli("publish", root, "--to", TO).err
+    assert "not generated, because you edited it: README.md" in cli("publish", root, "--to", TO).err
     assert (hub.root / "README.md").read_text() == readme.read_text()
     facts = json.loads((hub.root / "croissant.json").read_text())
     assert (facts["name"], facts["license"]) == ('my "games"', "mit")

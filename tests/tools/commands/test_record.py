@@ -208,7 +208,7 @@ def test_nothing_recorded_is_said_in_a_line() -> None:
     late = msgspec.structs.replace(NOTHING, first_step_s=2.5, played_s=0.5)
     assert summary_parts(late) == ["Nothing was recorded (SIGTERM was received)."]
     (said,) = summary_parts(NOTHING)
-    assert str(said).startswith("Nothing was recorded (SIGTERM was received). No move was made yet: ")
+    assert str(said).startswith("Nothing was recorded (SIGTERM was received). The recorder was still ")
 
 
 def test_a_recording_says_what_disk_a_minute_takes() -> None:

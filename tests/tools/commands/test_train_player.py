@@ -54,7 +54,7 @@ def test_a_training_names_its_files_and_next_steps(tape: Tape, config: Path) -> 
     done = tape("train-player", "--config", config, "--out", "runs/mine")
     assert done.code == 0
     found = dict(line.split(maxsplit=1) for line in done.out.split("\n\n")[0].splitlines())
-    assert found["ended"] == "all moves are learned"
+    assert found["ended"] == "all moves are complete"
     assert found["network"] == "runs/mine/network.ntuple"
     assert found["curve"] == "runs/mine/curve.svg"
     assert 60_000 <= moves_in(found["moves"], r"^([\d,]+) in 0:\d\d$") < MOVES_MAX
@@ -64,7 +64,7 @@ def test_a_training_names_its_files_and_next_steps(tape: Tape, config: Path) -> 
     again = tape("train-player", "--config", config, "--out", "runs/mine", "--json").json
     assert (again["done"], again["network"]) == (True, "runs/mine/network.ntuple")
     assert (again["curve"], again["moves"] >= 60_000) == ("runs/mine/curve.svg", True)
-    assert "all moves are learned" in tape("train-player", "--config", config, "--out", "runs/mine").out
+    assert "all moves are complete" in tape("train-player", "--config", config, "--out", "runs/mine").out
     told = moves_in(done.err, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ info checkpoint at ([\d,]+) moves$")
     assert 60_000 <= told < MOVES_MAX
     assert "\x1b" not in done.out + done.err
@@ -194,7 +194,7 @@ def test_before_the_first_game_there_are_no_means(capsys: pytest.CaptureFixture[
         view._next = 0
         view.progress(progress(mean_score=float("nan"), **changes))
     first, second = capsys.readouterr().err.splitlines()
-    assert " info getting ready: learned 4M of 6G moves, kernels compile" in first
+    assert " info getting ready: learned 4M of 6G moves, compiling kernels" in first
     assert " info training: " in second
     assert "nan" not in first + second
 

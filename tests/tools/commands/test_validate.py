@@ -58,7 +58,7 @@ def test_rows_of_games_that_never_ended_are_a_note(cli: Cli, foreign: Path) -> N
     assert done.out.splitlines()[1] == f"    note: {note}"
     (found,) = cli("validate", foreign, "--json").json["sessions"]
     assert (found["ok"], found["notes"]) == (True, [note])
-    assert "rows 40 (without 60 of no run)" in " ".join(cli("show", foreign).out.split())
+    assert "rows 40 (without 60 that belong to no run)" in " ".join(cli("show", foreign).out.split())
     assert cli("show", foreign, "--json").json["rows_without_run"] == 60
 
 

@@ -275,7 +275,7 @@ def test_namesakes_are_told_apart(cli: Cli, many: Path, on_tape: Path, tmp_path:
     one, other = sessions(many)[:2]
     shutil.copytree(other, tmp_path / "others" / one.name)
     done = cli(*words("repack", tmp_path / "others", on_tape, "--shard", "1/1"), expect=1)
-    assert "made of another session of this name" in done.out
+    assert "found an output of another session with this name" in done.out
     both = cli(
         "repack",
         many,
@@ -288,7 +288,7 @@ def test_namesakes_are_told_apart(cli: Cli, many: Path, on_tape: Path, tmp_path:
         "1/1",
         expect=errors.MaintenanceError,
     )
-    assert f"has the name of {one}" in both.err
+    assert f"has the same name as {one}" in both.err
     assert not Path("new").exists()
 
 
@@ -308,12 +308,12 @@ def test_what_stands_in_the_way_is_not_replaced(cli: Cli, many: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["merge", "{root}", "--out", "new", "--shard", "1/2"], 5, "give each process some"),
+        (["merge", "{root}", "--out", "new", "--shard", "1/2"], 5, "Give each process a part"),
         (["dataset", "build", "{root}", "--out", "new", "--engine", "ray"], 5, "--to pack"),
         (["convert", "{root}", "--out", "new", "--to", "dataset", "--shard", "1/2"], 5, "--to pack"),
         (["convert", "{root}", "--out", "new.a2pack", "--shard", "1/2"], 2, "--to"),
         ([*REPACK, "--shard", "1/2"], 2, "--out"),
-        ([*REPACK, "--out", "{root}", "--shard", "1/2"], 5, "among the sessions"),
+        ([*REPACK, "--out", "{root}", "--shard", "1/2"], 5, "found the directory of the sessions"),
         ([*REPACK, "--out", "{session}", "--shard", "1/2"], 8, "found a session"),
         ([*REPACK, "--out", "new", "--remove", "--shard", "1/2"], 2, "--remove"),
         (["validate", "{root}", "--shard", "1/2"], 2, "--out"),

@@ -132,10 +132,10 @@ def test_a_move_is_gone_to_by_its_number() -> None:
     assert press(screen, ["/", "7", "escape", "right"]) == 43, "Esc stays"
     assert press(screen, ["/", "enter", "/", "q", "left"]) == 42, "q leaves the number, not the game"
     assert press(screen, ["/", *"999999999999", "enter"]) == len(MOVES)
-    assert "there is no board before move 999,999,999" in text_of(screen)
+    assert "move 999,999,999 has no recorded board" in text_of(screen)
     every = replay(every=4)
     assert press(every, ["/", "1", "0", "enter"]) == 2, "the board before move 8"
-    assert "there is no board before move 10" in text_of(every)
+    assert "move 10 has no recorded board" in text_of(every)
 
 
 def test_it_plays_to_its_end_and_a_step_stops_it() -> None:
@@ -162,7 +162,7 @@ def test_beside_the_board_is_what_the_judge_says() -> None:
     assert f"{name}, then {1 << BOARDS[41][cell]} at row {cell // 4 + 1}, col {cell % 4 + 1}" in shown
     assert f"move   40 of {len(MOVES)}" in shown
     assert f"score  {SCORES[40]:,}" in shown
-    assert "loss   9   number 1 of 4" in shown
+    assert "loss   9   large loss 1 of 4" in shown
     assert f"> {name:<6}{'91':>9}{'-9':>10}" in shown
     assert f"  1  move      40  {name}, not {('UP', 'DOWN', 'LEFT', 'RIGHT')[best]}" in shown
     assert "P(2048) 25%   P(4096) 25%" in shown
@@ -185,10 +185,10 @@ def test_last_board_is_final_or_last_recorded() -> None:
 def test_keys_work_during_computations() -> None:
     screen = replay(by_player=Future(), by_critic=Future())
     assert press(screen, ["right", "c", "]", "n"]) == 1
-    assert "the game is being judged" in text_of(screen)
+    assert "judging the game" in text_of(screen)
     press(screen, ["left"])
-    assert "being judged" in text_of(screen)
-    assert "the critic is being loaded" in text_of(screen)
+    assert text_of(screen).count("judging the game") == 1
+    assert "loading the critic" in text_of(screen)
 
 
 def test_errors_of_computations_are_raised() -> None:

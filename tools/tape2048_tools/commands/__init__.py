@@ -1,1 +1,1 @@
-"""One module for each subcommand of ``tape2048``. Each has it as ``command``."""
+"""The subcommands of ``tape2048``."""

@@ -1,4 +1,4 @@
-"""The common part of the commands that make columns: sources, shares, Ray, ``--dry-run`` and the report."""
+"""The common part of the commands that write columns: sources, shares, Ray, ``--dry-run`` and the report."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from tape2048.session.columns import ColumnInfo
     from tape2048.session.session import Session
 
-_RATE_S = 1.0  # how long --dry-run measures
-_RATE_ROWS = 256  # rows that it starts with
+_RATE_S = 1.0  # time that --dry-run measures
+_RATE_ROWS = 256  # rows of its first measurement
 
 
 class Maker(NamedTuple):
-    """What makes columns.
+    """A computation of columns.
 
     Attributes:
-        label: what it is, for people.
-        facts: what the report says of it.
-        columns: the columns, without rows.
-        make: makes the columns of some rows of a session.
-        gpus: GPUs of a task of Ray.
-        notes: remarks on a session, for standard error.
-        of: returns the maker of a session, if each session has its own.
+        label: description for people, such as ``critic default``.
+        facts: facts for the report.
+        columns: names, types and widths of the columns.
+        make: function of a session and a range of its rows that returns the values by column.
+        gpus: number of GPUs that a Ray task needs.
+        notes: function of a session that returns remarks for standard error.
+        of: function of a session that returns its maker; None if all sessions have this maker.
     """
 
     label: str
@@ -59,28 +59,28 @@ class Maker(NamedTuple):
 
 
 def column_options(what: str, chunk_rows: int = 65_536) -> Callable[[Any], Any]:
-    """Return the argument and the options of a command that makes columns."""
+    """Return the argument and the options of a command that writes columns."""
     return options(
         click.argument("sources", nargs=-1, required=True, type=EXISTING, metavar="SESSION|ROOT..."),
         out_option(
-            "Write into DIR/<session> instead of the sessions; read with columns=DIR.", "DIR", required=False
+            "Write to DIR/<session>, not into the sessions. To read: columns=DIR.", "DIR", required=False
         ),
         int_option(
-            "--chunk-rows", "Rows between two writes: a kill loses no more.", default=chunk_rows, least=1
+            "--chunk-rows", "Rows per write. A kill loses at most one write.", default=chunk_rows, least=1
         ),
         click.option(
             "--shard",
             "share",
             type=shard,
             metavar="I/N",
-            help="Process share I of N of every session.  [default: torchrun's rank]",
+            help="Process share I of N of every session's rows.  [default: torchrun's rank, or all]",
         ),
         click.option(
             "--engine",
             type=click.Choice(["ray"]),
             help="Process each session as a task of Ray (extra [ray]).",
         ),
-        click.option("--force", is_flag=True, help=f"Replace {what} that exist."),
+        click.option("--force", is_flag=True, help=f"Replace existing {what}."),
         click.option("--dry-run", is_flag=True, help="Print the rows, size and duration, and write nothing."),
         json_option(),
         quiet_option(),
@@ -100,9 +100,9 @@ def make_columns(
     quiet: bool,
     **how: Any,
 ) -> None:
-    """Make the columns of sessions, print the outcomes, and exit with 1 if a session failed.
+    """Write the columns of sessions, print the outcomes, and exit with 1 if a session failed.
 
-    Each process of Ray calls ``open_maker``, and several times; ``how`` is ``chunk_rows`` and ``force``.
+    Every Ray process calls ``open_maker`` several times. ``how`` holds ``chunk_rows`` and ``force``.
     """
     from tape2048.batches.batches import launched_ranks
     from tape2048.errors import error_class
@@ -110,7 +110,9 @@ def make_columns(
     from tape2048_tools.sessions.jobs import Job, refuse_namesakes, run_job
 
     if engine and share:
-        raise click.UsageError("--shard shares every session, --engine ray does whole sessions: use only one")
+        raise click.UsageError(
+            "--shard splits every session, --engine ray processes whole sessions: give only one"
+        )
     share = share or ((0, 1) if engine else launched_ranks())
     maker, found = open_maker(), _sessions_in(sources)
     if out:
@@ -139,7 +141,7 @@ def make_columns(
         complain(note)
     document = {**facts, "sessions": report, "failed": msgspec.to_builtins(failed)}
     made = table("session", ">rows", ">computed", "")
-    words = {"made": "complete", "there": "was complete", "waiting": "other shares are missing"}
+    words = {"made": "complete", "there": "already complete", "waiting": "other shares are unfinished"}
     for line in report:
         counts = number(line["rows"]), number(line["rows_made"])
         made.add_row(printable(line["session"]), *counts, words[line["status"]])
@@ -157,14 +159,16 @@ def _sessions_in(sources: tuple[Path, ...]) -> list[Path]:
         try:
             inside = [path.absolute() for path in expand_sources(source, may_be_empty=True)]
         except NotASessionError as error:
-            hint = f"Make a session of runs first: tape2048 convert {source} --to session --out SESSION"
+            hint = (
+                f"Convert the runs to a session first: tape2048 convert {source} --to session --out SESSION"
+            )
             raise NotASessionError(error.message, path=error.path, hint=hint) from error
         found += inside
         if not inside:
-            complain(f"skipped {source}: no sessions are in it")
+            complain(f"{source}: skipped, because it has no sessions")
     if not found:
         names = ", ".join(map(str, sources))
-        raise EmptyCorpusError(f"no sessions in {names}", hint="tape2048 record writes some")
+        raise EmptyCorpusError(f"no sessions in {names}", hint="Record some with `tape2048 record`.")
     return found
 
 

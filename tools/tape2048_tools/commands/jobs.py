@@ -1,4 +1,4 @@
-"""A job over many sessions under a progress bar, and its result on standard output."""
+"""Jobs over many sessions, with a progress bar and a report on standard output."""
 
 from __future__ import annotations
 
@@ -37,10 +37,12 @@ def do_job(
     out = job.out.absolute()  # a task of Ray has another working directory
     job = dataclasses.replace(job, out=out)
     sessions = refuse_namesakes(sessions)
-    refuse_session(out, "name a directory for the outputs, as its parent")
+    refuse_session(out, "Choose a directory for the outputs, such as the parent of this session.")
     if any(out == session.parent for session in sessions):
         raise MaintenanceError(
-            "the outputs would be among the sessions", path=out, hint="Choose a different directory."
+            "found the directory of the sessions, expected a separate directory for the outputs",
+            path=out,
+            hint="Choose a different directory.",
         )
     job.begin()
     with progress_bar(job.operation, unit="sessions", quiet=quiet) as progress:
@@ -61,13 +63,13 @@ def do_job(
             if outcome.error is None:
                 show(outcome.result)
         if not quiet:
-            words = f"{counts['made']} done, {counts['there']} were done, {counts['failed']} failed"
+            words = f"{counts['made']} done now, {counts['there']} done before, {counts['failed']} failed"
             print_human(cell(f"{out}: {words}; {done} of {counted(len(sessions), 'session')} complete"))
     exit_on_findings(failed)
 
 
 def failure(outcome: Outcome) -> list[RenderableType]:
-    """Return what to print of a session that failed. Nothing for others."""
+    """Return the lines to print for a failed session; none for other sessions."""
     if outcome.error is None:
         return []
     return [

@@ -1,1 +1,1 @@
-"""The machine: fitness checks and systemd units."""
+"""Checks of the machine, and systemd units."""

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     Status = Literal["ok", "warn", "fail"]
-    #: Status, finding, and perhaps a hint; None: nothing to report.
+    #: Status, finding, and an optional hint; None: nothing to report.
     Result = tuple[Status, str] | tuple[Status, str, str] | None
     CheckFunction = Callable[[RecorderConfig, "Machine"], Result]
 
-#: File systems that suit a recorder less well, by the name in ``/proc/self/mountinfo``: finding and hint.
-_VOLATILE = "recordings are lost at a restart", "record to a disk, or copy them in time"
+#: File systems with a drawback, by their name in ``/proc/self/mountinfo``: finding and hint.
+_VOLATILE = "recordings are lost at a reboot", "record to a disk, or copy the recordings in time"
 _NETWORK = (
     "a network file system: locks and renames depend on the server",
     "record to a local disk and copy published sessions",
@@ -56,7 +56,7 @@ FILE_SYSTEMS = {
     **dict.fromkeys(("overlay", "aufs"), _LAYERED),
 }
 
-#: Most memory that the daemon and a worker were seen to hold, without the block buffer.
+#: Largest measured memory of the daemon, and of a worker without its block buffer.
 DAEMON_MB = WORKER_MB = 250
 
 #: The table of the default network, which all workers share.
@@ -65,7 +65,7 @@ NETWORK_MB = 810
 #: Memory of a lane: its state and the moves of its game, one byte each, in chunks of a kilobyte.
 LANE_MB = 0.008
 
-#: Files that a daemon holds open for each worker, and in addition.
+#: Files that the daemon holds open for each worker, and other files that it holds open.
 FILES_PER_WORKER, FILES_OF_DAEMON = 4, 64
 
 #: Free space for compiled kernels. Those of one version have about 10 MB.
@@ -74,20 +74,20 @@ CACHE_FREE_MB_MIN = 64
 #: systemd's default for ``TimeoutStopSec``.
 SYSTEMD_STOP_S = 90.0
 
-#: Time to stop in addition to the drain: killing stuck workers, and publishing.
+#: Time to stop after the drain: to kill stuck workers, and to publish.
 _AFTER_DRAIN_S = 15.0
 
-#: Largest difference of the file system's clock to the machine's.
+#: Largest difference between the clocks of the file system and the machine.
 CLOCK_SKEW_MAX_S = 5.0
 
-#: The tests that were run, by system and processor, and by version of Python. The samples are those of
-#: `make aarch64` and `make pythons`.
+#: The tests that were run, by system and processor, and by version of Python. `make aarch64` and
+#: `make pythons` run the samples.
 _TRIED_ON = {("Linux", "x86_64"): "all tests", ("Linux", "aarch64"): "a sample of the tests, emulated"}
 _TRIED_WITH = {(3, 11): "all tests"} | dict.fromkeys([(3, 12), (3, 13), (3, 14)], "a sample of the tests")
 
 _VERSIONS_MIN = {"numba": (0, 59), "numpy": (1, 24), "llvmlite": (0,)}
 _TEMPORARY = ".tape2048-doctor-"
-_TIME_UNADJUSTED = 5  # TIME_ERROR of adjtimex: nothing synchronises the clock
+_TIME_UNADJUSTED = 5  # TIME_ERROR of adjtimex: the clock is not synchronised
 
 
 class Machine:
@@ -111,7 +111,7 @@ class Machine:
             fields, kind = before.split(), after.split()
             point = fields[4].encode().decode("unicode_escape")
             inside = str(path) == point or str(path).startswith(point.rstrip("/") + "/")
-            # A btrfs subvolume has another number than its mount. Then the longest mount point decides.
+            # A btrfs subvolume has another device number than its mount: the longest mount point decides.
             if inside and (fields[2] == wanted or len(point) > len(best[2])):
                 best = (kind[0], set(fields[5].split(",")), point)
         return best[0], best[1]
@@ -126,7 +126,7 @@ class Machine:
         return None if soft == resource.RLIM_INFINITY else soft
 
     def memory_mb(self) -> float:
-        """Return the megabytes that are free, on the machine and within the control groups."""
+        """Return the free megabytes, on the machine and within the control groups."""
         return ram_available() / 1e6
 
     def tasks_max(self) -> int | None:
@@ -177,9 +177,9 @@ class MachineCheck(msgspec.Struct, frozen=True):
 
 
 def examine(config_path: Path | None = None, machine: Machine | None = None) -> list[MachineCheck]:
-    """Make every check of a machine, by default this one, for a recorder's file.
+    """Check a machine, by default this machine, for a recorder with a configuration file.
 
-    The first check is about the configuration; if that is invalid, the others use the defaults.
+    The first check is the configuration. If it is invalid, the other checks use the defaults.
     """
     machine = machine or Machine()
     try:
@@ -192,7 +192,7 @@ def examine(config_path: Path | None = None, machine: Machine | None = None) -> 
     for name, check in CHECKS.items():
         try:
             result = check(config, machine)
-        except Exception as error:  # noqa: BLE001 - report the failure and go on with the other checks
+        except Exception as error:  # noqa: BLE001 - report the failure and continue with the other checks
             result = "warn", f"cannot be determined: {error}"
         if result is not None:
             status, *words = result
@@ -214,7 +214,7 @@ def _out_dir(config: RecorderConfig, _: Machine) -> Result:
     nearest = _nearest(directory)
     user = os.geteuid()
     if not nearest.is_dir():
-        return "fail", f"{nearest} is a file", "name another out_dir"
+        return "fail", f"{nearest} is a file", "choose a different out_dir"
     try:
         with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=nearest) as made:
             Path(made, "one").write_bytes(b"x")
@@ -225,7 +225,7 @@ def _out_dir(config: RecorderConfig, _: Machine) -> Result:
         return "fail", found, f"make it writable for the recorder's user: chown {user} {nearest}"
     status = nearest.stat()
     if directory.exists() and status.st_uid != user and not is_shared(status):
-        found = f"{nearest} belongs to user {status.st_uid}, this is {user}"
+        found = f"{nearest} belongs to user {status.st_uid}, and this is user {user}"
         return "warn", found, "run the recorder as the owner, or share the directory with a group: chmod 2775"
     return "ok", f"{directory} is writable" + ("" if directory.exists() else " (will be created)")
 
@@ -249,13 +249,13 @@ def _free_space(config: RecorderConfig, machine: Machine) -> Result:
     for name in ("max_disk_mb", "spool_max_mb"):
         if (limit := getattr(config, name) or 0) + config.min_free_mb > total > 0:
             found = f"{name} = {limit} and min_free_mb = {config.min_free_mb} exceed its {total:,.0f} MB"
-            return "warn", found, f"lower {name}: the recorder pauses before it meets it"
+            return "warn", found, f"lower {name}: the disk is full before this limit is reached"
     if free >= wanted:
         return "ok", f"{free:,.0f} MB"
     if free < config.min_free_mb:
         found = f"{free:,.0f} MB. The recorder does not start below min_free_mb = {config.min_free_mb}"
         return "fail", found, "free some space (tape2048 prune), or lower min_free_mb"
-    found = f"{free:,.0f} MB; {wanted:,.0f} hold two sessions of rotate_steps = {config.rotate_steps:,}"
+    found = f"{free:,.0f} MB. Two sessions of rotate_steps = {config.rotate_steps:,} need {wanted:,.0f} MB"
     return "warn", found, "free some space, set a [retention], or lower rotate_steps"
 
 
@@ -289,7 +289,7 @@ def _compile_cache(_: RecorderConfig, machine: Machine) -> Result:
         return (
             "warn",
             found,
-            "a power failure leaves such files. They are compiled again when needed",
+            "nothing: a power failure can damage kernels, and they are compiled again when needed",
         )
     return "ok", f"{directory}, {counted(count, 'kernel')}"
 
@@ -336,26 +336,26 @@ def _stop_timeout(config: RecorderConfig, machine: Machine) -> Result:
     text = machine.env.get(STOP_TIMEOUT_ENV)
     needed = config.drain_timeout_s + _AFTER_DRAIN_S
     if text is None:
-        found = f"unknown ({STOP_TIMEOUT_ENV}); draining takes up to {config.drain_timeout_s:.0f} s"
+        found = f"{STOP_TIMEOUT_ENV} is not set. Draining takes up to {config.drain_timeout_s:.0f} s"
         if needed <= SYSTEMD_STOP_S:
             return "ok", found
-        found = f"{found}; systemd kills after {SYSTEMD_STOP_S:.0f} s"
-        return "warn", found, f"TimeoutStopSec={needed:.0f} in the unit"
+        found = f"{found}, and systemd kills a service after {SYSTEMD_STOP_S:.0f} s"
+        return "warn", found, f"set TimeoutStopSec={needed:.0f} in the unit"
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError:
         return "warn", f"found {text!r}, expected seconds", "write plain seconds"
     if seconds >= needed:
         return "ok", f"{seconds:.0f} s"
-    found = f"{seconds:.0f} s; draining takes up to {config.drain_timeout_s:.0f} s, and publishing some more"
-    return "fail", found, f"TimeoutStopSec={needed:.0f} in the unit, or a shorter drain_timeout_s"
+    found = f"{seconds:.0f} s. Draining takes up to {config.drain_timeout_s:.0f} s, and publishing some more"
+    return "fail", found, f"set TimeoutStopSec={needed:.0f} in the unit, or shorten drain_timeout_s"
 
 
 def _clock(_: RecorderConfig, machine: Machine) -> Result:
     synchronised = machine.clock_is_synchronised()
     now = time.time()
     if now < 1_700_000_000:
-        return "fail", f"it shows {time.ctime(now)}", "set it: sessions have their start in their names"
+        return "fail", f"it shows {time.ctime(now)}", "set the clock: names of sessions contain their start"
     if synchronised is False:
         return "warn", "not synchronised", "enable systemd-timesyncd, chrony or the host's clock"
     return "ok", "synchronised" if synchronised else "unknown whether it is synchronised"
@@ -397,9 +397,9 @@ def _platform(_: RecorderConfig, machine: Machine) -> Result:
         f"Python {version[0]}.{version[1]} (tried: {python or 'nothing'})"
     )
     if system != "Linux":
-        return "fail", found, "record on Linux; loaders and critics use nothing that only Linux has"
+        return "fail", found, "record on Linux. Loaders and critics do not need Linux"
     if on != "all tests" or python is None:
-        return "warn", found, "record some games, and play them again first: tape2048 validate PATH --replay"
+        return "warn", found, "first record some games, and replay them: tape2048 validate PATH --replay"
     return "ok", found
 
 
@@ -408,7 +408,7 @@ def _processor(_: RecorderConfig, machine: Machine) -> Result:
         return None
     features = machine.cpu_features()
     if missing := [name for name in ("avx2", "bmi2", "popcnt") if name not in features]:
-        hint = "players run slower than the documented figures; pass the host's CPU through"
+        hint = "pass the host's CPU through to this machine: without these features, players are slower"
         return "warn", f"without {', '.join(missing)}", hint
     more = [name for name in ("avx512f", "avx512vbmi") if name in features]
     return "ok", ", ".join(["avx2, bmi2", *more])
@@ -417,7 +417,7 @@ def _processor(_: RecorderConfig, machine: Machine) -> Result:
 def _cores(config: RecorderConfig, machine: Machine) -> Result:
     cores = machine.cores()
     if config.workers > cores:
-        return "warn", f"{cores} for {config.workers} workers", "workers = 0 starts a worker for each core"
+        return "warn", f"{cores} for {config.workers} workers", "set workers = 0 for one worker per core"
     return "ok", f"{cores} for {counted(config.worker_count, 'worker')}"
 
 
@@ -434,11 +434,11 @@ def _torch(_: RecorderConfig, machine: Machine) -> Result:
         return "fail", f"{version}: {error}", "pip install --upgrade 'tape2048[torch]'"
     if not devices and Path("/dev/nvidiactl").exists():
         found = f"{version}: a GPU is present but unusable"
-        return "warn", found, "match the driver (nvidia-smi) and torch's CUDA"
+        return "warn", found, "install a torch for the CUDA version of the driver (see nvidia-smi)"
     return "ok", f"{version}, {', '.join(devices) or 'without CUDA'}"
 
 
-#: A mapping of names to checks, in the order of the report.
+#: Checks by name, in the order of the report.
 CHECKS: dict[str, CheckFunction] = {
     "platform": _platform,
     "out_dir": _out_dir,

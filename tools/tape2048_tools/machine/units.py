@@ -1,11 +1,11 @@
 """The systemd units of ``tape2048 service`` and of ``systemd/`` in a checkout.
 
 Their text is in the templates of ``machine/systemd/``. ``python -m tape2048_tools.machine.units`` in a
-checkout writes ``systemd/`` (``make generate``). A test compares. An instance is a configuration file:
+checkout writes ``systemd/`` (``make generate``). An instance is a configuration file:
 ``tape2048-recorder@main.service`` reads ``/etc/tape2048/main.toml`` and records into
 ``/var/lib/tape2048/main`` (its working directory, to which ``out_dir`` is relative).
 
-Each directive works with systemd 252 and newer; directives of newer versions are added for these.
+All directives work with systemd 252. Directives of a newer version are added on machines that have it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _template(name: str) -> str:
 
 
 def drop_in(paths: ServicePaths, instance: str, config: RecorderConfig) -> list[Unit]:
-    """Return the drop-ins that an instance's configuration needs, at most a drop-in for each service."""
+    """Return the drop-ins that an instance's configuration needs, at most one for each service."""
     recorder, prune, validate = ([], [], []) if paths.user else _permissions(config)
     if config.drain_timeout_s + 60 > STOP_TIMEOUT_S:
         stop = int(config.drain_timeout_s + 120)

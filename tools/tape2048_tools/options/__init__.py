@@ -1,1 +1,1 @@
-"""Options of commands that are made from settings, and their reference."""
+"""Command line options that are generated from settings, and sample files of the settings."""

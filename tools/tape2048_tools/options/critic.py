@@ -1,4 +1,4 @@
-"""The settings of critics' trainings, from a TOML file and flags; and critics of any kind by their path."""
+"""Settings of critic trainings from a TOML file and flags, and a loader for critics of any kind."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ EXAMPLES: dict[type[LearningConfig], Path] = {
 }
 
 _HEAD = """\
-# Settings of `{command} --config FILE`, each at its default. A flag
-# (--epochs 5) counts before this file; an unknown name is refused, with the nearest known one.
+# Settings of `{command} --config FILE`, each at its default.
+# Flags such as --epochs 5 override this file. An unknown name is an error.
 
 """
 
@@ -39,12 +39,12 @@ C = TypeVar("C", bound=LearningConfig)
 
 
 def load_critic_config(kind: type[C], path: Path | None, flags: Mapping[str, object] | None = None) -> C:
-    """Load a configuration from a file (None: the defaults); flags count before it."""
+    """Load a configuration from a file (None: the defaults) and from flags, which override the file."""
     return load_settings(kind, path, flags, listed_by=f"{_command(kind)} --print-config")
 
 
 def example_toml(kind: type[LearningConfig]) -> str:
-    """Return a file with every setting at its default, and its effect."""
+    """Return a TOML file with every setting at its default, each with a comment on its effect."""
     return _HEAD.format(command=_command(kind)) + settings_toml(kind())
 
 
@@ -53,7 +53,7 @@ def _command(kind: type[LearningConfig]) -> str:
 
 
 def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> AnyCritic:
-    """Load a critic of any kind: the directory of a neural one, or an n-tuple critic's file or name."""
+    """Load a critic of any kind: a neural critic's directory, or an n-tuple critic's file or shipped name."""
     from tape2048.critic.facts import SHIPPED
     from tape2048.critic.ntuple.critic import NTupleCritic
 
@@ -66,11 +66,11 @@ def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> A
 
 
 def require_torch() -> None:
-    """Raise MissingPackageError unless the packages that critics need are installed."""
+    """Raise MissingPackageError unless the packages that neural critics and towers need are installed."""
     for package in ("torch", "safetensors"):
         if importlib.util.find_spec(package) is None:
             raise MissingPackageError(
-                f"critics need {package}, which is not installed",
+                f"{package} is not installed: neural critics and towers need it",
                 hint="pip install 'tape2048[critic]' (for another build of PyTorch, install that first)",
             )
 

@@ -1,4 +1,4 @@
-"""The recorder's settings for people: command line flags with completion, the sample file, and the table."""
+"""The recorder's settings as command line flags with completion, as a sample file, and as a table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PATHS = frozenset({"out_dir", "model_dir", "metrics_textfile"})
 
 
 def choices_of(setting: Setting) -> list[str]:
-    """Return the words that a setting accepts, or nothing for other settings."""
+    """Return the words that a setting accepts; an empty list if it accepts other values."""
     found = _CHOICES.fullmatch(setting.pattern or "")
     return found[1].split("|") if found else []
 
@@ -77,10 +77,10 @@ class _Flag(click.Option):
 def flags_of(
     config: type[msgspec.Struct], takes: Callable[[str], bool] = lambda _: True
 ) -> Callable[[Any], Any]:
-    """Return a decorator that gives a command one flag for each setting of a configuration that it takes.
+    """Return a decorator that adds a flag for each setting of a configuration for which ``takes`` is true.
 
-    The flags reach the command as keyword arguments, None if not given. Values are text, which the loader of
-    the configuration parses: click's own types have other rules than the environment and the file.
+    The command gets the flags as keyword arguments, None if not given. Values are text, so that the loader of
+    the configuration parses flags by the same rules as environment variables.
     """
 
     def decorate(command: Any) -> Any:
@@ -140,14 +140,14 @@ SAMPLE = Path("systemd/recorder.toml")
 _SAMPLE_HEAD = """\
 Settings of the tape2048 recorder, each with its default.
 
-Remove the # in front of a setting to change it. A flag (--rotate-steps 5M) counts before an
-environment variable (TAPE2048_ROTATE_STEPS=5M), and that before this file; an unknown name is refused.
-Use it with `tape2048 record --config FILE` or TAPE2048_CONFIG=FILE, and look at the result with
+Remove the # in front of a setting to change it. Flags (--rotate-steps 5M) override environment
+variables (TAPE2048_ROTATE_STEPS=5M), and variables override this file. An unknown name is an error.
+Use the file with `tape2048 record --config FILE` or TAPE2048_CONFIG=FILE, and check the result with
 `tape2048 config show --origin`. Megabytes are 10**6 bytes."""
 
 _RETENTION_HEAD = """\
-How long sessions are kept: `tape2048 prune --config FILE` removes what exceeds these limits, the oldest
-first. The recorder itself removes nothing. Limits for the sessions of one model tag go into
+Retention limits: `tape2048 prune --config FILE` removes the oldest sessions beyond these limits. The
+recorder itself removes nothing. Limits for the sessions of one model tag go into
 [retention.tags.TAG]."""
 
 
@@ -178,9 +178,9 @@ def write_samples(texts: Mapping[Path, str], *, force: bool) -> Iterator[Path]:
 
 
 def sample_toml() -> str:
-    """Return a file with every setting in a comment: its effect, the reason for its default, the default.
+    """Return a TOML file of comments: for each setting its effect, the reason for its default, its default.
 
-    Prose starts with ``# ``, a setting with ``#``: with these removed, the file means the same.
+    Prose starts with ``# ``, and a setting with ``#``. The file means the same with all settings uncommented.
     """
     # In TOML no plain key may follow a table.
     ordered = sorted(settings_of(RecorderConfig).values(), key=lambda setting: setting.kind == "table")

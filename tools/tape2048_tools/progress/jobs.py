@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 _SESSIONS_SHOWN = 8
 
-_SHORTEST_S = 1.0  # a shorter recording is too short for its speed and its bytes a minute
+_SHORTEST_S = 1.0  # shorter recordings have no meaningful speed and no bytes per minute
 
 
 class RecordingPanel:
-    """The panel to which a recorder reports."""
+    """The progress panel of a recorder."""
 
     def __init__(self, config: RecorderConfig) -> None:
         self._config = config
@@ -122,12 +122,12 @@ def dropped_words(games: int) -> str:
 
 
 def summary_parts(summary: RecordingSummary) -> list[RenderableType]:
-    """Return what was recorded, where, and the commands to try next, as text."""
+    """Return the summary of a recording as text: its results, its sessions, and commands to run next."""
     if not summary.games:
         recovered = f"; {len(summary.recovered)} recovered" if summary.recovered else ""
         text = f"Nothing was recorded ({printable(summary.reason)}){recovered}."
         if summary.first_step_s is None:
-            text += " No move was made yet: it compiled, or loaded the player."
+            text += " The recorder was still compiling or loading the player."
         return [text]
     played_s, speed, a_minute = summary.played_s, "", ""
     if played_s >= _SHORTEST_S:
@@ -142,11 +142,11 @@ def summary_parts(summary: RecordingSummary) -> list[RenderableType]:
         "sessions": f"{len(summary.sessions)} in {near(summary.out_dir)} ({size(summary.bytes)}{a_minute})",
     }
     if summary.recovered:
-        facts["recovered"] = f"{counted(len(summary.recovered), 'session')} of a recorder that was killed"
+        facts["recovered"] = f"{counted(len(summary.recovered), 'session')} of a killed recorder"
     if summary.games_dropped:
         facts["dropped"] = dropped_words(summary.games_dropped)
     if summary.games_forfeited:
-        facts["forfeited"] = f"{counted(summary.games_forfeited, 'game')}, for faults of the engine"
+        facts["forfeited"] = f"{counted(summary.games_forfeited, 'game')}, because of engine faults"
     shown = summary.sessions[-_SESSIONS_SHOWN:]
     names = [f"  {printable(path.rpartition('/')[2])}" for path in shown]
     if len(shown) < len(summary.sessions):
@@ -154,7 +154,7 @@ def summary_parts(summary: RecordingSummary) -> list[RenderableType]:
     last = near(summary.sessions[-1] if summary.sessions else summary.out_dir)
     command, python = runnable("tape2048", sys.argv[0]), runnable("python", sys.executable)
     labels = f"from tape2048 import Session; print(Session.open({last!r}).labels().mean(axis=0))"
-    replay = " --replay" if summary.model_share is None else ""  # refused if it would run a user's code
+    replay = " --replay" if summary.model_share is None else ""  # rejected if it would run a user's code
     following = (
         "\nNext:\n"
         f"  {command} show {shlex.quote(last)}\n"
@@ -225,14 +225,14 @@ def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableTyp
         f"{duration(found['elapsed_s'])}, {rate(found['rows_per_s'])} rows/s, "
         f"{share(found['data_wait'])} waiting for data",
         "parts": ", ".join(
-            f"{name} {counted(runs, 'game')} ({counted(rows, 'row')} an epoch)"
+            f"{name} {counted(runs, 'game')} ({counted(rows, 'row')} per epoch)"
             for name, (rows, runs) in trained.counts.items()
         ),
     }
     if trained.best is None:
         return [columns(facts)]
     best = near(str(trained.best))
-    facts["best"] = f"{best}, of step {number(found['best_step'])}"
+    facts["best"] = f"{best}, from step {number(found['best_step'])}"
     metrics = trained.best_metrics
     facts["validation"] = f"loss {metrics['val_loss']:.5f}, {_base(metrics.get('val_base_loss'))}"
     facts["AUROC"] = "   ".join(_auroc(metrics["val_auroc"]))
@@ -243,7 +243,7 @@ def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableTyp
 
 
 def open_games(config: NTupleCriticConfig) -> GameSource:
-    """Return the games of a training: of its sessions, or new games of its player."""
+    """Return the games of a training: from its sessions, or new games of its player."""
     if config.games is None:
         from tape2048.critic.ntuple.critic import corpus_games
 
@@ -280,7 +280,9 @@ def ntuple_critic_document(trained: TrainedNTuple) -> dict[str, Any]:
 def ntuple_critic_summary(config: NTupleCriticConfig, trained: TrainedNTuple) -> list[RenderableType]:
     """Return the result of an n-tuple critic's training, and the commands to try next, as text."""
     found = trained.progress.figures
-    ended = "all passes are made" if not trained.early else "no lower loss for so many passes"
+    ended = "all epochs are complete"
+    if trained.early:
+        ended = f"no lower loss in {counted(config.patience or 0, 'validation')}"
     speed = f"{duration(found['elapsed_s'])}, {rate(found['rows_per_s'])} boards/s"
     facts: dict[str, Any] = {
         "ended": ended if trained.done else _STOPPED,
@@ -292,7 +294,7 @@ def ntuple_critic_summary(config: NTupleCriticConfig, trained: TrainedNTuple) ->
     best = near(str(trained.best))
     facts["best"] = f"{best}, {number(trained.best.stat().st_size)} bytes"
     loss = f"log loss {found['best_loss']:.5f}, {_base(found['base_loss'])}"
-    facts["validation"] = f"{loss}, over boards and tiles"
+    facts["validation"] = f"{loss}, means over boards and tiles"
     following = (
         f"\nNext:\n  tape2048 critic eval {best} {near(config.data)} --oracle 48\n"
         f"  tape2048 critic ask --critic {best} 0x0123456789abcdef"
@@ -311,7 +313,7 @@ def player_panel(config: TrainingConfig, out: str) -> ProgressPanel:
                 "score": [f"mean {number(score)}"],
                 "reach": reach_words(found["reach"]),
             }
-        first = f"{rate(speed)} moves/s" if speed else "kernels compile at their first use"
+        first = f"{rate(speed)} moves/s" if speed else "compiling kernels"
         state = "training" if speed else "getting ready"
         words = [first, counted(config.thread_count, "thread")]
         return {"state": state, "rate": words, "facts": facts, "trend": ("score", score)}
@@ -322,11 +324,11 @@ def player_panel(config: TrainingConfig, out: str) -> ProgressPanel:
 def player_summary(
     progress: TrainingProgress, *, done: bool, network: Path | None, curve: Path | None
 ) -> list[RenderableType]:
-    """Return the result, and the commands to try next, as text; ``network`` is None without a new file."""
+    """Return the result and the commands to try next as text; ``network`` is None without a new file."""
     found = progress.figures
     score = found["mean_score"]
     facts: dict[str, Any] = {
-        "ended": "all moves are learned" if done else _STOPPED,
+        "ended": "all moves are complete" if done else _STOPPED,
         "moves": f"{number(progress.done)} in {duration(progress.elapsed_s)}",
         "games": number(found["games"]),
         "score": "-" if math.isnan(score) else f"mean {number(score)} while learning, 1-ply",
@@ -369,8 +371,8 @@ def draw_curve(directory: Path) -> Path | None:
     top.yaxis.set_major_formatter("{x:,.0f}")
     for tile in points[-1].reach:
         bottom.plot(moves, [100 * point.reach.get(tile, math.nan) for point in points], label=tile)
-    bottom.set_ylabel("games that reach it, %")
-    bottom.set_xlabel("moves learned from, 1e9")
+    bottom.set_ylabel("games that reach the tile, %")
+    bottom.set_xlabel("moves of training, 1e9")
     bottom.legend(title="tile", loc="center left", bbox_to_anchor=(1, 0.5))
     target = directory / "curve.svg"
     try:
@@ -396,5 +398,5 @@ def _points(path: Path) -> list[_Point]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             damaged += 1
     if damaged:
-        complain(f"the learning curve omits {damaged} damaged lines of {near(str(path))}")
+        complain(f"{near(str(path))}: the learning curve omits {counted(damaged, 'damaged line')}")
     return [point for point in points if point.mean_score is not None]

@@ -50,12 +50,12 @@ class Progress(NamedTuple):
         what: name of the amount (``session``), or of the whole job if it has no ``state``.
         done: amount done.
         of: total amount; None if unknown.
-        unit: unit of both (``rows``); empty: panels show the share.
+        unit: unit of both amounts (``rows``); if it is empty, panels show the share.
         state: word for the job's current phase (``recording``); empty for a bar.
         rate: speed, and related facts (``1.5M steps/s``).
         elapsed_s: seconds since the start.
         left_s: estimated seconds to the end.
-        facts: a mapping of further facts.
+        facts: further facts by name, each as a list of words.
         trend: name and value of the fact that panels draw as a curve.
         warning: why the job is paused.
     """
@@ -222,7 +222,7 @@ class LogPanel(ProgressPanel):
 
 
 class Display:
-    """Lines on a terminal that are replaced by the next ones. A context.
+    """A context manager for lines on a terminal, which the next lines replace.
 
     A terminal that becomes narrower wraps its lines. Therefore lines have no frame and end with their text:
     short lines stay whole, and the additional rows of longer lines are erased before the next display.
@@ -276,7 +276,7 @@ class Display:
 
 
 class TerminalPanel(ProgressPanel):
-    """A panel for a job with a state, a line with a bar for a job without; events scroll by above it."""
+    """A panel for a job with a state, or one line with a bar for another job. Events scroll above it."""
 
     def __init__(self, title: str = "", **how: Callable[[Any], Progress]) -> None:
         from rich.console import Console
@@ -303,7 +303,7 @@ class TerminalPanel(ProgressPanel):
 
     @contextlib.contextmanager
     def _dropping_unwritten(self) -> Iterator[None]:
-        """Drop output that the terminal did not take; rich would keep it, and write it each time."""
+        """Drop output that the terminal did not accept: rich would keep it, and write it again every time."""
         try:
             yield
         except OSError:

@@ -3,16 +3,16 @@
 A job is an operation with its parameters, and a list of sessions. It writes into one directory::
 
     <session>...                  the outputs of a session, renamed into place when they are complete
-    .job/job.json                 the operation and its parameters; others are refused
+    .job/job.json                 the operation and its parameters; another job is rejected
     .job/done/<session>.json      written last: the session is done, with a summary of the result
-    .job/done/.<session>.*.tmp/   outputs that are being written; of a dead process, they are removed
+    .job/done/.<session>.*.tmp/   outputs in progress; the leftovers of a dead process are removed
 
-A process that is killed loses the current session only, and the next process makes it again. An output
-without a record is compared with the new output: equal outputs are kept, different outputs are an error. Two
-processes on one session waste work and damage nothing.
+A killed process loses only its current session, and the next process does it again. An output without a
+record is compared with the new output: equal outputs are kept, and different outputs are an error. Two
+processes that do the same session waste work, but damage nothing.
 
-A session's name alone decides its shard. Shards that list a growing directory at different times therefore
-neither skip a session nor share a session.
+Only the name of a session decides its shard. Shards that list a growing directory at different times
+therefore skip no session, and do no session twice.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Engine = Literal["ray"]
 
 _JOB, _DONE = ".job/job.json", ".job/done"
 
-_RETRIES = 8  # times that Ray restarts a task whose process or node is gone
+_RETRIES = 8  # number of times that Ray restarts a task after its process or node is lost
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a session: ``there`` was done before."""
+    """The outcome of one session. The status ``there`` means that it was done before."""
 
     path: str
     status: Literal["made", "there", "failed"]
@@ -88,9 +88,9 @@ class Job:
     Attributes:
         operation: the command, such as ``critic score``.
         parameters: everything that decides the bytes of an output, as plain JSON.
-        work: function that makes the outputs of one session; processes of Ray import it by its name.
-        out: the directory; None for work that publishes inside the sessions and skips done ones itself.
-        gpus: GPUs that Ray reserves for a task.
+        work: function that makes the outputs of one session. Ray processes import it by its name.
+        out: the directory; None for work that writes into the sessions, and skips finished sessions itself.
+        gpus: number of GPUs that Ray reserves for a task.
     """
 
     operation: str
@@ -116,7 +116,7 @@ class Job:
             there = found if name == "operation" else found.get("parameters") or {}
             if there.get(name) != value:
                 raise MaintenanceError(
-                    f"its outputs have {name} = {there.get(name)!r}. This job has {value!r}",
+                    f"found outputs with {name} = {there.get(name)!r}, expected {value!r}",
                     path=self.out,
                     hint="Choose a different directory, or pass the parameters of the existing outputs.",
                 )
@@ -129,16 +129,16 @@ class Job:
         return sum(f"{session.name}.json" in names for session in sessions)
 
     def find(self, session: Path) -> Outcome | None:
-        """Return the outcome of a session that is done, or cannot be done here. Otherwise, None."""
+        """Return the outcome of a session that is done, or cannot be done into this directory, or None."""
         if self.out is None:
             return None
         try:
             record = _decode(self._record(session), _Record)
             if record.manifest != _manifest(session):
                 raise MaintenanceError(
-                    f"its output was made of another session of this name, with manifest {record.manifest}",
+                    f"found an output of another session with this name (manifest {record.manifest})",
                     path=session,
-                    hint="name another directory for the outputs of this one",
+                    hint="Choose a different directory for the outputs of this session.",
                 )
         except MissingPathError:
             return None
@@ -168,16 +168,16 @@ class Job:
                 result = self.work(session, draft.path)
                 if not result.get("ok", True):
                     return result
-                # A description of another file comes after it.
+                # A JSON file describes another file, and is renamed after it.
                 for path in sorted(draft.path.iterdir(), key=lambda path: (path.suffix == ".json", path)):
                     try:
                         rename_noreplace(path, self.out / path.name)
                     except NameTakenError as error:
-                        if not _equal(path, self.out / path.name):  # an equal one stays
+                        if not _equal(path, self.out / path.name):  # keep an equal output
                             raise NameTakenError(
-                                "another output has this name. Nothing was replaced",
+                                "found a different output with this name. Nothing was replaced",
                                 path=self.out / path.name,
-                                hint="name another directory",
+                                hint="Choose a different directory.",
                             ) from error
                 fsync_dir(self.out)
             record = _Record(session=session.name, manifest=manifest, version=__version__, result=result)
@@ -202,7 +202,7 @@ def run_job(
     mine = [session for session in sessions if shard_of(session.name, shard[1]) == shard[0]]
     outcomes = {session: found for session in mine if (found := job.find(session)) is not None}
     waiting = [session for session in mine if session not in outcomes]
-    # Ray prints what became of processes and nodes on standard output, where a command's document goes.
+    # Ray reports on processes and nodes on standard output, which is for the command's document.
     with contextlib.redirect_stdout(sys.stderr) if engine == "ray" else contextlib.nullcontext():
         here = ((session, job.perform(session)) for session in waiting)
         for session, outcome in _by_ray(job, waiting) if engine == "ray" and waiting else here:
@@ -224,18 +224,18 @@ def refuse_namesakes(sessions: Sequence[Path]) -> list[Path]:
         other = by_name.setdefault(path.name, path)
         if other != path:
             raise MaintenanceError(
-                f"has the name of {other}, and outputs have the names of sessions",
+                f"has the same name as {other}, but outputs have the names of sessions",
                 path=path,
-                hint="Use a separate directory of outputs for each of their directories.",
+                hint="Use a separate output directory for each directory of sessions.",
             )
     return [by_name[name] for name in sorted(by_name)]
 
 
 def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]]:
-    """Do sessions as tasks of Ray, whose objects hold outcomes: rows go through the file system."""
+    """Do sessions as Ray tasks, which return outcomes. Rows go through the file system."""
     from tape2048_recorder.fleet.ray_engine import connected
 
-    # Without an address Ray would take any cluster that it finds on this machine.
+    # Without an address, Ray would use any cluster that it finds on this machine.
     with connected(os.environ.get("RAY_ADDRESS") or "local") as ray:
         perform = ray.remote(num_cpus=1, num_gpus=job.gpus, max_retries=_RETRIES)(Job.perform)
         tasks = {
@@ -274,5 +274,5 @@ def _decode(path: Path, kind: Any) -> Any:
     try:
         return msgspec.json.decode(read_path(path).tobytes(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        hint = "remove it: its session is made again, and compared with the existing file"
+        hint = "Remove it: the next call does its session again, and compares the outputs."
         raise MaintenanceError(f"malformed: {error}", path=path, hint=hint) from error

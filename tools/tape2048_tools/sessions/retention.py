@@ -1,7 +1,7 @@
-"""Retention: the sessions to remove by the limits on age, number, size and free space, from names and sizes.
+"""Plans of the sessions to remove, by limits on age, number, size and free space.
 
-The limits are settings: :mod:`tape2048_recorder.retention`. ``tape2048 prune`` and ``tape2048 fleet prune``
-carry plans out.
+Plans need only names and sizes. The limits are settings: :mod:`tape2048_recorder.retention`. ``tape2048
+prune`` and ``tape2048 fleet prune`` execute plans.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tape2048.maintenance.removal import explain_refusal
 from tape2048.session.remote import SESSIONS, RemoteName, list_sessions
 from tape2048.session.session import sessions
 from tape2048_tools.sessions.summary import directory_bytes
+from tape2048_tools.terminal.display import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
 MEGABYTE = 10**6
 
-NO_LIMIT = "no limit is set: use flags, or [retention] in the recorder's file"
+NO_LIMIT = "no limit is set: set limits with flags, or in [retention] of the configuration file"
 
-#: The rule that frees space; checked again before each removal.
+#: The rule that frees space. It is checked again before each removal.
 FREE_SPACE = "keep_free_mb"
 
 #: Reading one fact by its key takes a few hundred operations of SQLite, for files of any size.
@@ -82,14 +83,14 @@ class PrunePlan(NamedTuple):
         """Raise MaintenanceError if no session would be left."""
         if self.going and not self.staying:
             raise MaintenanceError(
-                f"found limits that leave none of {counted(len(self.going), 'session')}. Nothing was removed",
+                f"found limits that remove all of {counted(len(self.going), 'session')}. Nothing was removed",
                 path=where,
-                hint="look at the list of --dry-run; raise the limits or keep_last, or give --yes-really",
+                hint="Check the list with --dry-run. Raise the limits or keep_last, or pass --yes-really.",
             )
 
 
 def free_bytes(root: Path) -> int:
-    """Return the bytes that this user may still write to a directory's file system."""
+    """Return the bytes that this user can still write to a directory's file system."""
     with storage_errors(root, "asking for free space"):
         status = os.statvfs(root)
     return status.f_bavail * status.f_frsize
@@ -134,9 +135,9 @@ def start_s(text: str) -> float:
 
 
 def _tag_and_count(path: Path, text: str) -> tuple[str, int]:
-    """Split the model tag and the counter that publishing adds to a taken name (1: none).
+    """Split the model tag from the counter that publishing adds to a taken name; 1 without a counter.
 
-    ``a-2`` may be a separate tag, so a tag that ends in a number is looked up in the session.
+    ``a-2`` can be a tag itself. A tag that ends in a number is therefore looked up in the session.
     """
     tag, dash, count = text.rpartition("-")
     if not (dash and tag and count.isascii() and count.isdigit()):
@@ -147,7 +148,7 @@ def _tag_and_count(path: Path, text: str) -> tuple[str, int]:
             row = database.execute(query).fetchone() if "session" in tables else None
             fact = msgspec.json.decode(row[0]) if row else None
     except (TapeError, msgspec.DecodeError, TypeError, UnicodeDecodeError, RecursionError):
-        return text, 1  # damaged: a separate tag, so that keep_last protects it
+        return text, 1  # damaged: count it as a separate tag, so that keep_last protects it
     return (tag, int(count)) if fact == tag else (text, 1)
 
 
@@ -161,8 +162,8 @@ def make_plan(
 ) -> PrunePlan:
     """Choose the sessions to remove from candidates, the oldest first.
 
-    A session that a process reads stays, and limits of size and count remove the next session instead. A
-    session that starts in the future, by a wrong clock, stays, and does not count among the newest.
+    A session that a process reads stays, and limits on size and count remove the next session instead. A
+    session with a start in the future, from a wrong clock, stays and does not count among the newest.
     """
     now_s = time.time() if now_s is None else now_s
     dated = [session for session in found if session.start_s <= now_s]
@@ -174,7 +175,7 @@ def make_plan(
         missing = limit * MEGABYTE - free - sum(session.bytes for session in planner.gone)
         planner.shed(dated, missing, FREE_SPACE, f"{limit} MB must be free")
     future = [session.name for session in found if session.start_s > now_s]
-    planner.unmet += [f"{name} starts in the future and stays: was the clock wrong?" for name in future]
+    planner.unmet += [f"{name} starts in the future and stays: check the clock" for name in future]
     left = [session for session in found if session not in planner.gone]
     held = [session.name for session in dated if session in planner.held]
     staying_bytes = sum(session.bytes for session in left)
@@ -203,7 +204,7 @@ class _Planner:
                 age = now_s - session.start_s
                 if age < limits.max_age_s:
                     break
-                why = f"{age:.0f} s old; {limits.max_age_s:.0f} s{whose} are kept"
+                why = f"{duration(age)} old, at most {duration(limits.max_age_s)}{whose} are kept"
                 self.gone[session] = Going(session, "max_age_s", why)
         left = [session for session in chosen if session not in self.gone]
         if limits.max_sessions is not None:

@@ -1,4 +1,4 @@
-"""Boards that games start from, of a start file or of recorded games."""
+"""Boards that games can start from, from a start file or from recorded games."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def boards_to_start_from(path: Path, where: str | None, rows_where: str | None) 
 
     Args:
         path: a start file, a session, or a directory of sessions.
-        where: a condition in SQL that selects games of sessions.
-        rows_where: a condition in SQL for rows of sessions. The first such row of each game gives a board.
+        where: condition in SQL that selects games of sessions.
+        rows_where: condition in SQL on rows of sessions. The first row of each game that meets it is a board.
 
     Raises:
         ConfigError: a file with a condition, sessions without one, or an invalid condition.
         EmptyCorpusError: no row is left.
-        FieldError: a board that no game reaches, or too many of them.
+        FieldError: a board that no game reaches, or too many boards.
         FormatError: the file or a session is malformed.
     """
     from tape2048_recorder.evaluation.positions import check_starts, read_starts
@@ -34,12 +34,12 @@ def boards_to_start_from(path: Path, where: str | None, rows_where: str | None) 
         if where is not None or rows_where is not None:
             raise ConfigError(
                 f"found a condition with the file {path}, expected a session or a directory of sessions",
-                hint="`tape2048 player starts` writes chosen boards of sessions to a file.",
+                hint="To choose boards of sessions, write them to a file first: tape2048 player starts",
             )
         return read_starts(path)
     if rows_where is None:
         raise ConfigError(
-            f"found no condition for the rows of {path}, expected one: which board of each game?",
+            f"found no condition for the rows of {path}, expected one that chooses a board of each game",
             hint="Pass --rows-where 'board_highest >= 14' for the first board of each game with a 16384.",
         )
     from tape2048 import Corpus

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_FILES = (STEPS_NPY, TAPE_NPY, METADATA_DB, MANIFEST)  # files of which each session has one
+_FILES = (STEPS_NPY, TAPE_NPY, METADATA_DB, MANIFEST)  # every session has at least one of these
 
-_EXPECTED = "name a session, or a directory of sessions"
+_EXPECTED = "Give a session, or a directory of sessions."
 
 
 def default_root(config_path: Path | None = None) -> Path:
@@ -114,18 +114,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the directory's name.
         path: the directory.
-        player: its player, as ``ntuple@0123456789ab``.
-        player_name: its name for people, as ``ntuple fast, 2-ply always @0123ab``.
+        player: its player, such as ``ntuple@0123456789ab``.
+        player_name: the player's name for people, such as ``ntuple fast, 2-ply always @0123ab``.
         rows: number of rows.
-        games: runs.
+        games: number of games.
         mean_score: mean of the games' final scores.
-        best_score: the highest final score of any game, which is the best game.
+        best_score: the highest final score.
         highest_tile: the highest tile of any game.
         reach: share of games that reached each tile.
         bytes: size of the directory's files.
         recovered: whether crash recovery published it.
-        storage: ``"tape"`` or ``"rows"``; None for several sessions of both.
-        columns: as :func:`column_facts` returns them.
+        storage: ``"tape"`` or ``"rows"``; None for several sessions.
+        columns: columns, as :func:`column_facts` returns them.
     """
 
     name: str = ""
@@ -147,10 +147,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def brief(path: str, name: str) -> Summary | None:
     """Summarize a session from its manifest alone, without scores.
 
-    Return None if the manifest is missing or invalid, or the files have other sizes: opening the session
-    reports any defect.
+    Return None if the manifest is missing or invalid, or if sizes of files differ from it. Opening the
+    session then reports the defect.
     """
-    # Plain strings and calls: with paths and context managers this takes three times as long.
+    # Plain strings and calls: paths and context managers would take three times as long.
     sizes = {}
     try:
         with os.scandir(path) as entries:
@@ -186,7 +186,7 @@ def brief(path: str, name: str) -> Summary | None:
 
 
 def column_facts(columns: Columns) -> list[dict[str, Any]]:
-    """Return name, type, shape and maker of each column, and the error of a damaged one."""
+    """Return name, type, shape and maker of each column, and the error of a damaged column."""
     found: list[dict[str, Any]] = []
     for name in columns:
         one: dict[str, Any] = dict.fromkeys(("name", "dtype", "shape", "maker", "error")) | {"name": name}
@@ -245,7 +245,7 @@ def summarize(session: Session) -> Summary:
 
 
 def read_each(root: Path, read: Callable[[Path], T]) -> list[tuple[Path, T | TapeError]]:
-    """Read every session of a directory, or of a fleet's; return the error of each unreadable session."""
+    """Read every session of a directory or a fleet's directory; return the error of unreadable sessions."""
     found: list[tuple[Path, T | TapeError]] = []
     for path in map(Path, session_places(root)):
         try:
@@ -267,9 +267,9 @@ def reach(runs: NDArray[np.void], thresholds: Sequence[int]) -> dict[int, float 
 
 
 def distribution(runs: NDArray[np.void]) -> dict[str, Any]:
-    """Return quantiles of scores and lengths, and ``tiles``, the lowest first.
+    """Return quantiles of scores and lengths, and ``tiles``: the highest tiles of games, the lowest first.
 
-    For each highest tile of a game: the number of such games, their share, and the share of games that
+    For each tile: the number and the share of games with this highest tile, and the share of games that
     reached the tile.
     """
     values, counts = np.unique(runs["highest_tile"], return_counts=True)
@@ -285,7 +285,7 @@ def distribution(runs: NDArray[np.void]) -> dict[str, Any]:
 
 
 def quantiles(values: NDArray[Any]) -> dict[str, float]:
-    """Return mean, quantiles and maximum; empty without values. Quantiles are values that occur."""
+    """Return mean, quantiles and maximum; empty without values. Each quantile is one of the values."""
     if not len(values):
         return {}
     p10, p50, p90 = np.quantile(values, (0.1, 0.5, 0.9), method="inverted_cdf")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Path(click.Path):
-    """A path, as :class:`pathlib.Path`, which is imported with the first value."""
+    """A parameter type for :class:`pathlib.Path`, which is imported with the first value."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ def refuse_missing(path: Path, hint: str | None = None) -> None:
         pass
 
 
-_ROOT_HINT = "name the directory that `tape2048 record` writes to (--out), or record"
+_ROOT_HINT = "Give the directory that `tape2048 record` writes to (--out), or record first"
 
 #: A path to write, or with a check in the command.
 PATH = _Path()
@@ -94,7 +94,7 @@ ROOT = _Path(exists=True, hint=_ROOT_HINT, completed="dir")
 #: A directory of sessions, a session, or the address of a store of sessions.
 PLACE = _Path(
     exists=True,
-    hint=f"{_ROOT_HINT}; or name a store: s3://bucket/prefix, or gs://, az://, hf://",
+    hint=f"{_ROOT_HINT}; or give a store: s3://bucket/prefix, or gs://, az://, hf://",
     completed="session",
     may_be_address=True,
 )
@@ -117,7 +117,9 @@ def critic_or_name(value: str) -> Path:
 
     path = Path(value)
     if value not in SHIPPED:
-        refuse_missing(path, f"a path, or a shipped critic: {', '.join(SHIPPED)}")
+        refuse_missing(
+            path, f"Give the path of a critic, or the name of a shipped critic: {', '.join(SHIPPED)}."
+        )
     return path
 
 
@@ -129,8 +131,8 @@ def shard(value: str) -> tuple[int, int]:
     return int(match[1]) - 1, int(match[2])
 
 
-#: Former names of options, and their present names: an option, or an argument in capitals. A command that has
-#: the present name refuses the former one with it.
+#: Present names of renamed options, by former name. A name in capitals is an argument. A command that has the
+#: present name mentions it when it rejects the former name.
 RENAMED = {
     "--columns": "--out",
     "--data": "DATA",
@@ -148,19 +150,21 @@ EXIT_FINDINGS = 1
 #: Settings of a root command.
 ROOT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+DEVICE = click.option(
+    "--device", default="auto", show_default=True, help="Device: auto, cpu, cuda or cuda:N."
+)
 CRITIC = click.option(
     "--critic",
     type=critic_or_name,
     default="default",
     metavar="CRITIC",
     show_default=True,
-    help="A critic, or default: the critic that ships.",
+    help="Path of a critic, or default for the shipped critic.",
 )
 CRITIC_TOWER = click.option(
     "--tower",
     type=tower,
-    help="Tower of a critic of embeddings, which then takes boards: DIR or module:factory.",
+    help="Tower, DIR or module:factory, that computes the input of a critic of embeddings.",
 )
 
 
@@ -199,7 +203,7 @@ CACHE = options(
         metavar="DIR",
         help="Cache for files from a store.  [default: tape2048/sessions below ~/.cache]",
     ),
-    int_option("--cache-max-mb", "Bound of the cache; units: MB.", default=20_000),
+    int_option("--cache-max-mb", "Most MB in the cache.", default=20_000),
 )
 
 #: Threads, which the functions of the SDK call workers.
@@ -234,7 +238,7 @@ def job_options(out: str) -> Callable[[Any], Any]:
             "--shard",
             type=shard,
             metavar="I/N",
-            help=f"Process share I of N of the sessions, each into a separate output below {out}.",
+            help=f"Process share I of N of the sessions. Each session gets a separate output in {out}.",
         ),
         click.option(
             "--engine", type=click.Choice(["ray"]), help="Process the sessions as tasks of Ray (extra [ray])."
@@ -243,7 +247,7 @@ def job_options(out: str) -> Callable[[Any], Any]:
 
 
 def no_job(hint: str) -> Callable[[Any], Any]:
-    """Return hidden options of jobs that a command refuses, as it makes one output of all sessions."""
+    """Return hidden job options, which a command rejects because it makes one output of all sessions."""
 
     def refuse(ctx: click.Context, param: click.Parameter, value: object) -> None:
         if value is not None:
@@ -283,7 +287,7 @@ class Command(click.Command):
         self.examples = examples
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments; refuse a former name with the present one."""
+        """Parse arguments. The error for a former option name gives the present name."""
         names = {name for one in self.params for name in one.opts} | {
             str(one.name).upper() for one in self.params
         }
@@ -296,11 +300,11 @@ class Command(click.Command):
             raise click.UsageError(f"No such option: {error.option_name}. It is now {new}.", ctx) from error
         except click.UsageError as error:
             if "--out" in names and "unexpected extra argument" in error.message:
-                raise click.UsageError(f"{error.message}. --out names what is written.", ctx) from error
+                raise click.UsageError(f"{error.message}. Give the output with --out.", ctx) from error
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options below the headings that they name as ``group``, all others below the last one."""
+        """Write the options below the headings in their ``group``, and the other options at the end."""
         sections: dict[str, list[tuple[str, str]]] = {}
         others: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):
@@ -339,7 +343,7 @@ class Group(Command, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the subcommand; refuse an unknown name with the nearest known one."""
+        """Find the subcommand. The error for an unknown name suggests the nearest known name."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -360,7 +364,7 @@ def new_group(*examples: str, **attributes: Any) -> Callable[[Callable[..., None
 
 
 class LazyGroup(Group):
-    """A group that imports a subcommand's module when it is invoked, and not to list it."""
+    """A group that imports the module of a subcommand only when it is invoked."""
 
     def __init__(
         self,

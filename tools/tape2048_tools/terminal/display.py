@@ -1,4 +1,4 @@
-"""Formats numbers, shares, durations, paths and boards for people."""
+"""Formatting of numbers, shares, durations, paths and boards for people."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TILE_COLOURS = (
 _CELL_WIDTH = 7
 _BARS = "▁▂▃▄▅▆▇█"
 
-#: Tiles whose reach rates are always shown; few games reach the last one, which is shown only then.
+#: Tiles whose reach rates are always shown, and a tile that is shown only if a game reached it.
 _TILES_SHOWN = (2048, 4096, 8192, 16384)
 _TILE_WHERE_REACHED = 32768
 
@@ -117,7 +117,7 @@ def runnable(name: str, path: str) -> str:
 
 
 def double_quoted(text: str) -> str:
-    """Quote text with single quotes as one word of a shell, readably if possible."""
+    """Quote text that contains single quotes as one shell word, in double quotes if possible."""
     return shlex.quote(text) if any(char in text for char in '"$`\\!') else f'"{text}"'
 
 

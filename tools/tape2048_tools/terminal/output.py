@@ -1,7 +1,7 @@
 """Output on the standard streams: JSON, tables and text.
 
-On a terminal tables have colours and its width, or more if that would cut numbers or break names. Elsewhere
-(a pipe, a file) the same tables are plain text: no control characters, nothing cut off. No line has trailing
+On a terminal, tables have colours and fit its width, unless that would cut numbers or break names. Elsewhere
+(a pipe, a file), the same tables are plain text: no control characters, nothing cut off. No line has trailing
 white space.
 
 All text goes through :func:`tape2048.base.text.printable`: no control character of a file's name, or of a
@@ -42,7 +42,7 @@ _UNBOUNDED_WIDTH = 100_000  # a width beyond any table: without a terminal nothi
 #: Words up to this length (a session's name) are not broken to fit a table to a terminal.
 _UNBROKEN_MAX = 40
 
-_NAMED_MAX = 5  # number of runs named if many are left out for one reason
+_NAMED_MAX = 5  # most runs to list per reason
 
 _PADDING = 2
 _TRAILING = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
@@ -127,7 +127,8 @@ def columns_that_fit(
 ) -> list[int]:
     """Return the indices of the columns to show: all, or on a narrow terminal the columns that fit.
 
-    The ``less_needed`` headings are omitted in their order until the others fit, ``gap`` apart.
+    The columns with the ``less_needed`` headings are omitted in this order, until the rest fits, ``gap``
+    characters apart.
     """
     kept = list(range(len(headings)))
     if not sys.stdout.isatty():
@@ -224,10 +225,10 @@ def complain_left_out(left_out: Iterable[tuple[str, str]]) -> None:
 
 
 def normalised_note(runs: int) -> str:
-    """Word the number of runs whose branch values were normalised, for the end of a result; empty for 0."""
+    """Return a note on the runs whose branch values were normalised, for the end of a result; empty for 0."""
     from tape2048.base.text import counted
 
-    return f"; branch values outside 0 to 1, normalised, in {counted(runs, 'run')}" if runs else ""
+    return f"; branch values outside 0 to 1 were normalised in {counted(runs, 'run')}" if runs else ""
 
 
 def unwritten(error: OSError) -> Exception:
@@ -238,7 +239,7 @@ def unwritten(error: OSError) -> Exception:
     from tape2048.errors import DiskFullError, StorageError
 
     kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-    return kind(f"writing to standard output failed ({error.strerror})", hint="check where the output goes")
+    return kind(f"writing to standard output failed ({error.strerror})", hint="Check the output's target.")
 
 
 def print_text(text: str) -> None:

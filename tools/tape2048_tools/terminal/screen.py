@@ -1,4 +1,4 @@
-"""The whole terminal for a program with keys, restored on every exit."""
+"""A full-screen terminal for programs with keys, which is restored on every exit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-# The other screen, without a cursor; and back.
+# Switch to the alternate screen, without a cursor; and back.
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 
@@ -36,19 +36,19 @@ _SEQUENCES = {
 _CONTROLS = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
 _KEY = re.compile(r"\x1b(?P<sequence>O.|\[(?P<modifiers>[0-9;]*)[@-~])|.", re.DOTALL)
 
-_REST_S = 0.05  # wait for the rest of a key's bytes. A lone escape is the key
+_REST_S = 0.05  # longest wait for the rest of a key's bytes; an escape alone is the escape key
 
 
 class Screen:
-    """The terminal's other screen, without a cursor; keys arrive one by one. A context.
+    """A context manager for the terminal's alternate screen, without a cursor, and for single keys.
 
-    Ctrl-C raises KeyboardInterrupt, as elsewhere. Ctrl-Z gives the terminal back until the process continues.
+    Ctrl-C raises KeyboardInterrupt, as usual. Ctrl-Z restores the terminal until the process continues.
     """
 
     def __init__(self) -> None:
         if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
             raise click.UsageError(
-                "this needs a terminal for keys and boards; elsewhere, `tape2048 visualize` shows boards"
+                "this command needs a terminal; without a terminal, `tape2048 visualize` prints boards"
             )
         self._input = sys.stdin.fileno()
         self._before: list[Any] = []
@@ -76,7 +76,7 @@ class Screen:
         self._write(_ENTER)
 
     def _give_back(self) -> None:
-        """Restore the terminal. A terminal that is gone needs nothing."""
+        """Restore the terminal, unless it is gone."""
         with contextlib.suppress(OSError):
             self._write(_LEAVE)
         with contextlib.suppress(termios.error):
@@ -130,8 +130,8 @@ class Screen:
         """Wait for a key.
 
         Returns:
-            The key's character, or its name (``up``, ``pagedown``, ``enter``, ...); empty after the time, and
-            for keys without a name.
+            The key's character, or its name (``up``, ``pagedown``, ``enter``, ...); empty after
+            ``timeout_s``, and for keys without a name.
         """
         if not self._typed and not self._read(timeout_s):
             return ""

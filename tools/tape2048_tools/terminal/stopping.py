@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-#: A signal this long after the first one counts as a second one: `timeout` sends two at once.
+#: A signal this long after the first signal counts as a second signal: `timeout` sends two at once.
 SECOND_SIGNAL_S = 0.25
 
 

@@ -1,1 +1,1 @@
-"""Recorded and played games on a terminal."""
+"""Games on a terminal: recorded games, and games that a person plays."""

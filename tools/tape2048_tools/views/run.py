@@ -1,4 +1,4 @@
-"""One run: chosen from a path that may hold many, as a document, and as text."""
+"""One run of a file or a directory: its choice, and its display as a document or as text."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class ChosenRun(NamedTuple):
 
     run: Run
     facts: dict[str, Any]
-    steps: NDArray[np.int64]  # number of the move before which each board stood. The last one may be final
-    ended: bool = True  # whether the last board is the final one
-    made: NDArray[np.uint8] | None = None  # the known moves, with that of the last board; None: the run's
+    steps: NDArray[np.int64]  # for each board, the number of the move that follows
+    ended: bool = True  # whether the last board is the final board
+    made: NDArray[np.uint8] | None = None  # known moves, including the last board's; None: the run's moves
 
     def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """Return copies of the boards, ``u64[n + 1]``, and moves, ``u8[n]``; unknown moves are above 3."""
         return np.array(self.run.states, np.uint64), np.array(self.run.moves, np.uint8)
 
     def played_by(self) -> tuple[Mapping[str, Any], NDArray[np.void]]:
-        """Return the facts and the games that are known of the player: a session's, or the run's alone."""
-        if "seed" in self.facts:  # of the sources, sessions alone tell it
+        """Return the known facts and games of the player: of the session, or of this run only."""
+        if "seed" in self.facts:  # only sessions hold it
             session = Session.open(self.facts["path"])
             return session.meta, session.runs
         runs, meta = np.zeros(1, RUN_DTYPE), self.run.meta
@@ -63,15 +63,15 @@ class ChosenRun(NamedTuple):
         return facts_of_engine(meta.engine), runs
 
     def position(self, step: int) -> int:
-        """Return the position of the board before a move; of the last board for -1."""
+        """Return the position of the board before a move, or of the last board for -1."""
         if step == -1:
             return len(self.steps) - 1
         position = int(self.steps.searchsorted(step))
         if position == len(self.steps) or self.steps[position] != step:
             first, last = self.steps[0], self.steps[-1]
             apart = self.steps[1] - first if len(self.steps) > 1 else 1
-            every = f", every {apart}th" if apart > 1 else ""
-            message = f"{step}. The run has boards {first} to {last}{every}"
+            every = f" in steps of {apart}" if apart > 1 else ""
+            message = f"found {step}, expected a board from {first} to {last}{every}"
             raise click.BadParameter(message, param_hint="--step")
         return position
 
@@ -93,7 +93,7 @@ def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: boo
     facts: dict[str, Any] = {}
     if kind == "run":
         if run_id:
-            raise click.BadParameter("the file has a single run, 0", param_hint="--run")
+            raise click.BadParameter(f"found {run_id}, but the file has only run 0", param_hint="--run")
         run = read_run_file(path)
     elif kind in {"session", "sessions"}:
         return _of_sessions(path, run_id, which, replay=replay)
@@ -129,7 +129,7 @@ def _search(source: RunSource, run_id: int | None, which: str) -> tuple[SourceRu
             if progress is not None:
                 progress(count, max(count, source.count))
             if found.run is None:
-                value = -math.inf  # a damaged one is chosen only where all are
+                value = -math.inf  # a damaged run is chosen only if all are damaged
             else:
                 meta = found.run.meta
                 value = {"best": meta.max_score, "worst": -meta.max_score, "longest": meta.steps}[which]
@@ -157,8 +157,8 @@ def _chosen(ids: NDArray[Any], run_id: int | None) -> int:
 
 def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
     if not count:
-        raise click.BadParameter("there is no run", param_hint="RUN")
-    message = f"{run_id}; there is no such run: {counted(count, 'run')}, {first} to {last}"
+        raise click.BadParameter("found no run", param_hint="RUN")
+    message = f"found {run_id}, but there are {counted(count, 'run')} with ids from {first} to {last}"
     raise click.BadParameter(message, param_hint="--run")
 
 
@@ -167,7 +167,7 @@ def _of_sessions(path: Path, run_id: int | None, which: str, *, replay: bool) ->
     runs = RunColumns.of(opened).table[np.concatenate(distinct_runs(opened))]
     owners = runs["session"]
     if run_id is not None and len(names := {opened[i].name for i in owners[runs["id"] == run_id]}) > 1:
-        message = f"{run_id}; {len(names)} sessions have it: name a session ({min(names)})"
+        message = f"found {run_id} in {len(names)} sessions: give one of them as RUN, such as {min(names)}"
         raise click.BadParameter(message, param_hint="--run")
     position = _choose(runs["id"], runs["max_score"], runs["steps"], run_id, which)
     owner = int(owners[position])
@@ -208,7 +208,7 @@ def _of_session(session: Session, ordinal: int) -> ChosenRun:
         highest_tile=int(row["highest_tile"]),
         engine=engine if isinstance(engine, str) else None,
     )
-    # The moves made, which are more than those between recorded boards.
+    # All moves of the game: more than the moves between recorded boards.
     facts = {"path": str(session.path), "run": int(row["id"]), "seed": int(row["seed"])}
     facts["steps"] = int(row["steps"])
     made = np.ascontiguousarray(rows["action"]) if "action" in names else moves
@@ -222,7 +222,7 @@ def run_document(
 ) -> dict[str, Any]:
     """Return the run's facts, for ``--json`` and for :func:`run_parts`; None for unknown facts.
 
-    ``steps`` and ``made`` are the number of moves and the known moves, where ``run`` lacks some.
+    ``steps`` and ``made`` are the number of moves and the known moves, if ``run`` lacks some.
     """
     from tape2048.runs.a2run2 import Move
 
@@ -252,7 +252,7 @@ def run_document(
 
 
 def run_parts(run: Run, document: dict[str, Any]) -> list[RenderableType]:
-    """Return a document of :func:`run_document`, which may have further keys, and its last board as text."""
+    """Return a document of :func:`run_document`, which can have further keys, and the last board as text."""
     written = {
         "steps": number(document["steps"]),
         "max_score": number(document["max_score"]),

@@ -1,4 +1,4 @@
-"""Games on a whole terminal: a recorded game with judged moves, and a game that a person plays."""
+"""Full-screen games on a terminal: a recorded game with judged moves, and a game that a person plays."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ LARGE_ROWS = 21
 _LEAP = 100  # moves of PgUp and PgDn
 #: Keys of a replay. The browser has the same keys for stepping.
 _KEYS = (
-    ("left, right", "a move back, forward"),
-    ("PgUp, PgDn", "a hundred moves"),
+    ("left, right", "one move back, forward"),
+    ("PgUp, PgDn", "100 moves back, forward"),
     ("Home, End", "the first, the last board"),
     ("space", "play, pause"),
     ("p, n", "the previous, the next large loss"),
     ("[, ]", "the previous, the next move that differs from the judge's"),
-    ("/", "a move by its number"),
+    ("/", "go to a move by its number"),
     ("c", "the next judge"),
-    ("?", "these keys"),
+    ("?", "show or hide these keys"),
     ("q", "quit"),
 )
-_LOOK_S = 0.25  # without a key: check the size of the terminal and new results
+_LOOK_S = 0.25  # interval of checks of the terminal's size and of new results
 
 
 class GameView(NamedTuple):
@@ -56,9 +56,9 @@ class GameView(NamedTuple):
 
     Attributes:
         judge: the judge.
-        judged: the game.
-        largest: moves with a large loss, the largest first.
-        weak: a warning if the judge is or may be weaker than the player, or empty.
+        judged: values, loss and luck of every move.
+        largest: moves with a large loss, the largest loss first.
+        weak: warning if the judge is or may be weaker than the player, or empty.
     """
 
     judge: Judge
@@ -76,10 +76,10 @@ class CriticView(NamedTuple):
     """A game as a critic sees it.
 
     Attributes:
-        tiles: of the critic, T.
-        chances: ``f32[n + 1, T]``, of each board.
+        tiles: the T tiles of the critic.
+        chances: probability of each tile from each board, ``f32[n + 1, T]``.
         views: a view for each tile.
-        note: the text to show if the critic does not judge this player, or empty.
+        note: warning if the critic was trained on games of other players, or empty.
     """
 
     tiles: Sequence[int]
@@ -108,7 +108,7 @@ def points(value: float, unit: str, *, sign: bool = False) -> str:
 
 
 def move_table(values: Sequence[float], unit: str, played: int | None) -> list[Text]:
-    """Return a line for each move: its value, and how much worse it is than the best one."""
+    """Return a line for each move: its value, and its difference from the best move."""
     legal = [value for value in values if not math.isnan(value)]
     lines = []
     for move, value in enumerate(values):
@@ -171,8 +171,8 @@ class ReplayScreen:
         self.scores = scores_of(self.boards, self.moves)
         self._spawns = recover(self.boards, self.moves)
         self._by_player, self._by_critic = by_player, by_critic
-        self._judge = 0  # 0: the player. Then the critic's tiles
-        self._typed: str | None = None  # the number of a move that is being typed
+        self._judge = 0  # 0: the n-tuple judge; from 1: the critic's tiles
+        self._typed: str | None = None  # number of a move that the user is typing
         self._said = ""
         self._helping = False
 
@@ -205,13 +205,13 @@ class ReplayScreen:
         elif key == " ":
             self.playing = not self.playing and self.position < self.last
         elif key == "c" and not self._by_critic.done():
-            self._said = "the critic is being loaded"
+            self._said = "loading the critic"
         elif key == "c":
             self._judge = (self._judge + 1) % (1 + len(self._by_critic.result().views))
         return True
 
     def tick(self) -> None:
-        """Show the next board of a game that plays on by itself."""
+        """Show the next board while the game plays."""
         if self.playing:
             self.position = min(self.position + 1, self.last)
             self.playing = self.position < self.last
@@ -227,17 +227,17 @@ class ReplayScreen:
         elif key == "backspace" and self._typed:
             self._typed = self._typed[:-1]
         elif key == "enter" and self._typed:
-            # Of boards that were not all recorded, the last one before that move.
+            # If not all boards were recorded, go to the last board before that move.
             wanted, self._typed = int(self._typed), None
             self._go(int(self.steps.searchsorted(wanted, side="right")) - 1)
             if self.steps[self.position] != wanted:
-                self._said = f"there is no board before move {wanted:,}"
+                self._said = f"move {wanted:,} has no recorded board"
         elif key in {"escape", "enter", "backspace", "q"}:
             self._typed = None
 
     def _jump(self, places: Sequence[int] | None, noun: str, *, forward: bool) -> None:
         if places is None:
-            self._said = "the game is being judged"
+            self._said = "judging the game"
             return
         found = [at for at in places if (at > self.position if forward else at < self.position)]
         if found:
@@ -260,7 +260,7 @@ class ReplayScreen:
             cell(f"score  {number(self.scores[at])}" if self.scores[at] >= 0 else "score  -"),
             *self._move_lines(view),
         ]
-        below = [cell("the critic is being loaded", "dim")]
+        below = [cell("loading the critic", "dim")]
         note: list[Text] = []
         if self._by_critic.done():
             critic = self._by_critic.result()
@@ -274,7 +274,7 @@ class ReplayScreen:
             below += note
         foot = self._said or self.keys
         if self._typed is not None:
-            foot = f"go to move: {self._typed}_   (Enter goes, Esc stays)"
+            foot = f"go to move: {self._typed}_   (Enter: go, Esc: cancel)"
         return compose(self.title, board, beside, below, foot, rows=size[1])
 
     def _move_lines(self, view: GameView | None) -> list[Text]:
@@ -287,12 +287,12 @@ class ReplayScreen:
             tile = 1 << int(self._spawns.exponents[at])
             said += f", then {tile} at row {place // 4 + 1}, col {place % 4 + 1}"
         if view is None:
-            return [cell(said), cell(""), cell("being judged", "dim")]
+            return [cell(said), cell(""), cell("judging the game", "dim")]
         judged, unit = view.judged, view.judge.unit
         loss = cell(f"loss   {points(judged.loss[at], unit)}")
         rank = (view.largest == at).nonzero()[0]
         if len(rank):
-            loss.append(f"   number {rank[0] + 1} of {len(view.largest)}", "red")
+            loss.append(f"   large loss {rank[0] + 1} of {len(view.largest)}", "red")
         return [
             cell(said),
             cell(""),
@@ -355,7 +355,7 @@ class PersonGame:
 
     @classmethod
     def compile(cls, judge: Judge) -> None:
-        """Compile all that a game and its judge need: no key is to wait."""
+        """Compile everything that a game and its judge need, so that no key waits."""
         game = cls(0)
         for move in range(4):
             game.move(move)
@@ -448,13 +448,13 @@ class PersonScreen:
         elif self._shown:
             try:
                 judge = self.judge()
-            except TapeError as error:  # the game continues without
+            except TapeError as error:  # the game continues without advice
                 below += wrapped(str(error), "red", size[0])
             else:
-                beside += [cell("being loaded", "dim")] if judge is None else self._advice(judge)
+                beside += [cell("loading", "dim")] if judge is None else self._advice(judge)
                 below += wrapped("" if judge is None else f"judged by {judge.name}", "dim", size[0])
                 if judge is not None and judge.tile is not None:
-                    below += wrapped("as if the player that the critic judges continued", "dim", size[0])
+                    below += wrapped("assuming that the critic's player continues the game", "dim", size[0])
         keys = "q quit" if game.over else self._said or self.keys
         return compose("2048", board, beside, below, keys, rows=size[1])
 
@@ -472,7 +472,7 @@ class PersonScreen:
 
 
 def show(screen: Screen, shown: ReplayScreen | PersonScreen, frame_s: float = _LOOK_S) -> None:
-    """Show a game on a terminal until a key ends it; ``frame_s`` is the time of a board while it plays."""
+    """Show a game on a terminal until a key ends it; ``frame_s`` is the time per board while it plays."""
     with contextlib.suppress(EOFError):  # the terminal is gone
         while True:
             screen.draw(shown.lines(screen.size))

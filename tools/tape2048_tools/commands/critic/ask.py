@@ -1,4 +1,4 @@
-"""``tape2048 critic ask``: a critic's probabilities of boards."""
+"""``tape2048 critic ask``: a critic's probabilities for boards."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tape2048_tools.terminal.click_extras import CRITIC, CRITIC_TOWER, DEVICE, j
 @DEVICE
 @json_option()
 def command(*, boards: tuple[str, ...], critic: Path, tower: str | None, device: str, as_json: bool) -> None:
-    """Print a critic's probabilities that games from BOARD reach its tiles.
+    """Print the probability that a game from BOARD reaches each tile of a critic.
 
-    BOARD is packed, as in runs (0x and 16 exponents in hexadecimal, top left first; or a decimal number), or
-    16 tiles, row by row, 0 for an empty cell.
+    BOARD is 16 tiles, row by row, with 0 for an empty cell; or a packed board: 0x and the 16 exponents as
+    hexadecimal digits, row by row, or the same number in decimal.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""``tape2048 embed``: a tower's vector of every row, as a column of each session."""
+"""``tape2048 embed``: a tower's embedding of every row, as a column of each session."""
 
 from __future__ import annotations
 
@@ -22,18 +22,16 @@ from tape2048_tools.terminal.click_extras import DEVICE, EXISTING, int_option, n
 @click.option(
     "--tower", type=tower, required=True, help="Directory of a tower or token critic, or module:factory."
 )
-@click.option(
-    "--checkpoint", type=EXISTING, help="Argument of the factory; its SHA-256 identifies the tower."
-)
+@click.option("--checkpoint", type=EXISTING, help="File for the factory. Its SHA-256 identifies the tower.")
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "cls"]),
     default="mean",
     show_default=True,
-    help="How a tower's [B, n, D] becomes [B, D].",
+    help="Pooling of a tower's n vectors per board into one.",
 )
 @DEVICE
-@int_option("--batch-rows", "Rows of a batch.", default=2048, least=1)
+@int_option("--batch-rows", "Rows per batch.", default=2048, least=1)
 @int_option("--threads", "Threads of PyTorch on a CPU; 0: PyTorch's default.", default=0)
 @column_options("embeddings")
 def command(
@@ -46,12 +44,12 @@ def command(
     threads: int,
     **how: Any,
 ) -> None:
-    """Compute embeddings: a tower's vector of every row, as bfloat16, beside the session's rows.
+    """Compute a tower's embedding of every row, and write it as a bfloat16 column of each session.
 
-    A session's file appears when it is complete. After a kill the same command resumes. Sessions with
+    The column of a session appears when it is complete. After a kill, the same command resumes. Sessions with
     embeddings of this tower are skipped, and sessions with embeddings of another tower are rejected. If a
-    session cannot be embedded, the job continues with the next session and exits with 1, or with the code of
-    the error if no session could be embedded.
+    session fails, the command continues with the next session and exits with 1. If all sessions fail, it
+    exits with the code of the first error.
     """
     from tape2048_tools.options.critic import require_torch
 

@@ -1,4 +1,4 @@
-"""``tape2048 critic eval``: measure a critic by stage and tile, beside baselines."""
+"""``tape2048 critic eval``: evaluate a critic by game stage and tile, and compare it with baselines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tape2048_tools.terminal.click_extras import (
     "--split",
     "part",
     metavar="PART",
-    help="Part of the games: val (or validation), test, train or all.  [default: test, or val]",
+    help="Part of the games: val (or validation), test, train or all.  [default: test, or val if none]",
 )
 @click.option("--where", metavar="SQL", help="Condition on runs, such as id >= 3000.")
 @click.option(
@@ -45,35 +45,37 @@ from tape2048_tools.terminal.click_extras import (
     show_default=True,
     help="Definition of stages: move number, highest tile on the board, or share of the game played.",
 )
-@int_option("--per-run", "Maximum of rows of each game; 0: all.  [default: as in its training]")
-@int_option("--rows-max", "Maximum of rows of all games, by fewer of each; 0: no bound.", default=1_000_000)
+@int_option("--per-run", "Most rows per game; 0: all.  [default: as in the training]")
+@int_option(
+    "--rows-max", "Most rows in all. Above it, fewer per game are read; 0: no limit.", default=1_000_000
+)
 @int_option("--bootstrap", "Number of bootstrap replicates.", default=1000, most=100_000)
-@int_option("--seed", "Seed of rows and replicates.", default=0, most=2**63)
+@int_option("--seed", "Seed of the sampled rows and the replicates.", default=0, most=2**63)
 @click.option(
     "--player",
     default="ntuple",
     show_default=True,
-    help="N-tuple player whose expected score is a baseline, or none.",
+    help="N-tuple player whose expected score is a baseline; none: no such baseline.",
 )
 @click.option(
     "--oracle",
     type=click.IntRange(2, 65_535),
     metavar="N",
-    help="Measure against N rollouts of each of --positions, by the player that recorded the games.",
+    help="Measure R2 against the outcomes of N rollouts per position, by the player that recorded the games.",
 )
 @int_option(
-    "--positions", "Number of positions for --oracle; with --precision, the most.", default=3000, least=1
+    "--positions", "Positions for --oracle; with --precision, at most so many.", default=3000, least=1
 )
 @click.option(
     "--precision",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     metavar="X",
-    help="Choose the number of positions: so many that R2 of the critic is within X, with 95% confidence.",
+    help="Use as many positions as the critic's R2 needs for a 95% interval of +-X.",
 )
 @CRITIC_TOWER
 @DEVICE
 @CACHE
-@out_option("Write a report in HTML, too.", required=False)
+@out_option("Write an HTML report, too.", required=False)
 @force_option("the report")
 @json_option()
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a line for each stage, tile and predictor.")
@@ -81,16 +83,18 @@ from tape2048_tools.terminal.click_extras import (
 def command(
     *, critic: Path, root: Path | str, as_json: bool, as_csv: bool, out: Path | None, force: bool, **how: Any
 ) -> None:
-    """Examine CRITIC on games in ROOT that it did not learn from.
+    """Evaluate CRITIC on games in ROOT that it did not learn from.
 
-    For each stage of the game and each tile: AUROC, average precision, Brier score and calibration error,
-    with 95% intervals by a bootstrap over games, beside the prevalence, the highest tile on the board and
-    the score that the n-tuple player expects. Games have to meet the condition of the training, too.
+    For each stage of the game and each tile, this prints AUROC, average precision, Brier score and
+    calibration error, with 95% intervals from a bootstrap over games. It compares the critic with three
+    baselines: the prevalence, the highest tile on the board, and the score that the n-tuple player expects.
+    Games must also meet the condition of the training.
 
-    With --oracle, games are played on from positions of the sample: their share that reaches a tile is its
-    true probability, except for a known noise. R2 is the share of that probability's variance that a
-    prediction explains, which luck does not limit as it does AUROC: 1 is perfect, and 0 is a constant. It is
-    not measurable where the true probability hardly varies. Interrupted rollouts continue at the next call.
+    With --oracle, the player finishes games from positions of the sample. The share of these rollouts that
+    reaches a tile estimates its true probability, with a known noise. R2 is the share of the true
+    probability's variance that a prediction explains: 1 is perfect, and 0 is as good as a constant. Unlike
+    AUROC, it does not depend on luck. It cannot be measured if the true probability hardly varies. After an
+    interruption, the same command resumes the rollouts.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give only one")
@@ -99,7 +103,7 @@ def command(
     from tape2048_tools.critic_report import csv_text, document, examine, read_curves, summary
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
-    load_isotonic()  # it is needed after minutes, and may be missing
+    load_isotonic()  # fail at once if its package is missing, not after minutes
     if out is not None:
         check_new_file(out, replace=force)
     evaluation, about = examine(critic, [root], **how)

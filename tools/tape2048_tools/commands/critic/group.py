@@ -1,4 +1,4 @@
-"""``tape2048 critic``: train, examine and apply critics."""
+"""``tape2048 critic``: train, evaluate and apply critics."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tape2048_tools.terminal.click_extras import LazyGroup
 
 COMMANDS = {
     "train": ("tape2048_tools.commands.critic.train", "Train a critic on sessions."),
-    "eval": ("tape2048_tools.commands.critic.eval", "Measure a critic by game stage and tile."),
-    "ask": ("tape2048_tools.commands.critic.ask", "Print a critic's probabilities of boards."),
-    "score": ("tape2048_tools.commands.critic.score", "Write a critic's probabilities, row by row."),
+    "eval": ("tape2048_tools.commands.critic.eval", "Evaluate a critic by game stage and tile."),
+    "ask": ("tape2048_tools.commands.critic.ask", "Print a critic's probabilities for boards."),
+    "score": ("tape2048_tools.commands.critic.score", "Write a critic's probabilities for every row."),
 }
 
 
@@ -25,4 +25,4 @@ COMMANDS = {
     ],
 )
 def command() -> None:
-    """Train, examine and apply critics of positions."""
+    """Train, evaluate and apply critics of positions."""

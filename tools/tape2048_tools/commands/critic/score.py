@@ -1,4 +1,4 @@
-"""``tape2048 critic score``: a critic's probabilities of every row, as a column of each session."""
+"""``tape2048 critic score``: a critic's probabilities for every row, as a column of each session."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 @DEVICE
 @column_options("scores")
 def command(*, critic: Path, name: str, tower: str | None, device: str, **how: Any) -> None:
-    """Write CRITIC's probabilities of every row as a column of each session, f32[rows, tiles].
+    """Write CRITIC's probabilities for every row as a column of each session, f32[rows, tiles].
 
-    The column's JSON file names the tiles (thresholds) and the critic's SHA-256. A session's column appears
-    when it is complete. After a kill, the same command resumes. For runs, packs and data sets, make a session
-    of them first: tape2048 convert SOURCE --to session --out SESSION.
+    The column's JSON file names the tiles (thresholds) and the critic's SHA-256. The column of a session
+    appears when it is complete. After a kill, the same command resumes. Convert runs, packs and data sets to
+    a session first: tape2048 convert SOURCE --to session --out SESSION.
     """
     from tape2048.critic.facts import SHIPPED
     from tape2048.session.columns import check_column_name

@@ -1,4 +1,4 @@
-"""``tape2048 critic train``: trains a transformer, or with ``--kind ntuple`` an n-tuple critic."""
+"""``tape2048 critic train``: train a transformer, or with ``--kind ntuple`` an n-tuple critic."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tape2048_tools.terminal.stopping import stopped_by_signals
 
 
 class _ByKind(Command):
-    """The command of the transformer, which hands over to that of another kind: each has its own options."""
+    """The command for transformers. For another kind it hands over to a command with other options."""
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
-        """Parse the arguments by the options of the kind that they name."""
+        """Parse the arguments with the options of the kind that they select."""
         found = [pair[1] for pair in pairwise([*args, ""]) if pair[0] == "--kind"]
         found += [arg.removeprefix("--kind=") for arg in args if arg.startswith("--kind=")]
         parse = _ntuple.make_context if "ntuple" in found else super().make_context
@@ -60,13 +60,13 @@ _KIND = click.option(
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
 @json_option("Print one JSON document at the end.")
 def command(*, config_path: Path | None, print_config: bool, as_json: bool, **flags: Any) -> None:
-    """Train a critic, which predicts from a position whether the game will reach each tile.
+    """Train a critic, which predicts the probability that the game reaches each tile from a position.
 
-    DATA is a directory of sessions, a session, or a store (s3://bucket/prefix), by default selfplay. It
-    overrides the file's data.
+    DATA is a directory of sessions, a session, or a store (s3://bucket/prefix). It overrides `data` of the
+    file. The default is selfplay.
 
-    SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training, also after a
-    SIGKILL. Processes of torchrun share each epoch.
+    SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training, even after a
+    SIGKILL. The processes of torchrun share each epoch.
     """
     flags.pop("kind")
     config = load_critic_config(CriticConfig, config_path, flags)
@@ -101,18 +101,19 @@ def command(*, config_path: Path | None, print_config: bool, as_json: bool, **fl
 )
 @_KIND
 @click.option("--config", "config_path", type=PATH, help="TOML file with settings.")
-@click.option("--preset", help="Shipped configuration instead of a file: default.")
+@click.option("--preset", help="Shipped configuration, instead of --config: default.")
 @ntuple_options
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
 @json_option("Print one JSON document at the end.")
 def _ntuple(
     *, config_path: Path | None, preset: str | None, print_config: bool, as_json: bool, **flags: Any
 ) -> None:
-    """Train an n-tuple critic by temporal differences: minutes on a CPU, without PyTorch.
+    """Train an n-tuple critic by temporal differences, in minutes on a CPU and without PyTorch.
 
-    DATA is a directory of sessions, a session, or a store (s3://bucket/prefix), by default selfplay. It
-    overrides the file's data. The critic learns from every few boards of whole games, so long games count as
-    often as their positions occur.
+    DATA is a directory of sessions, a session, or a store (s3://bucket/prefix). It overrides `data` of the
+    file. The default is selfplay. The critic learns from every --stride-th board of whole games, so it
+    learns more from long games.
+
     SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training.
     """
     del flags["kind"]

@@ -1,4 +1,4 @@
-"""``tape2048 arena``: the same games with several players, and how they compare."""
+"""``tape2048 arena``: compare players in the same games."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from tape2048.base.text import counted
 from tape2048.errors import PlayerError
 from tape2048.formats.session import TOP_TILE
 from tape2048_tools.commands.players.contests import (
@@ -43,17 +44,17 @@ _TILES = (16384, 32768, TOP_TILE)
     "--out",
     type=PATH,
     metavar="FILE",
-    help="Keep results in this file. A killed arena continues with the same command; more games and players "
-    "are added to it.",
+    help="Keep results in this file. The same command resumes a killed arena. More games or more players "
+    "extend the file.",
 )
 @PLAYING
 def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **playing: Any) -> int:
     """Compare players of any kind in the same games.
 
-    PLAYERS are written as for `record`. All of them get the same seeds. The table groups them by speed: the
-    class is the power of ten below the moves per second of processor time, and players of a class are
-    ordered by mean score. The difference is to the strongest player, with a 95% interval from games of the
-    same seed. A player that fails costs only its own games.
+    Write PLAYERS as for `record`. All of them play the same seeds. The table groups players by speed class:
+    the power of ten below their moves per second of processor time. Within a class, it orders them by mean
+    score. The difference is from the player with the highest mean score, with a 95% interval from pairs of
+    games with the same seed. If a player fails, the other players continue.
     """
     failures: dict[str, PlayerError] = {}
     facts, results = play_each(make_players(players), **playing, out=out, failures=failures)
@@ -73,7 +74,7 @@ def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **play
     }
     print_result(document, lambda: [_table(found, results)], as_json=as_json)
     for text, error in failures.items():
-        complain(f"{text} played {number(results[text].played.sum())} games: {error}")
+        complain(f"{text} failed after {counted(results[text].played.sum(), 'game')}: {error}")
         complain(f"hint: {error.advice}")
     return PlayerError.exit_code if failures else 0
 

@@ -1,4 +1,4 @@
-"""``tape2048 bench-player``: measure how fast a batched player plays in lanes, and where the time goes."""
+"""``tape2048 bench-player``: measure the speed of a batched player, and where its time goes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THRE
     "tape2048 bench-player python:players.py:make --method softmax --json",
 )
 @click.argument("player")
-@click.option("--lanes", default="64,1024,4096", show_default=True, help="Numbers of lanes.")
-@click.option("--seconds", default=2.0, show_default=True, help="Seconds of measurement for each.")
+@click.option("--lanes", default="64,1024,4096", show_default=True, help="Numbers of lanes to measure.")
+@click.option("--seconds", default=2.0, show_default=True, help="Seconds per number of lanes.")
 @click.option(
-    "--method", default="argmax", show_default=True, help="Sampling: argmax, softmax, top_k or top_p."
+    "--method",
+    default="argmax",
+    show_default=True,
+    help="Sampling of moves: argmax, softmax, top_k or top_p.",
 )
 @json_option()
 def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bool) -> None:
-    """Measure how fast a batched player plays, and where the time goes.
+    """Measure the speed of a batched player, and where its time goes.
 
-    PLAYER is python:package.module:factory or python:file.py:factory, with parameters as in `record`; `null`
-    plays random moves, which shows the cost of the lanes without a model. Games are recorded
-    into memory and dropped. It runs one process with one thread, as each worker of a recorder does.
+    PLAYER is python:package.module:factory or python:file.py:factory, with parameters as in `record`. The
+    player `null` makes random moves, and shows the cost of the lanes without a model. The recorded games
+    stay in memory and are dropped. Like a worker of a recorder, the benchmark is one process with one thread.
     """
     os.environ.update(_THREADS)  # before the libraries that read them load
     from tape2048.settings.fields import settings_of
@@ -45,12 +48,13 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     try:
         sizes = [int(word) for word in split_words(lanes)]
     except ValueError as error:
-        raise click.UsageError(f"--lanes: found {lanes!r}, expected whole numbers, as 64,1024") from error
+        raise click.UsageError(f"--lanes: found {lanes!r}, expected whole numbers such as 64,1024") from error
     lanes_max = settings_of(RecorderConfig)["lanes"].le or math.inf
     if min(sizes, default=0) < 1 or not 0 < seconds < math.inf:
-        raise click.UsageError("expected at least one lane, and --seconds above 0")
+        found = f"found --lanes {lanes} and --seconds {seconds:g}"
+        raise click.UsageError(f"{found}, expected at least one lane and more than 0 seconds")
     if max(sizes) > lanes_max:
-        raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, as in a recorder")
+        raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, a worker's limit")
     from tape2048_recorder.lanes.table import measure
 
     found = [measure(name, args, lanes=size, sampling=sampling, seconds=seconds) for size in sizes]

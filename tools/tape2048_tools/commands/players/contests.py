@@ -1,4 +1,4 @@
-"""Games of players from the same seeds: what ``eval``, ``match`` and ``arena`` share."""
+"""Contests of players in the same games, for ``eval``, ``match`` and ``arena``."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ THREADS = click.option(
     default=0,
     show_default=True,
     callback=lambda _ctx, _param, threads: threads or available_cores(),
-    help="Number of threads; 0: the number of cores.",
+    help="Number of threads; 0: one per core.",
 )
 PLAYING = options(
     int_option(
-        "--games", f"Games of each player.  [default: {GAMES}; with --from, the number of boards]", least=1
+        "--games", f"Games per player.  [default: {GAMES}; with --from, the number of boards]", least=1
     ),
     SEED,
     THREADS,
@@ -53,7 +53,7 @@ PLAYING = options(
         "--from",
         "starts",
         type=EXISTING,
-        help="Start at this file's boards in turn, and count points from there; .npy u8[N, 16] or text.",
+        help="Start from the boards in this file (.npy u8[N, 16] or text), in turn. Scores count from there.",
     ),
     json_option(),
 )
@@ -75,7 +75,7 @@ class Contestant(NamedTuple):
 
 
 def make_players(texts: Iterable[str]) -> dict[str, Contestant]:
-    """Make players, each once. All of them first: a damaged network would waste the games before it."""
+    """Make all players before any game, so that a damaged network is found first."""
     chosen = {text: parse_player(text) for text in texts}
     for name, args in chosen.values():
         check_player(name, args)
@@ -96,16 +96,16 @@ def play_each(
     out: Path | None = None,
     failures: dict[str, PlayerError] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Results]]:
-    """Play the same games with each player, and report forfeited ones on standard error.
+    """Play the same games with each player, and report forfeited games on standard error.
 
     Args:
-        players: from :func:`make_players`.
-        games: number of games of each; None: the default.
+        players: players from :func:`make_players`.
+        games: number of games per player; None: the default.
         seed: seed of the games.
         threads: number of threads.
-        starts: a file of boards to start from.
-        out: a file of results, with games that are not repeated.
-        failures: receives the errors of players that cannot continue. None: the first one is raised.
+        starts: file of boards to start from.
+        out: file of results. Games in it are not repeated.
+        failures: dictionary for the errors of players that cannot continue. None: the first error is raised.
 
     Returns:
         The facts of the games for a document, and the results by player.
@@ -140,23 +140,23 @@ def _complain_forfeits(results: Results) -> None:
     for why in list(results.forfeits.values())[:_FORFEITS_SHOWN]:
         complain(why)
     if (more := len(results.forfeits) - _FORFEITS_SHOWN) > 0:
-        complain(f"... and {counted(more, 'further game')}, listed with --json")
+        complain(f"... and {counted(more, 'further game')}")
 
 
 def difference_words(found: Difference) -> str:
-    """Return a difference of mean scores with its interval."""
+    """Return a difference of mean scores, with half the width of its 95% interval."""
     interval = "" if math.isnan(found.difference_error) else f" ±{number(found.difference_error)}"
     return f"{found.difference:+,.0f}{interval}"
 
 
 def score_words(found: Strength) -> str:
-    """Return a mean score with its interval."""
+    """Return a mean score, with half the width of its 95% interval."""
     return number(found.mean_score) + (f" ±{number(found.mean_score_error)}" if found.games > 1 else "")
 
 
 def strength_table(found: Iterable[tuple[str, Strength]]) -> Table:
     """Return a table of players: games, mean scores, reach rates, speeds."""
-    heads = (">games", ">mean score", *(f">{tile}" for tile in REACH_TILES), ">moves/s a core", ">moves/s")
+    heads = (">games", ">mean score", *(f">{tile}" for tile in REACH_TILES), ">moves/CPU s", ">moves/s")
     made = table("player", *heads)
     for text, result in found:
         made.add_row(

@@ -9,6 +9,7 @@ import click
 import msgspec
 import numpy as np
 
+from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.io.durable import check_new_file
 from tape2048.ntuple.network import SHIPPED, TILES, file_facts, load_network, save_network, tuple_text
@@ -57,7 +58,7 @@ def command() -> None:
 def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     if value not in SHIPPED:
         tdl2048 = split_name(value)
-        hint = f"name a file, a network that ships ({', '.join(SHIPPED)}), or tdl2048:FILE"
+        hint = f"Give a file, a shipped network ({', '.join(SHIPPED)}), or tdl2048:FILE."
         refuse_missing(Path(tdl2048.path if tdl2048 else value), hint)
     return value
 
@@ -117,10 +118,10 @@ def _trained(facts: dict[str, Any]) -> str:
 @click.argument("players", nargs=-1, required=True, shell_complete=complete_player)
 @PLAYING
 def evaluate_players(*, players: tuple[str, ...], as_json: bool, **playing: Any) -> None:
-    """Play seeded games: mean scores, reach rates, speed.
+    """Measure players: mean scores, reach rates, speed.
 
-    Each of PLAYERS plays the same games; reach rates have 95% intervals. A player is written
-    as for `record`: NAME or NAME:key=value,key=value.
+    All PLAYERS play the same games. Scores and reach rates have 95% intervals. Write a player as for
+    `record`: NAME or NAME:key=value,key=value.
     """
     facts, results = play_each(make_players(players), **playing)
     found = {text: each.strength() for text, each in results.items()}
@@ -137,9 +138,9 @@ def evaluate_players(*, players: tuple[str, ...], as_json: bool, **playing: Any)
 @click.argument("b", shell_complete=complete_player)
 @PLAYING
 def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
-    """Play the same games with two players.
+    """Compare two players in the same games.
 
-    A and B are written as for `record`. It shows the difference of their mean scores, with a 95% interval
+    Write A and B as for `record`. The result is the difference of their mean scores, with a 95% interval
     from the differences of games with the same seed. If the interval excludes 0, the players differ in
     strength.
     """
@@ -164,8 +165,10 @@ def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
 @click.argument("sessions", type=EXISTING)
 @out_option("The new file, .npy or text.")
 @int_option("--tile", "Take the first board of each game with this tile.  [default: 16384]", least=2)
-@click.option("--rows-where", metavar="SQL", help="Take the first board of each game for which this is true.")
-@click.option("--where", metavar="SQL", help="Take boards of these games only.")
+@click.option(
+    "--rows-where", metavar="SQL", help="Take the first board of each game that meets this condition."
+)
+@click.option("--where", metavar="SQL", help="Take boards only of games that meet this condition.")
 @force_option("the file")
 @json_option()
 def collect_starts(
@@ -178,26 +181,26 @@ def collect_starts(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write a board of each recorded game, to start from.
+    """Write one board of each recorded game, to start other games from.
 
-    The file is for --from of `record`, `arena`, `eval` and `match`. SESSIONS is a session, or a directory of
-    sessions. The conditions are those of `where` and `rows_where` of the SDK.
+    Pass the file to --from of `record`, `arena`, `eval` or `match`. SESSIONS is a session, or a directory of
+    sessions. The conditions are written as for `where` and `rows_where` in the SDK.
     """
     from tape2048_recorder.evaluation.positions import write_starts
     from tape2048_tools.sessions.starts import boards_to_start_from
 
     if tile is not None and rows_where is not None:
-        raise click.UsageError("found --tile and --rows-where, expected one: which board of each game?")
+        raise click.UsageError("found --tile and --rows-where, expected only one of them")
     check_new_file(out, replace=force)
     if rows_where is None and (tile := tile or 16384) not in TILES:
-        raise ConfigError(f"found the tile {tile}, expected one from {TILES[0]} to {TILES[-1]}")
+        raise ConfigError(f"--tile: found {tile}, expected a power of 2 from {TILES[0]} to {TILES[-1]}")
     condition = rows_where or f"board_highest >= {(tile or 1).bit_length() - 1}"
     boards = boards_to_start_from(sessions, where, condition)
     write_starts(out, boards, replace=force)
     with_what = f"with a {tile}" if tile else f"where {rows_where}"
     print_result(
         {"path": str(out), "boards": len(boards), "tile": tile, "rows_where": condition, "where": where},
-        lambda: [f"{out}: {number(len(boards))} boards, each a game's first {with_what}"],
+        lambda: [f"{out}: {counted(len(boards), 'board')}, the first of each game {with_what}"],
         as_json=as_json,
     )
 
@@ -206,17 +209,17 @@ def collect_starts(
     "tape2048 player analyse ntuple --games 200", "tape2048 player analyse selfplay --games 5000 --json"
 )
 @click.argument("source")
-@int_option("--games", "Games to analyse, at most.", default=200, least=1)
+@int_option("--games", "Most games to analyse.", default=200, least=1)
 @SEED
 @THREADS
-@click.option("--weights", default="strong", show_default=True, help="The network that values boards.")
+@click.option("--weights", default="strong", show_default=True, help="Network that values the boards.")
 @json_option()
 def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, as_json: bool) -> None:
     """Show where games are lost.
 
-    Of each game, on boards with its highest tile, it finds the largest drop of a network's value. SOURCE is a
-    player, which plays, or a directory of sessions with all boards. The value of a board is the points that
-    the network expects from there; unlucky spawns and bad moves lower it.
+    SOURCE is a player, which plays the games, or a directory of sessions that hold all boards. A network
+    values each board by the points that it expects from there. Unlucky spawns and bad moves lower the value.
+    The tables show the largest drop in each game after its highest tile appeared.
     """
     judge = make_player("ntuple", {"weights": weights, "look_below": 0})
     from tape2048_recorder.evaluation.positions import analyse as find_falls, recorded_games
@@ -260,7 +263,8 @@ def _falls_tables(found: dict[int, Falls]) -> list[Table]:
 def quantise(*, source: str, out: Path, step: float, force: bool, as_json: bool) -> None:
     """Write a float32 network as int16, compressed.
 
-    SOURCE is a file, or tdl2048:FILE, a weight file of TDL2048. `player eval` of both shows the loss.
+    SOURCE is a file, or tdl2048:FILE, a weight file of TDL2048. Run `player eval` with both networks to
+    measure the loss of strength.
     """
     check_new_file(out, replace=force)
     network = load_network(source).quantised(step)
@@ -280,9 +284,12 @@ def quantise(*, source: str, out: Path, step: float, force: bool, as_json: bool)
 @click.argument("source", callback=_network)
 @out_option("The new file.")
 @click.option(
-    "--max-mb", type=click.FloatRange(min=0.01), required=True, help="The size of the file, in 10**6 bytes."
+    "--max-mb",
+    type=click.FloatRange(min=0.01),
+    required=True,
+    help="Largest size of the file in MB, 1 million bytes.",
 )
-@int_option("--games", "Games in which look-ups are counted.", default=GAMES, least=2)
+@int_option("--games", "Games to count look-ups in.", default=GAMES, least=2)
 @SEED
 @THREADS
 @force_option("the file")
@@ -290,9 +297,9 @@ def quantise(*, source: str, out: Path, step: float, force: bool, as_json: bool)
 def prune(*, source: str, out: Path, max_mb: float, force: bool, as_json: bool, **playing: int) -> None:
     """Round a network's entries until its file is small enough.
 
-    The network plays games, half of them 1-ply and half always a spawn ahead, in which look-ups are counted.
-    The fewer an entry has, the more coarsely it is rounded. SOURCE must be int16 (`player quantise`).
-    `player match` of both shows the loss.
+    The network plays games, half of them 1-ply and half 2-ply, which count the look-ups of each entry.
+    Entries with fewer look-ups are rounded more coarsely. SOURCE must be int16 (`player quantise`). Run
+    `player match` with both networks to measure the loss of strength.
     """
     from tape2048_recorder.ntuple_training.pruning import check_prunable, count_lookups, pruned
 

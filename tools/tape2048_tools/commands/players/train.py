@@ -28,11 +28,15 @@ from tape2048_tools.terminal.stopping import stopped_by_signals
     metavar="WEIGHTS",
     help="Network to start from: a file or a shipped network. The configuration can add tuples and stages.",
 )
-@out_option("Directory of the training. A stopped one is resumed.", "DIR", required=False)
-@click.option("--moves", metavar="N", help="Moves to learn from (units: k, M or G); counts before the file.")
+@out_option("Directory of the training. A stopped training in it is resumed.", "DIR", required=False)
+@click.option(
+    "--moves", metavar="N", help="Moves to learn from (units: k, M or G). Overrides the configuration."
+)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Learn on the processor or on a CUDA GPU.")
-@click.option("--threads", metavar="N", help="Number of threads (presets: 1, strong: 2); 0: all cores.")
-@click.option("--seed", metavar="N", help="Seed of the games; reproducible with a single thread.")
+@click.option(
+    "--threads", metavar="N", help="Number of threads; 0: one per core. Overrides the configuration."
+)
+@click.option("--seed", metavar="N", help="Seed of the games. With one thread, trainings are reproducible.")
 @click.option("--print-config", is_flag=True, help="Print every setting as TOML, and exit.")
 @json_option("Print one JSON document at the end.")
 def command(
@@ -48,8 +52,8 @@ def command(
     """Train an n-tuple network by temporal differences.
 
     SIGTERM or Ctrl-C writes a checkpoint and ends. The same command resumes the training. A second signal
-    ends it at once, and keeps the previous files. --print-config prints every setting with its effect, as a
-    start for your own configuration.
+    ends it at once, and leaves the last checkpoint. To write your own configuration, start from the output of
+    --print-config, which explains every setting.
     """
     from tape2048_recorder.ntuple_training.config import load_training_config, preset_path
 
@@ -63,7 +67,7 @@ def command(
         print_human(settings_toml(config).rstrip("\n"))
         return
     if out is None:
-        raise click.UsageError("give the directory of the network: --out DIR")
+        raise click.UsageError("give the directory of the training: --out DIR")
 
     from tape2048_recorder.ntuple_training.trainer import NETWORK, train_player
     from tape2048_tools.progress.jobs import draw_curve, player_panel, player_summary

@@ -74,7 +74,7 @@ def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: boo
 @out_option("The file; - is standard output.", default="recorder.toml", show_default=True, required=False)
 @force_option("the file")
 def init(*, out: Path, force: bool) -> None:
-    """Write a sample file with every setting, explained, at its default."""
+    """Write a sample file that explains every setting and has its default."""
     if str(out) == "-":
         print_text(sample_toml())
         return
@@ -83,14 +83,14 @@ def init(*, out: Path, force: bool) -> None:
 
 
 @new_command("tape2048 examples", "tape2048 examples --out /tmp/examples --force")
-@out_option("The directory.", "DIR", default="examples", show_default=True, required=False)
+@out_option("Directory for the files.", "DIR", default="examples", show_default=True, required=False)
 @force_option("a file")
 def examples(*, out: Path, force: bool) -> None:
     """Write example files into a directory.
 
-    Configurations have every setting of the recorder and of each kind of critic. The script imitate.py trains
-    a policy network on recorded games and lets it play. A custom training loop is in train_critic.py, and
-    train_on_columns.py also learns move values. reference_corpus.py makes a corpus of five players. Further
+    Configurations list every setting of the recorder and of each kind of critic. The script imitate.py
+    trains a policy network on recorded games and lets it play. train_critic.py is a custom training loop, and
+    train_on_columns.py also learns move values. reference_corpus.py records a corpus of five players. Other
     files run a fleet's nodes under Slurm, Kubernetes and systemd.
     """
     from tape2048_tools.options.critic import EXAMPLES, example_toml
@@ -119,15 +119,15 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 @click.option("--config", "config_path", type=PATH, help="TOML file with the recorder's settings.")
 @json_option("Print one JSON document: each check.")
 def doctor(*, config_path: Path | None, as_json: bool) -> None:
-    """Check whether this machine suits a recorder: ok, warn or fail, and what to do.
+    """Check whether this machine is ready to record, and how to fix what is not.
 
-    Run it as the user and in the environment of the recorder. The exit code is 1 if a check fails: the
-    recorder will not work. After a warning it works, with a drawback.
+    Run it as the user and in the environment of the recorder. A check is ok, warn (recording works, with a
+    drawback) or fail (recording does not work). The exit code is 1 if a check fails.
     """
     from tape2048_tools.machine.doctor import examine
 
     if config_path is not None:
-        read_toml(config_path)  # an unreadable file is no finding about the machine
+        read_toml(config_path)  # an unreadable file is an error, not a failed check of the machine
 
     checks = examine(config_path)
     failed = any(check.status == "fail" for check in checks)

@@ -45,16 +45,16 @@ WATCH_S = 1.0
     "tape2048 status selfplay --instance default >/dev/null || echo not recording",
 )
 @click.argument("directory", type=ROOT, default="selfplay")
-@click.option("--instance", metavar="TEXT", help="Name of the recorder.  [default: all of the directory]")
+@click.option("--instance", metavar="TEXT", help="Name of the recorder.  [default: all in the directory]")
 @click.option("--watch", is_flag=True, help="Update the display every second, until Ctrl-C.")
 @json_option("Print one JSON document: each recorder with its verdict.")
 def status(*, directory: Path, instance: str | None, watch: bool, as_json: bool) -> None:
-    """Show the state of the recorders of DIRECTORY (selfplay).
+    """Show the state of the recorders in DIRECTORY (default: selfplay).
 
-    This reads the file that a recorder writes every second and needs nothing else from it: a hung or killed
-    recorder shows as stale. A recorder in another container or on another host is judged by the time of its
-    last write. The exit code is 0 if one is running (starting, recording or paused), 1 if all are draining,
-    stopped or stale, and 3 if none ever ran.
+    This reads the file that a recorder writes every second. A hung or killed recorder shows as stale. A
+    recorder in another container or on another host is judged by the time of its last write. The exit code
+    is 0 if a recorder is running (starting, recording or paused), 1 if all are draining, stopped or stale,
+    and 3 if none ever ran.
     """
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other: give only one")
@@ -114,7 +114,7 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
     games = f"{number(status.games)} finished, {number(status.recorded_games)} of them on disk"
     facts: dict[str, str] = {
         "recorder": f"pid {snapshot.process.pid} on {snapshot.host}, tape2048 {snapshot.version}",
-        "time": f"{duration(status.elapsed_s)} since {snapshot.started_at}, written {written}",
+        "time": f"{duration(status.elapsed_s)} since {snapshot.started_at}, last status {written}",
         "plays": f"{status.player or player_text(snapshot.config)} with {status.workers_ready} of {workers}",
         "games": f"{games}, {counted(status.steps, 'step')}, mean score {number(status.mean_score)}",
         "reach": "   ".join(f"{tile} {share(value)}" for tile, value in status.reach.items()) or "-",
@@ -133,7 +133,7 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
     if status.games_dropped:
         facts["dropped"] = dropped_words(status.games_dropped)
     if counts.games_forfeited:
-        facts["forfeited"] = f"{counted(counts.games_forfeited, 'game')}, for faults of the engine"
+        facts["forfeited"] = f"{counted(counts.games_forfeited, 'game')}, because of engine faults"
     if counts.pauses:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.pauses.items()))
         facts["pauses"] = f"{kinds} ({duration(counts.paused_s)} in all)"
@@ -150,7 +150,7 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
 @running_recorder("Longest time to wait.", 600.0)
 @json_option("Print one JSON document: the path, or null.")
 def rotate(*, directory: Path, instance: str | None, timeout_s: float, as_json: bool) -> None:
-    """Have the recorder of DIRECTORY (selfplay) publish its open session now; print the session's path.
+    """Have the recorder in DIRECTORY (default: selfplay) publish its open session, and print the path.
 
     The session holds all finished games, including games in the memory of workers. Games in progress go into
     the next session. If no game has finished since the last session, nothing is published and the exit code
@@ -176,17 +176,17 @@ def rotate(*, directory: Path, instance: str | None, timeout_s: float, as_json: 
 @click.option(
     "--drain/--now",
     default=True,
-    help="Finish the games in progress first (default; at most drain_timeout_s), or drop them and the "
-    "finished games that workers have not written (at most flush_s old).",
+    help="Finish the games in progress first, for at most drain_timeout_s (default). Or drop them, and the "
+    "finished games that workers have not written, which are at most flush_s old.",
 )
 @json_option("Print one JSON document: the last status.")
 def stop(
     *, directory: Path, instance: str | None, drain: bool, timeout_s: float | None, as_json: bool
 ) -> None:
-    """Stop the recorder of DIRECTORY (selfplay), and wait until it has ended.
+    """Stop the recorder in DIRECTORY (default: selfplay), and wait until it has ended.
 
-    It publishes everything and exits with 0, so that a service stays stopped (`Restart=on-failure`). If it
-    ends with an error, this command prints the error and exits with 10.
+    The recorder publishes its session and exits with 0, so that a service with `Restart=on-failure` stays
+    stopped. If the recorder ends with an error, this command prints the error and exits with 10.
     """
     with Running(directory, instance) as recorder:
         recorder.stop(drain=drain)
@@ -194,19 +194,19 @@ def stop(
             raise RecorderError(
                 f"the recorder (pid {recorder.process.pid}) did not end within {timeout_s:g} s",
                 path=directory,
-                hint="it continues to stop; `tape2048 stop --now` publishes at once what is confirmed",
+                hint="Wait, it continues to stop. `tape2048 stop --now` publishes the committed rows now.",
             )
         last = recorder.snapshot()
     if last.status.state != "stopped":
         raise RecorderError(
             f"the recorder (pid {recorder.process.pid}) ended without publishing its session",
             path=directory,
-            hint="its log has the reason. The next start publishes what is confirmed",
+            hint="See its log for the reason. The next start publishes the committed rows.",
         )
     if last.status.error is not None:
         raise RecorderError(
             f"the recorder (pid {recorder.process.pid}) ended with an error: {last.status.error}",
-            hint="its log has the details. The next start publishes what is confirmed and unpublished",
+            hint="See its log for details. The next start publishes the committed rows.",
         )
     status = last.status
     dropped = f"; dropped: {dropped_words(status.games_dropped)}" if status.games_dropped else ""

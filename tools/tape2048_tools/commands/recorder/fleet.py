@@ -51,14 +51,14 @@ class _Removal(Settings, frozen=True):
         NonNegative,
         about(
             "time from a session's tombstone to the removal of its files",
-            why="longer than a day's reader has a corpus open",
+            why="readers that opened a corpus earlier have a day to finish",
         ),
     ] = 86_400
 
 
 URL = click.argument("url", metavar="URL")
 
-#: The flags of a node: settings of which each node can have its own value.
+#: The flags of a node: settings that can differ between nodes.
 _node_options = setting_options(lambda name: name not in {*PINNED, "out_dir", "lease"})
 
 
@@ -80,11 +80,11 @@ def command() -> None:
 @setting_options(lambda name: name in PINNED)
 @json_option("Print one JSON document: the plan of the fleet.")
 def init(*, url: str, config_path: Path | None, as_json: bool, **flags: Any) -> None:
-    """Start a fleet at URL: pin its player, seed and sessions.
+    """Create a fleet at URL, and pin its player, seed and sessions.
 
-    Every node plays different games of the fleet's seed. The fleet decides the settings of games and
-    sessions: player, model tag, seed, rotation, storage, sampling and moves. By default, sessions are on tape
-    and hold 1G rows or one hour.
+    Every node plays different games of the fleet's seed. The fleet pins the settings of games and sessions:
+    player, model tag, seed, rotation, storage, sampling and moves. By default, sessions are on tape and hold
+    1G rows or one hour.
     """
     loaded = load_from_command_line(config_path, flags)
     defaults = {name: value for name, value in DEFAULTS.items() if loaded.origins[name].kind == "default"}
@@ -113,7 +113,7 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
     """Record on this node, and ship the sessions to URL.
 
     The recorder is a separate process that survives this command; run the command again to attach to it. A
-    session is removed from the spool once every byte was read back from the store. While the store is
+    session is removed from the spool after every byte was read back from the store. While the store is
     unreachable, recording continues up to --spool-max-mb (by default four sessions), then pauses until the
     store is back.
 
@@ -165,7 +165,7 @@ def join(*, url: str, spool: Path, ship_only: bool, config_path: Path | None, **
     "--cpus",
     type=click.IntRange(min=1),
     metavar="N",
-    help="CPUs to reserve on each node, and its workers.  [default: all of the N largest nodes]",
+    help="CPUs to reserve, and workers to run, on each node.  [default: all CPUs of the N largest nodes]",
 )
 @click.option(
     "--timeout-s",
@@ -223,8 +223,8 @@ def record(
 def status(*, url: str, watch: bool, as_json: bool) -> None:
     """Show the nodes and their shipped sessions.
 
-    A node without a heartbeat for 10 seconds is lost; its recorder may still be running. The exit code is
-    then 1, as for a heartbeat that cannot be read.
+    A node without a heartbeat for 10 seconds is lost. Its recorder may still be running. The exit code is 1
+    if a node is lost or a heartbeat cannot be read.
     """
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other: give only one")
@@ -244,8 +244,8 @@ def status(*, url: str, watch: bool, as_json: bool) -> None:
 def drain(*, url: str, undo: bool, timeout_s: float | None) -> None:
     """Have every node finish, ship everything and end.
 
-    This waits until all nodes have ended. The request stays: a node that joins later ships and ends. The exit
-    code is 1 if a node is lost, has failed, or has not ended in time.
+    This waits until all nodes have ended. The request stays in the store: a node that joins later ships its
+    spool and ends. The exit code is 1 if a node is lost, has failed, or has not ended in time.
     """
     if undo:
         open_store(url).remove(DRAIN_JSON)
@@ -281,7 +281,7 @@ def _end(url: str, timeout_s: float | None, *, now: bool) -> None:
 
 
 def _on_signals() -> tuple[threading.Event, threading.Event]:
-    """Return the events that the first signal to end, and the next signal, set."""
+    """Return two events: the first SIGTERM or SIGINT sets the first event, and the next sets the second."""
     stop, leave = threading.Event(), threading.Event()
 
     def on_signal(*_: object) -> None:
@@ -305,16 +305,16 @@ def _report(level: Level, message: str) -> None:
 @flags_of(RetentionLimits, lambda name: name != "keep_free_mb")
 @flags_of(_Removal)
 @click.option("--dry-run", is_flag=True, help="List what would be removed and why, and change nothing.")
-@click.option("--yes-really", is_flag=True, help="Allow that no session is left.")
-@json_option("Print one JSON document: what gets a tombstone and why, what is removed, what stays.")
+@click.option("--yes-really", is_flag=True, help="Allow the removal of all sessions.")
+@json_option("Print one JSON document: tombstones with reasons, removed sessions, what stays.")
 def prune(
     *, url: str, delay_s: str | None, dry_run: bool, yes_really: bool, as_json: bool, **limits: Any
 ) -> None:
-    """Remove sessions past the limits, the oldest first.
+    """Remove sessions beyond the retention limits, the oldest first.
 
-    A session beyond the retention limits gets a tombstone: listings skip it, and current readers continue.
-    Later calls remove its files when the tombstone is --delay-s old. Call this regularly from a timer, with
-    the same limits or without limits. Only the fleet's owner removes anything.
+    A session beyond the limits gets a tombstone: listings skip it, and current readers continue. Later calls
+    remove its files when the tombstone is --delay-s old. Run this command regularly from one timer, with the
+    same limits or without limits. Nodes remove nothing from the store.
     """
     retention = load_retention(limits)
     given = read_given(_Removal, from_flags(_Removal, {"delay_s": delay_s}))
@@ -369,5 +369,5 @@ def _parts(seen: Overview) -> list[RenderableType]:
             f"{node.beat.spool_sessions} ({size(node.beat.spool_bytes)})",
             cell(node.beat.error or node.beat.why or ""),
         )
-    unknown = [cell(f"not a heartbeat: {key}") for key in seen.unknown]
+    unknown = [cell(f"{key}: found an unreadable heartbeat") for key in seen.unknown]
     return [cell(head), *([shown] if seen.nodes else []), *unknown]

@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     "TAPE2048_OUT_DIR=/data/selfplay tape2048 record",
 )
 @setting_options()
-@json_option("Print one JSON document at the end: what was recorded.")
+@json_option("Print one JSON document at the end: the summary.")
 def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     """Play 2048 on every core and record the games.
 
     Sessions appear in --out when they are complete. The first SIGTERM or Ctrl-C finishes the games in
     progress and publishes them. The second publishes the committed rows at once. With --config and without a
-    terminal (a service), SIGHUP reloads the settings. Otherwise, it acts as SIGTERM.
+    terminal (a service), SIGHUP reloads the settings. Otherwise, it acts like SIGTERM.
 
     Flags override environment variables (TAPE2048_<NAME>). Variables override the file, and the file
     overrides the defaults.
     """
     from tape2048_recorder.status.signals import Signals
 
-    with contextlib.closing(Signals()) as signals:  # from the start: without a handler, they kill
+    with contextlib.closing(Signals()) as signals:  # first: signals without a handler kill the process
         summary = _record(config_path, flags, signals)
 
     import msgspec
@@ -62,7 +62,7 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
             msgspec.to_builtins(summary, str_keys=True), lambda: summary_parts(summary), as_json=as_json
         )
     except click.exceptions.Exit:
-        pass  # its reader has gone. The sessions are published, which the exit code reports
+        pass  # standard output is closed, but the sessions are published: the exit code stays 0
     except StorageError as error:
         complain(f"tape2048: warning: the summary is lost: {error}")
 
@@ -82,7 +82,7 @@ def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -
 
 
 def _boards_of(config: RecorderConfig) -> NDArray[np.uint64] | None:
-    """Return the boards that games start from; None where each starts with two tiles."""
+    """Return the boards that games start from; None if games start with two tiles."""
     if config.start_from is None:
         return None
     path = EXISTING.convert(config.start_from, None, None)  # before the compiler is loaded
@@ -116,8 +116,8 @@ def recover(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     """Publish the unfinished sessions of killed recorders in ROOT: all committed, valid blocks.
 
     The next start of a recorder does the same. ROOT is by default the out_dir of `tape2048 record`. A second
-    call changes nothing. The command is refused while a recorder of the instance runs. The exit code is 1 if
-    a session could not be recovered, or blocks did not match their checksums.
+    call changes nothing. If a recorder of the instance is running, the exit code is 7. It is 1 if a session
+    could not be recovered, or blocks did not match their checksums.
     """
     from tape2048.base.text import counted
     from tape2048.io.reading import reading

@@ -28,7 +28,7 @@ from tape2048_tools.terminal.output import cell, print_human, print_json, print_
 _MONITORING = {"grafana": "grafana-dashboard.json", "alerts": "alerts.yml"}
 
 _common = options(
-    click.option("--user", is_flag=True, help="Use the units of your user manager, without root."),
+    click.option("--user", is_flag=True, help="Use the systemd manager of your user, without root."),
     click.option(
         "--instance",
         "instances",
@@ -40,7 +40,7 @@ _common = options(
         "--root",
         type=click.Path(path_type=Path, file_okay=False),
         default=Path("/"),
-        help="Directory to use as /, as of an image.",
+        help="Directory to use as /, such as a mounted image.",
     ),
 )
 
@@ -71,9 +71,9 @@ def command() -> None:
 @_common
 @json_option("Print one JSON document: each file with path and text.")
 def print_(*, what: str, user: bool, instances: tuple[str, ...], root: Path, as_json: bool) -> None:
-    """Print the units, each with its path.
+    """Print the units, each with its path; or files for monitoring.
 
-    Instead of units, grafana prints a dashboard, and alerts prints rules for Prometheus.
+    The argument grafana prints a dashboard for Grafana, and alerts prints alerting rules for Prometheus.
     """
     if what in _MONITORING:
         directory = resources.files("tape2048_tools.machine") / "monitoring"
@@ -97,8 +97,8 @@ def print_(*, what: str, user: bool, instances: tuple[str, ...], root: Path, as_
 def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool) -> None:
     """Write the units, and sample configurations.
 
-    Each --instance without a configuration gets a sample. Files that this command wrote are replaced; other
-    files are refused. Nothing is started: the command prints the commands that start it.
+    Each --instance without a configuration gets a sample. Files that this command wrote earlier are replaced.
+    Other files are an error. Nothing is started: this prints the commands that start the recorder.
     """
     paths = _paths(user=user)
     files = []
@@ -119,7 +119,9 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
     if not files:
         print_human("everything is up to date")
     if not user and any(part.startswith(("/home/", "/root/")) for part in shlex.split(paths.program)):
-        print_human(f"note: check that the user tape2048 can run {paths.program}: homes are usually private")
+        print_human(
+            f"note: check that the user tape2048 can run {paths.program}: home directories are often private"
+        )
     systemctl = "systemctl --user" if user else "systemctl"
     kinds = ("recorder@{}.service", "prune@{}.timer", "validate@{}.timer")
     names = [printable(name) for name in instances] or ["NAME"]
@@ -183,7 +185,7 @@ def _files(paths: ServicePaths, instances: Sequence[str], root: Path) -> list[Un
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise ConfigError(
                 f"--instance: found {name!r}, expected 1 to 64 letters, digits, _ or -",
-                hint="it names a unit, a configuration file and a lock",
+                hint="Choose a shorter or plainer name, such as main.",
             )
         path = _at(root, paths.config_dir / f"{name}.toml")
         if path.exists():

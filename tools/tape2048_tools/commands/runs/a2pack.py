@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 EXIT_INVALID = 2
 
-#: The flags of the design document: ``--workers`` are threads, and ``--output`` is what is written.
+#: ``a2pack`` keeps its own names of flags: ``--workers`` for threads, and ``--output`` for the new file.
 _WORKERS = int_option("--workers", "Number of threads.  [default: the number of cores]", least=1)
 _WRITING = options(_WORKERS, json_option(), quiet_option())
 _PACKFILE = click.option("--packfile", type=EXISTING, required=True, metavar="FILE", help="The pack.")
@@ -64,7 +64,7 @@ def _output(what: str, metavar: str = "FILE") -> Callable[[Any], Any]:
 def command() -> None:
     """Pack many runs into one read-only file, and read such files.
 
-    validate and inspect also read pack.dat; append and merge write new files.
+    validate and inspect also read pack.dat files. append and merge read pack.dat files, and write a new one.
     """
 
 
@@ -78,7 +78,7 @@ def command() -> None:
     type=EXISTING,
     required=True,
     metavar="PATH",
-    help="Directory of run files, or what `tape2048 convert` reads: a session, say.",
+    help="Directory of run files, or another source of `tape2048 convert`, such as a session.",
 )
 @_output("The new pack.")
 @click.option(
@@ -86,10 +86,13 @@ def command() -> None:
     type=int,
     default=4096,
     metavar="BYTES",
-    help="Alignment of entries: 1 to 1 MiB.  [default: 4096]",
+    help="Alignment of entries: a power of 2 up to 1 MiB.  [default: 4096]",
 )
 @click.option(
-    "--compress", type=click.Choice(["none", "zstd", "lz4"]), default="none", help="How to store entries."
+    "--compress",
+    type=click.Choice(["none", "zstd", "lz4"]),
+    default="none",
+    help="Compression of entries.  [default: none]",
 )
 @click.option("--entry-crc/--no-entry-crc", default=True, help="Store a checksum per entry.  [default: yes]")
 @LOSSY
@@ -97,10 +100,10 @@ def command() -> None:
 def pack(
     *, source: Path, output: Path, lossy: bool, workers: int | None, as_json: bool, quiet: bool, **how: Any
 ) -> None:
-    """Pack every run file below a directory, in path order, or the runs of another source.
+    """Pack the runs of a source: by default every run file below a directory, in path order.
 
-    Files are stored byte for byte. Games of sessions are replayed, as by `tape2048 convert`. Invalid files or
-    runs are left out and named on standard error. The exit code is then 1.
+    Run files are stored byte for byte. Games of sessions are replayed, as by `tape2048 convert`. Invalid
+    files and runs are left out and listed on standard error. The exit code is then 1.
     """
     from tape2048_recorder.replay.replay import replayer
 
@@ -133,8 +136,8 @@ def pack(
 def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     """Check a pack completely: checksums, runs, padding, statistics.
 
-    Of a pack.dat: its checksum, and every row against the run table and the rules of the game.
-    An invalid file and the reason are printed on standard error. The exit code is then 2.
+    For a pack.dat, this checks the checksum, and every row against the run table and the rules of the game.
+    If the file is invalid, the reasons are printed on standard error, and the exit code is 2.
     """
     findings: list[Finding] = []
     document: dict[str, Any] = {"ok": False, "path": str(packfile), "runs": None, "findings": []}
@@ -149,7 +152,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
                 runs, document["padded_steps"] = len(rows.runs), rows.padded
                 if rows.padded:
                     steps = counted(rows.padded, "step")
-                    note = f"; {steps} with padding that is not zero, which nothing reads"
+                    note = f"; {steps} with nonzero padding, which has no meaning"
             else:
                 reader = PackReader.open(packfile)
                 reader.validate(progress)
@@ -186,11 +189,11 @@ def _shown(found: dict[str, Any]) -> dict[str, str]:
     if (tiles := found["highest_tile_hist"]) is not None:
         shown["highest_tile_hist"] = ", ".join(f"{tile}: {count:,}" for tile, count in tiles.items())
     if (engines := found["engine_counts"]) is not None:
-        # The engine's name of a recorded game has its seed: there may be as many names as games.
+        # The engine of a recorded game contains its seed, so that every game can have another name.
         more = len(engines) - _ENGINES_SHOWN
         most = Counter(engines).most_common(_ENGINES_SHOWN) if more > 0 else engines.items()
         first = ", ".join(f"{name or '(none)'}: {count:,}" for name, count in most)
-        shown["engine_counts"] = first + (f", and {more:,} more (--json has all)" if more > 0 else "")
+        shown["engine_counts"] = first + (f", and {more:,} more (--json lists all)" if more > 0 else "")
     return shown
 
 
@@ -202,7 +205,7 @@ def _shown(found: dict[str, Any]) -> dict[str, str]:
 @_output("The new file.")
 @click.option("--parallel/--no-parallel", default=True, help="Use several threads.  [default: yes]")
 @click.option(
-    "--steps/--runs-only", "by_step", default=False, help="Write a line a step, or a run (default)."
+    "--steps/--runs-only", "by_step", default=False, help="Write one line per step, or per run (default)."
 )
 @U64
 @_WRITING
@@ -222,7 +225,7 @@ def to_jsonl(*, packfile: Path, output: Path, parallel: bool, as_json: bool, qui
 @_output("Directory of the files.", "DIR")
 @json_option()
 def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> None:
-    """Write runs to separate files, byte for byte; replace nothing."""
+    """Write runs to separate new files, byte for byte."""
     reader = PackReader.open(packfile)
     numbers = _numbers(indices, len(reader))
     written = reader.extract(numbers, output)
@@ -243,10 +246,10 @@ def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> Non
 def append(
     *, packfile: Path, source: Path, output: Path, workers: int | None, as_json: bool, quiet: bool
 ) -> None:
-    """Write a pack.dat and further runs as a new pack.dat.
+    """Write a new pack.dat with the runs of a pack.dat and further runs.
 
-    The runs are read from run files, packs, data sets or sessions. New ids continue after the highest id.
-    Unreadable runs are left out and named on standard error. The exit code is then 1.
+    The further runs are in run files, packs, data sets or sessions. Their ids continue after the highest id.
+    Unreadable runs are left out and listed on standard error. The exit code is then 1.
     """
     rows = DataPack.load(packfile, "mmap")
     before = len(rows.runs)
@@ -276,15 +279,15 @@ def append(
 @command.subcommand("a2pack merge --packfile a.dat --packfile b.dat --output both.dat")
 @click.option(
     "--packfile", "packfiles", type=EXISTING, required=True, multiple=True, metavar="FILE",
-    help="A pack.dat; repeat it, in the order of the runs.",
+    help="A pack.dat. Repeat the option for each, in the order of their runs.",
 )  # fmt: skip
 @_output("The new pack.dat.")
 @json_option()
 @quiet_option()
 def merge(*, packfiles: tuple[Path, ...], output: Path, as_json: bool, quiet: bool) -> None:
-    """Write several pack.dat as one.
+    """Merge several pack.dat files into a new one.
 
-    Ids count from 0; rows do not change otherwise.
+    The new ids are 0, 1, 2, ... Rows do not change otherwise.
     """
     rows = DataPack.merge([DataPack.load(path, "mmap") for path in packfiles])
     _save(rows, output, {}, "", as_json=as_json, quiet=quiet)
@@ -310,14 +313,15 @@ def _save(
 def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     """Show one run of a pack: its facts and its final board.
 
-    A pack.dat holds no final board: the final board that the rules leave is shown, or a candidate.
+    A pack.dat holds no final boards. If the rules leave several final boards, one of them is shown.
     """
     from tape2048_tools.views.run import run_document, run_parts
 
     opened = DataPack.load(packfile, "mmap") if is_packdat(packfile) else PackReader.open(packfile)
     count = len(opened.runs if isinstance(opened, DataPack) else opened)
     if index >= count:
-        raise click.BadParameter(f"the pack has {counted(count, 'run')}", param_hint="--index")
+        found = f"found {index}, but the pack has {counted(count, 'run')}, numbered from 0"
+        raise click.BadParameter(found, param_hint="--index")
     facts: dict[str, Any]
     if isinstance(opened, DataPack):
         run: Run
@@ -336,11 +340,11 @@ def _numbers(text: str, count: int) -> list[int]:
     for word in split_words(text):
         if not (word.isascii() and word.isdecimal() and len(word) <= _DIGITS_MAX and int(word) < count):
             raise click.BadParameter(
-                f"{word!r} is not a number of the {counted(count, 'run')} (from 0)",
+                f"found {word!r}, but the pack has {counted(count, 'run')}, numbered from 0",
                 param_hint="--indices",
             )
         numbers.append(int(word))
     if not numbers or len(set(numbers)) < len(numbers):
-        found = "a run is given twice" if numbers else "found no number"
-        raise click.BadParameter(found, param_hint="--indices")
+        found = "found a number twice" if numbers else "found no number"
+        raise click.BadParameter(f"{found}, expected different numbers", param_hint="--indices")
     return numbers

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 LOSSY = click.option(
     "--lossy",
     is_flag=True,
-    help="Drop facts that the target cannot hold, and the ends of games that are not known.",
+    help="Drop facts that the target cannot hold, and unknown ends of games.",
 )
 
 U64 = click.option(
     "--u64",
     type=click.Choice(["number", "text"]),
     default="number",
-    help="jsonl: packed boards as numbers (default), which some readers round, or as text.",
+    help="For jsonl: packed boards as numbers (default), which some readers round, or as text.",
 )
 
 #: The last flags of commands that write runs.
@@ -55,11 +55,13 @@ WRITING = options(THREADS, json_option(), quiet_option())
     "tape2048 convert /nfs/selfplay/sessions --out packs --to pack --shard 1/8",
 )
 @click.argument("source", type=EXISTING)
-@out_option("File or directory to write, as --to and its name say.", "TARGET")
+@out_option("File or directory to write.", "TARGET")
 @U64
 @job_options("--out")
-@click.option("--to", type=click.Choice(RUN_FORMATS), help="Format to write.  [default: by TARGET's name]")
-@click.option("--player", metavar="NAME", help="session, tape: their player.  [default: the runs' engine]")
+@click.option("--to", type=click.Choice(RUN_FORMATS), help="Format of TARGET.  [default: by its extension]")
+@click.option(
+    "--player", metavar="NAME", help="For session and tape: their player.  [default: the runs' engine]"
+)
 @LOSSY
 @WRITING
 def command(
@@ -75,26 +77,25 @@ def command(
     """Convert the runs in SOURCE to TARGET.
 
     SOURCE is a run file, a directory of run files, a pack, a pack.dat, a data set, a session, a directory of
-    sessions, or JSONL or Parquet with one run a row. TARGET's extension (.a2run, .a2run2, .a2pack, .dat,
-    .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete. Files of runs and JSON
-    lines have the ids of the runs in their session.
+    sessions, or JSON lines or Parquet with one run per row. TARGET's extension (.a2run, .a2run2, .a2pack,
+    .dat, .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete. Run files and JSON
+    lines keep the ids that the runs have in their session.
 
-    The name and the format of TARGET decide what it is, not the number of runs: a name that ends in .a2run
-    or .a2run2 is the file of one run, and SOURCE must have just one; with --to a2run or a2run2, any other
-    name is a directory with a file for each run.
+    A TARGET that ends in .a2run or .a2run2 is the file of one run, and SOURCE must have exactly one run. With
+    --to a2run or a2run2, any other TARGET is a directory with a file for each run.
 
-    A session of rows holds no final boards, and no moves without --record-action. One on tape holds both.
-    Games of built-in players are replayed from their seeds to add missing facts. Games whose replay differs
-    are left out. Without moves, games of other players are refused (5); with --lossy they end at their last
-    recorded board.
+    A session of rows holds no final boards, and no moves without --record-action. A session on tape holds
+    both. Games of built-in players are replayed from their seeds to add missing facts, and left out if the
+    replay differs. Games of other players without moves are an error (exit code 5). With --lossy, they end at
+    their last recorded board.
 
-    The column values of a session (tape2048 annotate), or branch_evs of another program's rows, becomes
-    branch values in TARGET. Other columns are left out, and a warning names them. --to tape writes a session
-    on tape, which holds games that ended. Runs of one engine become a session of this player.
+    The column `values` of a session (see annotate), or branch_evs of another program's rows, become branch
+    values in TARGET. Other columns are left out with a warning. --to tape writes a session on tape, which
+    holds finished games only. A session names one player: by default, all runs must have the same engine.
 
-    If TARGET cannot hold a fact of SOURCE, nothing is written and the exit code is 5; with --lossy, the fact
-    is dropped and named on standard error. Unreadable runs are left out and named there, too, and the exit
-    code is 1; without a readable run nothing is written (3).
+    If TARGET cannot hold a fact of SOURCE, nothing is written, and the exit code is 5. With --lossy, the fact
+    is dropped and reported on standard error. Unreadable runs are left out and reported, and the exit code is
+    1. If no run is readable, nothing is written, and the exit code is 3.
 
     With --shard or --engine, each session of SOURCE gets a separate file in the directory TARGET.
     """
@@ -133,8 +134,9 @@ def _as_job(
     if to is None:
         raise click.UsageError("--shard and --engine need --to: TARGET is a directory")
     if to == "dataset":
-        hint = "--to pack makes a part of each session, and `tape2048 dataset build` one data set of them"
-        raise MaintenanceError("a data set is made of all sessions, and knows when", path=out, hint=hint)
+        hint = "Write a pack of each session with --to pack, then run `tape2048 dataset build` on the packs."
+        found = "found --to dataset with --shard or --engine, expected a format with one file per session"
+        raise MaintenanceError(found, path=out, hint=hint)
     how: dict[str, Any] = {"to": to, "lossy": lossy, "u64": u64} | ({"player": player} if player else {})
     job = Job("convert", how, functools.partial(_convert_one, workers=workers, **how), out)
 
@@ -159,7 +161,7 @@ def skipped_documents(skipped: Iterable[SkippedRun], key: str) -> list[dict[str,
 
 
 def complain_missing(lost: Mapping[str, int], skipped: Iterable[SkippedRun]) -> None:
-    """Report on standard error what was dropped from how many runs, and the runs that were left out."""
+    """Report on standard error the dropped facts, each with its number of runs, and the skipped runs."""
     for what, count in lost.items():
         complain(f"lost: {what}, of {counted(count, 'run')}")
     complain_left_out((one.run, f"{one.error}: {one.message}") for one in skipped)

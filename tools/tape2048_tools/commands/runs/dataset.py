@@ -1,4 +1,4 @@
-"""``tape2048 dataset``: build data sets, append to them, describe, filter and check them."""
+"""``tape2048 dataset``: build, extend, describe, filter and check data sets."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 _DATASET = click.argument("dataset", type=EXISTING)
 _SOURCES = click.argument("sources", type=EXISTING, nargs=-1, required=True)
 _SHARD_ROWS = int_option(
-    "--shard-rows", "Write files of N rows instead of one steps.npy: appending then copies no rows.", least=1
+    "--shard-rows", "Write files of N rows instead of one steps.npy. Appending then copies no rows.", least=1
 )
 #: The options at the end of ``build`` and ``append``.
 _BUILD_OPTIONS = options(
     no_job(
-        "first convert the sessions, which takes most of the time: tape2048 convert SOURCE PARTS --to pack "
-        "--shard I/N; then name PARTS/*.a2pack"
+        "Convert the sessions first, which takes most of the time: tape2048 convert SOURCE --out PARTS "
+        "--to pack --shard I/N. Then build from PARTS/*.a2pack."
     ),
     LOSSY,
     WRITING,
@@ -72,10 +72,10 @@ _BUILD_OPTIONS = options(
     "tape2048 dataset verify ds",
 )
 def command() -> None:
-    """Build data sets (all steps in one array, runs in SQLite), append to them, filter, check.
+    """Build, extend, filter and check data sets: all steps in one array, and the runs in SQLite.
 
     SOURCES are run files, directories of run files, packs, pack.dat, data sets, sessions or directories of
-    sessions, whose games are replayed as by `tape2048 convert`.
+    sessions. Games of sessions are replayed, as by `tape2048 convert`.
     """
 
 
@@ -88,10 +88,10 @@ def command() -> None:
 @_SHARD_ROWS
 @_BUILD_OPTIONS
 def build(*, out: Path, shard_rows: int | None, **how: Any) -> None:
-    """Build a data set of every run in SOURCES.
+    """Build a data set from every run in SOURCES.
 
-    Runs that are unreadable or do not fit are left out and named on standard error. The exit code is then 1,
-    or 3 if none is left. The data set appears when it is complete.
+    Runs that are unreadable or do not fit are left out and listed on standard error. The exit code is then 1,
+    or 3 if no run is left. The data set appears when it is complete.
     """
     _build("building", build_dataset, out, shard_rows=shard_rows, **how)
 
@@ -103,8 +103,8 @@ def build(*, out: Path, shard_rows: int | None, **how: Any) -> None:
 def append(*, dataset: Path, **how: Any) -> None:
     """Add every run in SOURCES to a data set.
 
-    The ids of new runs follow the highest one. Readers find the old data set or the new one, also after a
-    kill. As `build`, it leaves out unreadable runs and then exits with 1.
+    The ids of new runs continue after the highest id. Readers see the old data set or the new one, even after
+    a kill. Like `build`, this leaves out unreadable runs and then exits with 1.
     """
     _build("appending", append_dataset, dataset, **how)
 
@@ -132,7 +132,7 @@ def _build(
 def stats(*, dataset: Path, as_json: bool) -> None:
     """Show a data set: counts, scores, lengths, tiles, sources.
 
-    The time is proportional to the runs. No rows are read.
+    This reads the run table, and no rows.
     """
     opened = Dataset.open(dataset, load="mmap")
     manifest, path = opened.manifests[0], opened.paths[0]
@@ -161,8 +161,8 @@ def stats(*, dataset: Path, as_json: bool) -> None:
 @click.option("--max-score", type=int, metavar="N", help="Runs with at most this score.")
 @click.option("--min-steps", type=int, metavar="N", help="Runs of at least N steps.")
 @click.option("--max-steps", type=int, metavar="N", help="Runs of at most N steps.")
-@click.option("--min-tile", type=int, metavar="TILE", help="Runs that reached this tile (8192, say).")
-@click.option("--max-tile", type=int, metavar="TILE", help="Runs whose highest tile is at most this one.")
+@click.option("--min-tile", type=int, metavar="TILE", help="Runs that reached this tile, such as 8192.")
+@click.option("--max-tile", type=int, metavar="TILE", help="Runs whose highest tile is at most TILE.")
 @click.option("--engine", "model", multiple=True, metavar="NAME", help="Runs of this engine (repeatable).")
 @click.option("--since", metavar="TIME", help="Runs that started at TIME or later (ISO 8601; UTC).")
 @click.option("--until", metavar="TIME", help="Runs that started before TIME.")
@@ -175,7 +175,7 @@ def filter_(
 ) -> None:
     """Count the selected runs, or write them as a data set.
 
-    A run has to meet all conditions. Bounds are inclusive, except --until. If no run is left, --out writes
+    A run must meet all conditions. Bounds are inclusive, except --until. If no run is left, --out writes
     nothing and exits with 3.
     """
     whole = Dataset.open(dataset, load="mmap")
@@ -211,10 +211,11 @@ def filter_(
 @json_option()
 @quiet_option()
 def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
-    """Check data sets, or pack.dat, completely.
+    """Check data sets, or pack.dat files, completely.
 
-    This reads every checksum, and every row against the run table and the rules of the game. The exit code is
-    1 if there are findings. If a path is neither a directory nor a pack.dat (3), nothing is read.
+    This checks every checksum, and every row against the run table and the rules of the game. The exit code
+    is 1 if there are findings. If a path is neither a directory nor a pack.dat, nothing is read, and the exit
+    code is 3.
     """
     from tape2048.datasets.verify import verify_dataset
 

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     "--judge",
     default="own",
     metavar="JUDGE",
-    help="N-tuple network that judges, 2-ply; ahead=2 searches 3-ply."
+    help="N-tuple player that judges by a 2-ply search, with ahead=2 by a 3-ply search."
     "  [default: own, the network of the recorded player, 2-ply or 3-ply]",
 )
-@column_options("the four columns", chunk_rows=262_144)
+@column_options("columns", chunk_rows=262_144)
 def command(*, judge: str, **how: Any) -> None:
-    """Judge every move of sessions, and write four columns of each session.
+    """Judge every move of sessions, and write the result as four columns of each session.
 
-    values f32[rows, 4] holds the judge's values of the moves up, down, left and right, NaN for illegal
-    moves, in points. best u8[rows] is the best move. loss f32[rows] is the best value minus the value of the
-    move that was made. luck f32[rows] is the value after the spawn minus its expectation. All moves are
-    searched alike, and the mean of luck is 0. Moves and boards that a session does not hold are played
-    again. If its player is not here, loss and luck are NaN for a move or a next board that is not recorded.
+    values f32[rows, 4] are the judge's values of the moves up, down, left and right, in points of score, with
+    NaN for illegal moves. best u8[rows] is the best move. loss f32[rows] is the value of the best move minus
+    the value of the played move. luck f32[rows] is the value after the spawn minus its expectation, so its
+    mean is 0. All moves are searched to the same depth.
 
-    A judge that is or may be weaker than the player gives a warning: its losses are not the player's
-    mistakes.
+    Moves and boards that a session does not hold are replayed. If the player cannot be replayed on this
+    machine, loss and luck are NaN for a move or a next board that is not recorded. If the judge is or may be
+    weaker than the player, a warning says so: its losses are then not the player's mistakes.
 
     The columns of a session appear when they are complete. After a kill, the same command resumes. Convert
     runs of another format to a session first. `tape2048 convert` writes the values of a session as branch

@@ -1,4 +1,4 @@
-"""``tape2048 audit``: tell whether recorded games are 2048."""
+"""``tape2048 audit``: test whether recorded games follow the rules and odds of 2048."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tape2048_tools.terminal.output import cell, complain_left_out, print_result
     "tape2048 audit games.parquet --json | jq '.checks[] | select(.ok == false)'",
 )
 @click.argument("path", type=EXISTING)
-@int_option("--max-moves", "Read no further game after N moves.  [default: read all]", least=1)
+@int_option("--max-moves", "Stop reading games after N moves.  [default: read all]", least=1)
 @THREADS
 @json_option()
 @quiet_option()
 def command(*, path: Path, max_moves: int | None, workers: int | None, as_json: bool, quiet: bool) -> None:
-    """Tell whether the games in PATH are 2048.
+    """Test whether the games in PATH follow the rules and odds of 2048.
 
     PATH is any source of `convert`. The audit checks moves, merges, spawns, scores, start boards and ends.
-    Chi-square tests compare the share of 4s and the cells of the spawns with 2048. Holm's method corrects
-    their p-values: at most 1 in 1,000 audits of real 2048 fails.
+    Chi-square tests compare the share of 4s and the cells of the spawns with those of 2048. Holm's method
+    corrects their p-values: at most 1 in 1,000 audits of real 2048 fails.
 
     The exit code is 1 if the games are not 2048, or if a run could not be read.
     """

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from tape2048.session.session import Session
 
 _TEXTS = options(
-    click.option("--title", help="Name of the data set.  [default: of README.md, else of the directory]"),
+    click.option("--title", help="Name of the data set.  [default: from README.md, or the directory's name]"),
     click.option(
-        "--license", "license_id", help="Id of a license.  [default: the one of README.md, else unknown]"
+        "--license",
+        "license_id",
+        help="Id of the license, such as cc-by-4.0.  [default: from README.md, or unknown]",
     ),
 )
 
@@ -33,12 +35,18 @@ _TEXTS = options(
 )
 @click.argument("root", type=ROOT)
 @_TEXTS
-@click.option("--url", default="", help="Page of the data set; on the Hub, the loading code names it.")
-@click.option("--force", is_flag=True, help="Replace files that were edited, or that another program wrote.")
+@click.option(
+    "--url", default="", help="Page of the data set. If it is on the Hub, the loading code uses it."
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace the two files even if they were edited or another program wrote them.",
+)
 @json_option()
 @quiet_option()
 def command(*, root: Path, url: str, force: bool, as_json: bool, quiet: bool, **texts: str | None) -> None:
-    """Write README.md and croissant.json into ROOT, to publish it on the Hugging Face Hub.
+    """Write README.md and croissant.json into ROOT, for publication on the Hugging Face Hub.
 
     README.md is a dataset card: players, rules, reach of the tiles with 95% intervals, splits, columns and
     the code that loads the sessions. croissant.json has the same in Croissant 1.1 (JSON-LD).
@@ -53,7 +61,7 @@ def command(*, root: Path, url: str, force: bool, as_json: bool, quiet: bool, **
     for path in map(root.joinpath, CARDS):
         check_new_file(path, replace=True)
         if _edited(path) and not force:
-            message = "edited, or written by another program. Nothing was written"
+            message = "found a file that was edited, or that another program wrote. Nothing was written"
             raise NameTakenError(message, path=path, hint="Pass --force to replace it.")
     several, cards = _make(root, url, quiet=quiet, **texts)
     for name, content in cards.items():
@@ -112,7 +120,7 @@ def publish(
     several, cards = _make(root, f"https://huggingface.co/{match[1]}", quiet=quiet, **texts)
     if edited := [name for name in CARDS if _edited(root / name)]:
         cards |= {name: bytes(read_path(root / name)) for name in edited}
-        complain(f"edited by you, and uploaded unchanged: {', '.join(edited)}")
+        complain(f"not generated, because you edited it: {', '.join(edited)}")
     cards[PREVIEW] = make_preview(several)
     names = [session.path.name for session in several]
     sizes = {f"{name}/{key}": count for name in names for key, count in local.names(name).items()}
@@ -122,7 +130,7 @@ def publish(
         there = set()
     others = sorted(there.difference(names))
     if others and not remove:
-        complain(f"in the data set, and not in {root}: {', '.join(others)}. Pass --remove to remove them.")
+        complain(f"in the data set, but not in {root}: {', '.join(others)}. Pass --remove to remove them.")
         others = []
     commit = None
     if not dry_run:

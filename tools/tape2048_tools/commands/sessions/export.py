@@ -44,7 +44,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
         return ()
     words = split_words(value)
     if not all(word.isdecimal() for word in words):
-        raise click.BadParameter(f"found {value!r}, expected tiles, as 8192,16384")
+        raise click.BadParameter(f"found {value!r}, expected tiles such as 8192,16384")
     try:
         return tuple(check_thresholds([int(word) for word in words]).tolist())
     except ValueError as error:
@@ -66,22 +66,29 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     required=True,
     help="Format of the file; parquet and arrow (Feather version 2) need the extra [arrow].",
 )
-@click.option("--rows/--runs", default=True, help="Write one record a position (default), or a game.")
+@click.option("--rows/--runs", default=True, help="Write one record per position (default), or per game.")
 @out_option(
     "The file; - is standard output (jsonl, csv).  [default: <source>.<rows|runs>.<format>]", required=False
 )
-@click.option("--labels", metavar="TILES", callback=_tiles, help="Add columns reached_<tile>, as 8192,16384.")
-@click.option("--with", "names", metavar="NAMES", help="Columns to add, as loss,values.  [default: all]")
+@click.option(
+    "--labels",
+    metavar="TILES",
+    callback=_tiles,
+    help="Tiles of label columns reached_<tile>, such as 8192,16384.",
+)
+@click.option("--with", "names", metavar="NAMES", help="Columns to add, such as loss,values.  [default: all]")
 @COLUMNS
 @click.option("--where", metavar="SQL", help="Condition on runs of sessions, such as max_score >= 50000.")
 @click.option(
-    "--compression", metavar="NAME", help="parquet: zstd (default), snappy, none; arrow: none, zstd, lz4."
+    "--compression",
+    metavar="NAME",
+    help="For parquet: zstd (default), snappy, none. For arrow: none (default), zstd, lz4.",
 )
 @click.option(
     "--u64",
     type=click.Choice(["number", "text"]),
     default="number",
-    help="jsonl: ids and seeds as numbers (default), which some readers round, or as text.",
+    help="For jsonl: ids and seeds as numbers (default), which some readers round, or as text.",
 )
 @force_option("the file")
 @json_option()
@@ -106,8 +113,9 @@ def command(
 
     Each of SOURCES is a session, or a directory of sessions. The file appears when it is complete.
 
-    With --runs, SOURCES may also be run files, directories of them, packs or data sets: the metadata of a
-    run becomes one record. Unreadable runs are left out and named on standard error. The exit code is then 1.
+    With --runs, SOURCES can also be run files, directories of run files, packs or data sets. The metadata of
+    a run becomes one record. Unreadable runs are left out and listed on standard error. The exit code is then
+    1.
 
     pyarrow.json, Hugging Face datasets, jq before 1.7 and JavaScript round large seeds in jsonl: see --u64.
     """
@@ -130,7 +138,9 @@ def command(
     skipped: list[SkippedRun] = []
     if not rows and (run_files := _open_run_files(sources)):
         if where is not None:
-            raise click.UsageError("--where: a condition on runs of sessions. These are run files")
+            raise click.UsageError(
+                "--where: found run files, expected sessions: only their runs can be filtered"
+            )
         with progress_bar("reading runs", quiet=quiet) as progress:
             found, skipped = run_file_table(run_files, labels, progress)
     else:
@@ -161,7 +171,7 @@ def command(
 
 
 def _open_run_files(paths: Sequence[Path]) -> list[RunSource]:
-    """Open run files; return none for sessions, and for paths with nothing, which ``Corpus.open`` refuses."""
+    """Open run files; return an empty list for sessions, and for paths that ``Corpus.open`` rejects."""
     from tape2048.conversion.sources import kind_of, open_sources
 
     are_files = {kind_of(path) not in {"session", "sessions"} for path in paths if path.exists()}

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 @click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the last board.")
 @out_option("Write the board to FILE.svg, or the game to FILE.gif (extra [gif]).", required=False)
 @int_option(
-    "--moves", "Moves that the GIF shows: from --step, or the last ones.", default=50, least=1, most=2000
+    "--moves", "Moves in the GIF: those after --step, or the last moves.", default=50, least=1, most=2000
 )
-@click.option("--judge", "judge_text", default="own", metavar="PLAYER", help="Judge of a GIF, as of `play`.")
+@click.option("--judge", "judge_text", default="own", metavar="PLAYER", help="Judge for a GIF, as in `play`.")
 @force_option("the file")
 @json_option()
 def visualize(
@@ -64,13 +64,13 @@ def visualize(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Show a run: its facts and last board, or any other board. `play` shows the game.
+    """Show a run: its facts and last board, or any other board. `play` shows the whole game.
 
-    RUN is a file of one run (A2T1 or a2run2), or holds several: a session, a directory of sessions, a pack,
-    pack.dat, a data set, JSON lines, Parquet, a directory of run files. A run's id is its id in the session,
-    data set or pack.dat, as in `show` and `export`. Otherwise, its position from 0 is its id. A session of
-    rows shows the boards that it recorded, without the final one, which a tape has. Moves and spawns that are
-    not stored are recovered from the boards.
+    RUN is a file of one run (A2T1 or a2run2), or a source of several runs: a session, a directory of
+    sessions, a pack, pack.dat, a data set, JSON lines, Parquet, or a directory of run files. In a session, a
+    data set or a pack.dat, runs have the ids that `show` and `export` print. In other sources, the id of a
+    run is its position, from 0. The final board of a game is in a session on tape, and not in a session of
+    rows. Moves and spawns that are not stored are recovered from the boards.
     """
     if out is not None:
         data = _picture((path, run_id, which), step, out, moves, judge_text, force=force)
@@ -117,7 +117,7 @@ def _picture(
     choice: tuple[Path, int | None, str | None], step: int | None, out: Path, moves: int, judge_text: str,
     *, force: bool,
 ) -> bytes:  # fmt: skip
-    """Write an SVG of one board, or a GIF of moves with their grades unless the judge may be weaker."""
+    """Write an SVG of one board, or a GIF of moves, with grades unless the judge may be weaker."""
     from tape2048.base.drawing import board_svg
     from tape2048.game.rules import boards_to_exps
     from tape2048.io.durable import check_new_file, publishing_file
@@ -182,7 +182,11 @@ _SUFFIXES = (".a2run", ".a2run2")
 @RUN_CHOICE
 @click.option("--step", type=int, metavar="N", help="Start at the board before move N; -1 is the last board.")
 @click.option(
-    "--fps", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Boards a second."
+    "--fps",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Boards per second.",
 )
 @click.option(
     "--judge",
@@ -207,19 +211,19 @@ def play(
     out: Path | None,
     seed: int | None,
 ) -> None:
-    """Step through a recorded game, or without RUN play one yourself.
+    """Step through a recorded game, or play one yourself.
 
-    RUN is as for `visualize`. The arrow keys step, and PgUp and PgDn go 100 moves. p and n go to the previous
-    and next large loss, [ and ] to the previous and next move that differs from the judge's, / to a move
-    number. Space plays and pauses. c lets the critic judge, tile by tile. ? shows the keys, and q quits.
+    RUN is as for `visualize`. The arrow keys go one move, and PgUp and PgDn go 100 moves. p and n go to the
+    previous and next large loss, [ and ] to the previous and next move that differs from the judge's choice,
+    and / to a move number. Space plays and pauses. c switches to the critic as judge, tile by tile. ? shows
+    the keys, and q quits.
 
-    Beside the board are the move, the score, the values of all moves, and the loss and luck. Loss is how much
-    worse the move was than the best move, and luck how much better the spawn was than the mean. They are in
-    points of score to come, as the n-tuple network of --judge values boards, or with the critic in the
-    probability to reach a tile.
+    Beside the board are the move, the score, the values of all moves, the loss and the luck. Loss is how much
+    worse the move was than the best move. Luck is how much better the spawn was than the mean. The network of
+    --judge measures both in points of future score, and the critic in the probability of a tile.
 
     Without RUN, you play: the arrow keys (or w, a, s, d) move, p shows the player's advice, and c the
-    critic's.
+    critic's advice.
     """
     from tape2048.jit.compiler import announced
     from tape2048.session.session import Session
@@ -229,7 +233,9 @@ def play(
     from tape2048_tools.views.screens import PersonGame, PersonScreen, ReplayScreen, show, view_of
 
     if path is None and (run_id, which, step) != (None, None, None):
-        raise click.UsageError("--run, --best, --worst, --longest and --step choose from a RUN: name one")
+        raise click.UsageError(
+            "--run, --best, --worst, --longest and --step need RUN, the source of the game"
+        )
     if path is not None and (out, seed) != (None, None):
         raise click.UsageError("--out and --seed are for playing yourself, without RUN")
     if out is not None:
@@ -237,9 +243,9 @@ def play(
     screen = Screen()
     judges = Judges([judge_text], critic)
 
-    with announced(lambda: complain("compiling: a minute at most, once for each version")):
+    with announced(lambda: complain("compiling, once per version: at most a minute")):
         found = None if path is None else choose_run(path, run_id, which, replay=True)
-        # Of the sources, sessions alone tell the seed; their facts name the player.
+        # Only sessions hold the seed, and their facts name the player.
         known = Session.open(found.facts["path"]) if found is not None and "seed" in found.facts else None
         judge, message = judges.of_game(
             0, known.meta if known else {}, annotation_of(known) if known else None
@@ -277,8 +283,8 @@ def _by_critic(path: Path, found: ChosenRun) -> CriticView:
     note = ""
     if strangers(critic.info, [PlayedBy("", identity.player_sha256 if identity else "", 1)]):
         judged = ", ".join(player.player_name for player in critic.info.players)
-        whose = "another player" if identity else "a player that its file does not name"
-        note = f"the critic judges games of {judged}. This one is of {whose}"
+        whose = "another player" if identity else "an unknown player"
+        note = f"the critic was trained on games of {judged}. This game is by {whose}"
     played_by = found.played_by()
     views = [view_of(judge, boards, moves, judge.weakness(*played_by)) for judge in judges.all()]
     return CriticView(critic.thresholds, critic(boards), views, note)

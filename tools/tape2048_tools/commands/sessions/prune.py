@@ -56,7 +56,7 @@ from tape2048_tools.terminal.output import cell, complain, print_human, print_js
 @click.option("--tag", "tags", multiple=True, help="Consider sessions of this model tag only (repeatable).")
 @flags_of(RetentionLimits)
 @click.option("--dry-run", is_flag=True, help="List what would be removed and why, and remove nothing.")
-@click.option("--yes-really", is_flag=True, help="Allow that no session is left.")
+@click.option("--yes-really", is_flag=True, help="Allow the removal of all sessions.")
 @json_option("Print one JSON document: what is removed and why, what stays.")
 @quiet_option("Show no table and no progress bar.")
 def command(
@@ -74,8 +74,8 @@ def command(
 
     Flags override the [retention] table of the file. ROOT is by default the out_dir of
     `tape2048 record`. Only sessions that the recorder, `merge` or `repack` published are removed. Sessions
-    that a process reads stay; limits of size and number then remove the next ones. Without a limit nothing
-    is removed. The exit code is 1 if a session could not be removed.
+    that a process reads stay, and limits of size and number then remove the next sessions. Without a limit,
+    nothing is removed. The exit code is 1 if a session could not be removed.
     """
     path = config_path or (Path(os.environ[CONFIG_ENV]) if os.environ.get(CONFIG_ENV) else None)
     retention = load_retention(limits, path)
@@ -107,7 +107,7 @@ def _candidates(root: Path, tags: Sequence[str]) -> tuple[list[Candidate], list[
     try:
         found, skipped = candidates(root, tags)
     except StorageError as error:
-        error.hint = error.hint or "name the directory that `tape2048 record` writes to (out_dir)"
+        error.hint = error.hint or "Give the directory that `tape2048 record` writes to (out_dir)."
         raise
     for tag in sorted(set(tags) - {session.tag for session in found}):
         complain(f"no removable session has the tag {tag!r}: `tape2048 list` shows the names")
@@ -189,7 +189,12 @@ def _print(document: dict[str, Any], held: Sequence[str], *, quiet: bool, has_li
         notes = {one["name"]: verb for one in chosen}
     if chosen and not quiet:
         rows = [
-            (one["name"], size(one["bytes"]), one["why"], notes.get(one["name"], "stays: there is room now"))
+            (
+                one["name"],
+                size(one["bytes"]),
+                one["why"],
+                notes.get(one["name"], "stays: enough space is free now"),
+            )
             for one in chosen
         ]
         print_lines(("session", ">size", "why", "note"), rows)

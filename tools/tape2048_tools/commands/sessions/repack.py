@@ -1,4 +1,4 @@
-"""``tape2048 merge`` and ``tape2048 repack``: many small sessions into one, and rows onto tape, or back."""
+"""``tape2048 merge`` and ``tape2048 repack``: join small sessions, and convert rows to tape, or back."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ if TYPE_CHECKING:
     "tape2048 merge selfplay/20260101T*_model=greedy --out selfplay --remove",
 )
 @click.argument("sessions", metavar="SESSION...", type=EXISTING, nargs=-1, required=True)
-@out_option("Directory of the new session, which gets the name of the earliest one.", "DIR")
+@out_option("Directory for the new session, which gets the name of the earliest session.", "DIR")
 @click.option(
     "--remove", is_flag=True, help="Remove the originals after publishing, except those being read."
 )
 @no_job(
-    "give each process some of the sessions, such as the sessions of a day: each merges them into one session"
+    "Give each process a part of the sessions, such as a day. Each process merges its part into one session."
 )
 @json_option("Print one JSON document: the new session, the removed ones.")
 @quiet_option()
 def merge(*, sessions: Sequence[Path], out: Path, remove: bool, as_json: bool, quiet: bool) -> None:
     """Merge many small sessions into one: same games, same labels, same splits.
 
-    All sessions must have the same player, settings of recording and storage. Rows are checked against their
-    checksums while they are copied, and the new session is read back before it is published. It has the
-    columns that are equal in all sessions, and other columns are listed. With --remove, other columns are an
-    error, and the exit code is 1 if an original could not be removed or is being read.
+    All sessions must have the same player, recording settings and storage. Rows are checked against their
+    checksums while they are copied, and the new session is read back before it is published. Columns are
+    merged if all sessions have them with the same facts. Other columns are dropped and listed; with --remove,
+    they are an error. The exit code is 1 if --remove could not remove an original, or it is being read.
 
-    Packs of another program become one pack. Their rows must have one type, and keep every field.
+    Packs of another program become one pack with every field. Their rows must have the same type.
     """
     from tape2048.conversion import merge_packs
     from tape2048.maintenance.merging import merge_sessions
@@ -124,21 +124,22 @@ def repack(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Write sessions in the other storage: rows (steps.npy) onto tape, 1.5 bytes a row, or back.
+    """Convert sessions from rows (steps.npy) to tape (1.5 bytes per row), or back.
 
     Rows, games, labels, facts and columns stay the same. A new session has the name of its original, with a
-    number if the name is taken. It is validated, and compared with the original, before it is published;
-    without --remove, one directory then holds each game twice.
+    number if the name is taken. It is validated and compared with the original before it is published.
+    Without --out and --remove, the directory then holds each game twice.
 
     A tape holds all moves and final boards. Games of built-in players are replayed to add what rows lack.
-    Games of other players need --record-action, and --lossy where both a 2 and a 4 would have ended one.
+    Games of other players must have been recorded with --record-action. They need --lossy if both a 2 and a
+    4 could have ended a game.
 
-    A session that cannot be repacked (sampled, from another program, damaged, in this storage already) is
+    A session that cannot be repacked (sampled, from another program, damaged, already in this storage) is
     skipped, and the reason is printed. The exit code is then 1. It is also 1 if an original could not be
     removed or is being read.
 
-    With --shard or --engine, SESSION may be a directory of sessions, new sessions have the names of their
-    originals, and sessions that are in --out already are skipped.
+    With --shard or --engine, SESSION can be a directory of sessions. New sessions have the names of their
+    originals, and sessions that are already in --out are skipped.
     """
     if shard or engine:
         if out is None or remove:
@@ -150,7 +151,7 @@ def repack(
         do_job(job, expand_all(sessions), shard=shard, engine=engine, as_json=as_json, quiet=quiet)
         return
     if out is not None:
-        refuse_session(out, "name a directory for the new sessions, as its parent")
+        refuse_session(out, "Choose a directory for the new sessions, such as the parent of this session.")
     done: dict[str, list[Any]] = {"sessions": [], "failed": [], "removed": [], "not_removed": []}
     originals = list(dict.fromkeys(path.absolute() for path in sessions))
     for count, path in enumerate(originals, start=1):
@@ -206,7 +207,7 @@ def _check_removable(path: Path, doing: str) -> None:
         raise MaintenanceError(
             f"this session cannot be removed: {why}. Nothing was written",
             path=path,
-            hint=f"{doing} without --remove, or leave it out",
+            hint=f"Run {doing} without --remove, or leave this session out.",
         )
 
 

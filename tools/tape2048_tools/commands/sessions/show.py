@@ -1,4 +1,4 @@
-"""``tape2048 list`` and ``tape2048 show``: sessions, one line each, in full, or their sum."""
+"""``tape2048 list`` and ``tape2048 show``: a line per session, one session in full, or a summary of many."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ if TYPE_CHECKING:
 
     from tape2048.rows.duplicates import Doubled
 
-#: With more sessions than this, scores are read only with --scores, as each session's SQLite file takes two
-#: milliseconds, and the table is plain text, as rich takes as long for a line.
+#: With more sessions, scores are read only with --scores, because each SQLite file takes 2 ms, and the table
+#: is plain text, because rich takes as long for a line.
 SCORES_SESSIONS_MAX = 500
 
-_UNREAD = "a game that two sessions hold counts twice, and scores are left out: --scores reads them"
+_UNREAD = "Without scores, a game that two sessions hold counts twice. Pass --scores to read the scores."
 
 #: Characters of a line of a player's name in tables on a terminal.
 _PLAYER_WIDTH = 26
@@ -96,21 +96,22 @@ _OWN = ("name", "path", "player", "player_name", "recovered", "storage", "column
     help=f"Read the games' scores and tiles, or not.  [default: with at most {SCORES_SESSIONS_MAX} sessions]",
 )
 @CACHE
-@json_option("Print one JSON document: sessions, broken ones, totals.")
+@json_option("Print one JSON document: sessions, unreadable sessions, totals.")
 def list_sessions(
     *, root: Path | str | None, scores: bool | None, cache: str | None, cache_max_mb: int, as_json: bool
 ) -> None:
     """List the sessions in ROOT: player, rows, games, mean and best score, reach of the big tiles, size.
 
-    ROOT is by default the out_dir of `tape2048 record`. The time is proportional to the games, and no rows
-    are read. A game that two sessions hold counts once in the totals, and a line names the sessions. Without
-    scores, of more than 500 sessions only the manifests are read: the time is then proportional to the
-    sessions, and the totals count such a game twice. An unreadable session is listed with its error, and the
-    exit code is then 1. Sessions in ROOT/.quarantine are only counted. A narrow terminal leaves out the
-    columns 2048, 4096, best, player and size, in this order.
+    ROOT is by default the out_dir of `tape2048 record`. This reads the run tables, and no rows. With more
+    than 500 sessions it is faster: without --scores, it reads the manifests only.
 
-    ROOT may be a fleet's directory, or the address of a store (s3://bucket/prefix): the run tables of its
-    sessions are fetched, and no rows. Cached files are not fetched again.
+    A game that two sessions hold counts once in the totals, and a line names the sessions. With manifests
+    only, it counts twice. An unreadable session is listed with its error, and the exit code is then 1.
+    Sessions in ROOT/.quarantine are only counted. A narrow terminal omits the columns 2048, 4096, best,
+    player and size, in this order.
+
+    ROOT can be a fleet's directory, or the address of a store (s3://bucket/prefix). Of a store, only run
+    tables are fetched, and cached files are not fetched again.
     """
     from tape2048.maintenance.removal import list_quarantine
 
@@ -132,14 +133,14 @@ def list_sessions(
         remote = open_remote(place, cache, cache_max_mb).sessions()
         found = [(name, one if isinstance(one, TapeError) else read(one)) for name, one in remote]
     else:
-        refuse_session(place, f"show it with: tape2048 show {place}; or list its parent directory")
+        refuse_session(place, f"Show it with: tape2048 show {place}; or list its parent directory.")
         try:
             is_few = len(session_places(place)) <= SCORES_SESSIONS_MAX
             scores = is_few if scores is None else scores
             found = read_each(place, read_path)
             quarantined = len(list_quarantine(place))
         except StorageError as error:
-            error.hint = error.hint or f"name another directory, or record: tape2048 record --out {place}"
+            error.hint = error.hint or f"Give another directory, or record: tape2048 record --out {place}"
             raise
     good = [one for _, one in found if not isinstance(one, TapeError)]
     broken = [(where, one) for where, one in found if isinstance(one, TapeError)]
@@ -174,7 +175,8 @@ def list_sessions(
             print_human(cell(f"no sessions in {place}"), f"record some: tape2048 record --out {place}")
         print_human(*map(cell, twice_lines(twice or ())))
         if quarantined:
-            print_human(cell(f"{quarantined} in {place}/.quarantine, each with a file that has the reason"))
+            there = f"{counted(quarantined, 'session')} in {place}/.quarantine"
+            print_human(cell(f"{there}, each with a file that states the reason"))
     exit_on_findings(broken)
 
 
@@ -238,15 +240,15 @@ _BAR_WIDTH = 40
 def show(
     *, path: Path | str, overlay: Path | None, cache: str | None, cache_max_mb: int, as_json: bool
 ) -> None:
-    """Show a session, or sum up a directory of sessions.
+    """Show a session, or summarize a directory of sessions.
 
-    A session: its facts and settings, columns, scores, tiles, labels, its best game. A directory: the games
-    of all its sessions, each player's reach of the big tiles with 95% intervals, the time span, the size on
-    disk. A game that two sessions hold counts once. The best game is the game with the highest score. An
-    unreadable session in a directory is listed, and the exit code is then 1.
+    For a session, this shows facts and settings, columns, scores, tiles, labels, and the best game, which has
+    the highest score. For a directory, it shows the games of all sessions, each player's reach of the big
+    tiles with 95% intervals, the time span, and the size on disk. A game that two sessions hold counts once.
+    An unreadable session in a directory is listed, and the exit code is then 1.
 
-    Of a store (s3://bucket/prefix), or of a session in it, the run tables are fetched and no rows. The best
-    game comes without its board.
+    For a store (s3://bucket/prefix), or a session in it, only run tables are fetched. The best game then has
+    no board.
     """
     found: Sequence[tuple[Path | str, Session | TapeError]] = []
     if isinstance(path, str):
@@ -351,8 +353,7 @@ def _document(session: Session) -> dict[str, Any]:
 def _best(session: Session) -> dict[str, Any] | None:
     """Return the game with the highest score (the first of them), and its last recorded board.
 
-    The final board has no row. Of a session in a store, whose rows are not fetched for it, the game comes
-    without a board.
+    The final board has no row. For a session in a store, the game has no board: its rows are not fetched.
     """
     if not len(session.runs):
         return None
@@ -379,7 +380,8 @@ def _parts(document: dict[str, Any]) -> list[RenderableType]:
     left_out = document["rows_without_run"]
     shown = {
         "path": document["path"],
-        "rows": number(document["rows"]) + (f" (without {left_out:,} of no run)" if left_out else ""),
+        "rows": number(document["rows"])
+        + (f" (without {left_out:,} that belong to no run)" if left_out else ""),
         "games": number(document["games"]),
         "size": size(document["bytes"]),
         **{key: _line(key, "", value) for key, value in facts.items()},
@@ -407,7 +409,7 @@ def _line(key: str, name: str, value: object) -> RenderableType:
 
 
 def _setting(name: str, value: object) -> str:
-    """Return a setting's value as text; as JSON if it is not text, and its name is unknown or it is set."""
+    """Return a setting's value as text: text itself, other values as JSON, none as the help shows it."""
     from tape2048.settings.fields import settings_of
     from tape2048_recorder.record_options import RecorderConfig
 

@@ -59,7 +59,7 @@ class Validated(msgspec.Struct, frozen=True):
         not_replayed: why no run could be replayed, or None.
         findings: all defects.
         notes: facts that are no defects.
-        removed: whether it was removed while, or before, it was read.
+        removed: whether another process removed it before or during the check.
         quarantined: the path in the quarantine, or None.
     """
 
@@ -90,7 +90,7 @@ class Validated(msgspec.Struct, frozen=True):
 @click.option(
     "--older",
     type=click.IntRange(0),
-    help="Check only sessions that started over DAYS days ago.",
+    help="Check only sessions that started more than DAYS days ago.",
     metavar="DAYS",
 )
 @click.option(
@@ -130,20 +130,23 @@ def command(
     """Check sessions completely: checksums, bookkeeping, every row, columns.
 
     Each of PATHS is a session, a directory of sessions, a data set or a pack.dat. The exit code is 1 if there
-    are findings. Sessions that another process removes are not findings. Players that cannot be replayed here
-    are not findings either, and a note gives the reason. Unknown files, such as .DS_Store, are notes. If a
-    path is missing or not a directory (3), nothing is read. --quarantine does not move sessions that the
-    operating system failed to read: the session itself may be fine. It does not move sessions with damaged
-    columns and intact rows either: columns can be made again. It moves no data sets. Games that two of the
-    sessions hold are a note: other commands count them once.
+    are findings. If a path is missing or not a directory, nothing is read, and the exit code is 3.
 
-    With --out it is a job: a session whose result is in DIR is not checked again.
+    Not findings, but notes: players that cannot be replayed on this machine, unknown files such as .DS_Store,
+    and games that two of the sessions hold, which other commands count once. A session that another process
+    removes during the check is reported as removed.
+
+    --quarantine does not move sessions that the operating system failed to read, because the session itself
+    may be intact. It does not move sessions with intact rows and damaged columns, because columns can be made
+    again. It does not move data sets.
+
+    With --out, a session whose result is already in DIR is not checked again.
     """
     if out is None and (shard or engine):
         raise click.UsageError("--shard and --engine need --out DIR, which records the finished sessions")
     if out is not None and put_away:
         raise click.UsageError(
-            "--quarantine moves sessions from under a job: use it without --out, on sessions with findings"
+            "--quarantine and --out exclude each other: run --quarantine later, on the sessions with findings"
         )
     is_part = older is not None or share > 1
     sessions = _sessions(paths, config_path, may_be_empty=is_part)
@@ -186,7 +189,7 @@ def _sessions(paths: Sequence[Path], config_path: Path | None, *, may_be_empty: 
     given = list(paths)
     if config_path is not None:
         given.append(default_root(config_path))
-        refuse_missing(given[-1], "the recorder makes it when it starts")
+        refuse_missing(given[-1], "Start the recorder, which creates this directory, or correct out_dir.")
     how = {"may_be_empty": may_be_empty, "may_be_dataset": True}
     return [session for path in given for session in expand_sources(path, **how)]
 

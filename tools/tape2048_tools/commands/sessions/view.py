@@ -42,8 +42,7 @@ judge_options = options(
         "judges",
         multiple=True,
         metavar="PLAYER",
-        help="N-tuple player that judges moves; ahead=2 searches one ply deeper. Repeat for several. The"
-        " first is shown first."
+        help="N-tuple player that judges moves; ahead=2 searches one ply deeper. Repeat it for more judges."
         "  [default: own, the network of the recorded player, 2-ply or 3-ply]",
     ),
     CRITIC,
@@ -61,10 +60,13 @@ judge_options = options(
     "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on."
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=2048, show_default=True, help="Port; 0: a free one."
+    "--port", type=click.IntRange(0, 65535), default=2048, show_default=True, help="Port; 0: any free port."
 )
 @click.option(
-    "--allow-host", multiple=True, metavar="NAME", help="A further host name that may be asked for."
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="Further host name that browsers may use (repeatable).",
 )
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 @judge_options
@@ -83,11 +85,10 @@ def view(
     """Look at recordings, live recorders, trainings and critics in a browser.
 
     ROOT is a directory of sessions, one session, or a directory of a training; by default the out_dir of
-    `tape2048 record`. Of another source, such as a data set, a pack, run files or JSON lines, a session on
-    tape is made in the directory for temporary files, and is removed at the end, 1.5 bytes a move. The pages
-    only read files, and do not contact recorders. The link
-    that is printed opens the pages in one browser, once. The next link is then printed to standard error.
-    Ctrl-C ends it at once.
+    `tape2048 record`. Another source, such as a data set, a pack, run files or JSON lines, is first converted
+    to a temporary session on tape (1.5 bytes per move). The pages only read files, and do not contact
+    recorders. The printed link works once, in one browser. The next link is then printed to standard error.
+    Ctrl-C ends the command.
     """
     from tape2048_tools.viewer.app import serve
 
@@ -113,7 +114,7 @@ def view(
 def make_data(
     roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path, ending: contextlib.ExitStack
 ) -> Data:
-    """Return what the pages and the report show of some sources, until ``ending``."""
+    """Return the data for the pages and the report. ``ending`` removes temporary sessions."""
     from tape2048.critic.facts import SHIPPED
     from tape2048_recorder.replay.judging import OWN_JUDGE
     from tape2048_tools.critic_report import document, examine, read_curves
@@ -124,7 +125,7 @@ def make_data(
 
     chosen = [_with_sessions(ROOT.convert(root, None, None), ending) for root in roots or (default_root(),)]
 
-    if str(critic) in SHIPPED:  # then that of a given training, if there is one
+    if str(critic) in SHIPPED:  # prefer the critic of a training among the sources
         trained = [root / name for root in chosen for name in ("best", "best.critic")]
         critic = next((path for path in trained if path.exists()), critic)
 
@@ -138,7 +139,7 @@ def make_data(
 
 
 def _with_sessions(root: Path, ending: contextlib.ExitStack) -> Path:
-    """Return the directory, or of other sources than sessions a session that holds their games."""
+    """Return a directory of sessions; convert another source to a temporary session on tape first."""
     from tape2048.conversion.sources import kind_of
     from tape2048.conversion.targets import convert
     from tape2048.runs.files import find_run_files
@@ -151,7 +152,7 @@ def _with_sessions(root: Path, ending: contextlib.ExitStack) -> Path:
     if kind == "runs":
         try:
             find_run_files(root)
-        except NotASessionError:  # of a training, or of a recorder that has published nothing yet
+        except NotASessionError:  # a training, or a recorder that has published nothing yet
             return root
     made = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="tape2048-")))
     with progress_bar(f"reading {root.name}") as progress:
@@ -168,9 +169,11 @@ def _with_sessions(root: Path, ending: contextlib.ExitStack) -> Path:
     "tape2048 report /nfs/selfplay/sessions -o reports --shard 1/8",
 )
 @click.argument("roots", nargs=-1, required=True, type=ROOT, metavar="ROOT...")
-@out_option("The file to write; of a job, the directory.", required=False)
-@click.option("--site", type=PATH, metavar="DIR", help="Instead, the directory to write for a web server.")
-@int_option("--games", "Number of games to replay, at most.", default=50, most=200)
+@out_option("File to write; with --shard or --engine, the directory.", required=False)
+@click.option(
+    "--site", type=PATH, metavar="DIR", help="Directory to write for a web server, instead of --out."
+)
+@int_option("--games", "Most games to include.", default=50, most=200)
 @judge_options
 @force_option("the report")
 @job_options("--out")
@@ -193,8 +196,8 @@ def report(
     """Write a report of the sessions in ROOT: the overview, and games to replay, in one HTML file.
 
     The file works offline. It has the best, the worst and the longest games. If `tape2048 annotate` has
-    judged the sessions, it also has the games that lost the most. --site writes a directory instead, which
-    any web server can show, and a static Space of Hugging Face.
+    judged the sessions, it also has the games with the largest losses. --site writes a directory instead, for
+    any web server or a static Space of Hugging Face.
 
     With --shard or --engine, each session has a separate report in the directory --out.
     """
@@ -205,7 +208,9 @@ def report(
         from tape2048_tools.sessions.summary import expand_all
 
         if out is None:
-            raise click.UsageError("--shard and --engine need --out: each session has a report of its own")
+            raise click.UsageError(
+                "--shard and --engine need --out, a directory: each session gets a separate report"
+            )
         job = _job(out, games, judges, critic)
         do_job(job, expand_all(roots), shard=shard, engine=engine, as_json=as_json, quiet=quiet)
         return
