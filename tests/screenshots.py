@@ -64,7 +64,7 @@ def pages(page: Any) -> Iterator[tuple[str, str]]:
 def ready(page: Any) -> None:
     """Wait until everything of the page is drawn."""
     page.locator("#main[data-ready=yes]").wait_for(timeout=120_000)
-    for words in ("Reading", "being evaluated", "still to be read"):
+    for words in ("Reading", "Evaluating", "not read yet"):
         page.locator(f".message:has-text('{words}')").first.wait_for(state="detached", timeout=120_000)
     page.locator(".odds:text('…')").first.wait_for(state="detached", timeout=120_000)
     page.wait_for_timeout(700)

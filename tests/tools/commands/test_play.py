@@ -124,7 +124,7 @@ def test_the_critic_says_whom_it_judges(tmp_path: Path) -> None:
     Of another player, one game does not tell whether the critic is weaker.
     """
     (player,) = open_critic(Path("default")).info.players
-    for sha256, words in ((None, "does not name"), ("ab" * 32, "another player"), (player.sha256, "")):
+    for sha256, words in ((None, "an unknown player"), ("ab" * 32, "another player"), (player.sha256, "")):
         engine = "x" if sha256 is None else f"tape2048 0 ntuple player_sha256={sha256} seed=5"
         path = tmp_path / "a.a2run"
         path.write_bytes(build.a2t1_bytes(build.game(11, steps_max=3, engine=engine)))

@@ -66,7 +66,10 @@ def unpacked(packed: bytes) -> dict[str, Any]:
 
 JUDGED = "ntuple strong, 2-ply below 3 empty cells"
 #: What is said where greedy played, without digits of the SHA-256.
-REMARK = f"The critic judges {JUDGED}, and not greedy: its probabilities say how far {JUDGED} would come."
+REMARK = (
+    f"The critic was trained on games of {JUDGED}, not of greedy. "
+    f"Its probabilities assume that {JUDGED} continues the game."
+)
 
 
 def undigited(text: str) -> str:
@@ -571,7 +574,7 @@ def test_remark_on_another_player(data: Data) -> None:
     (judged,) = data.judges.critic.info.players
     assert data.judges.remark([{"player": "ntuple", "player_sha256": judged.sha256}]) is None
     other = data.judges.remark([{"player": "ntuple", "player_sha256": "ab" * 32}])
-    assert f"judges {JUDGED} @{judged.sha256[:6]}, and not ntuple @ababab: " in other
+    assert f"of {JUDGED} @{judged.sha256[:6]}, not of ntuple @ababab. " in other
 
 
 def test_converted_game_with_a_false_move(
@@ -697,7 +700,7 @@ def test_a_board_is_played_on_by_any_built_in_player(data: Data, player: str) ->
     assert data.play_on(given) == packed
     assert data.play_on({**given, "seed": "4"}) != packed
     goes_on = found["count"] == 200
-    assert found["notes"] == (["played on for 200 moves. The game continues"] if goes_on else [])
+    assert found["notes"] == (["Played on for 200 moves. The game is not over."] if goes_on else [])
     assert unpacked(data.play_on({**given, "board": "0x1212212112122121"}))["count"] == 0
 
 
@@ -706,7 +709,7 @@ def test_a_player_that_is_slow_is_stopped(data: Data, monkeypatch: pytest.Monkey
     for player in ("greedy", ""):
         found = unpacked(data.play_on({"board": "0x0100021034215987", "player": player, "moves": "20000"}))
         assert found["count"] <= 1
-        assert "all that it gets" in found["notes"][0]
+        assert "the most in the limit of" in found["notes"][0]
     row = data.games({"sort": "steps"})["rows"][0]
     slow = data.choices({"session": row["session"], "run": row["run"], "player": "greedy"})
     assert len(slow["moves"]) <= 2

@@ -344,9 +344,9 @@ def test_links_and_boards_are_copied(page: Any, viewer: Viewer, recorded: Path) 
 def test_links_to_what_is_gone_say_so(page: Any, viewer: Viewer) -> None:
     session, run = viewer.best_game()
     open_link(page, f"#{session}/{run}/999999")
-    page.get_by_text("No board before move 999,999 is recorded.").wait_for()
+    page.get_by_text("Move 999,999 has no recorded board.").wait_for()
     open_link(page, f"#{session}/{run}/30")
-    assert page.get_by_text("No board before").count() == 0
+    assert page.get_by_text("has no recorded board").count() == 0
     for link in (f"#{session}/999999/0", "#0123456789/1/0"):
         open_link(page, link)
         assert page.locator(".message.error").count() == 1, link
@@ -433,7 +433,7 @@ def test_two_games_of_one_seed_stand_side_by_side(
     session, run = found.best_game()
     page = new_page(found, f"#{session}/{run}/0")
     page.locator("summary:text('Compare with another game')").click()
-    choice = page.get_by_label("The game of the same seed")
+    choice = page.get_by_label("Game with the same seed")
     choice.select_option(index=1)
     page.locator("section[aria-label='The other game']").wait_for()
     ready(page)
@@ -488,7 +488,7 @@ def test_a_player_is_the_student_of_a_judge(page: Any, viewer: Viewer) -> None:
     session, run = viewer.best_game()
     open_link(page, f"#{session}/{run}/0")
     page.get_by_label("Compare with").select_option("expectimax")
-    page.get_by_label("Its settings").fill("depth=1")
+    page.get_by_label("Settings that differ").fill("depth=1")
     page.keyboard.press("Tab")
     page.locator('.values td:has-text("other\'s best")').wait_for()
     student = viewer.json(f"/api/choices?session={session}&run={run}&player=expectimax:depth=1")["moves"]
@@ -507,7 +507,7 @@ def test_a_player_is_the_student_of_a_judge(page: Any, viewer: Viewer) -> None:
     for at in [at for at in differing if at > 0][:3]:
         page.keyboard.press("]")
         page.locator(f".where:text-matches('^move {at:,} ')").wait_for()
-    page.get_by_label("Its settings").fill("depth=9")
+    page.get_by_label("Settings that differ").fill("depth=9")
     page.keyboard.press("Tab")
     page.locator(".move-side [role=status]:has-text('from 1 to 3')").wait_for()
 
@@ -516,7 +516,7 @@ def test_the_critic_is_at_hand_on_the_pages(page: Any, viewer: Viewer) -> None:
     viewer.best_game()
     for link in ("#sessions", "#games?view=list"):
         open_link(page, link)
-        said = re.compile(r"The critic judges ntuple strong, .*, and not greedy @")
+        said = re.compile(r"The critic was trained on games of ntuple strong, .*, not of greedy @")
         note = page.locator(".critic-note", has_text=said)
         note.wait_for()
         cells = page.locator("td > .odds, td.n .odds").all_text_contents()
@@ -616,11 +616,11 @@ def test_a_board_is_pasted_edited_and_played_on(page: Any) -> None:
     page.get_by_role("button", name="Play on").click()
     page.get_by_role("heading", name="Played on by ntuple").wait_for()
     page.get_by_label("Played by").select_option("expectimax")
-    page.get_by_label("Its settings").fill("depth=7")
+    page.get_by_label("Settings that differ").fill("depth=7")
     page.keyboard.press("Enter")
     page.locator(".message.error:has-text('from 1 to 3')").wait_for()
-    page.get_by_label("Its settings").fill("depth=1")
-    page.get_by_label("Moves, at most").fill("20")
+    page.get_by_label("Settings that differ").fill("depth=1")
+    page.get_by_label("Most moves").fill("20")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Played on by expectimax:depth=1").wait_for()
     page.get_by_text("played on for 20 moves").wait_for()
@@ -666,7 +666,7 @@ def test_live_shows_a_recorder_within_seconds(
     root.mkdir()
     found = start_viewer(root)
     page = new_page(found, "#live")
-    page.get_by_text("No recorder and no training").wait_for()
+    page.get_by_text("no recorders and no trainings").wait_for()
     command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", "greedy", "--workers", "1"]
     command += ["--max-games", "1000000", "--out", str(root)]
     with subprocess.Popen(
@@ -676,7 +676,7 @@ def test_live_shows_a_recorder_within_seconds(
             page.locator(".state.on:text('recording')").wait_for()
             snapshot = json.loads((root / ".recorder/default.status.json").read_text())
             assert snapshot["status"]["state"] == "recording"
-            page.locator(".recorder figure svg[aria-label^='Moves a second.']").wait_for()
+            page.locator(".recorder figure svg[aria-label^='Moves per second.']").wait_for()
             moving = page.locator(".live-game p:has-text('just recorded: move')")
             moving.wait_for()
             before = moving.text_content()

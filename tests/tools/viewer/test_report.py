@@ -146,12 +146,12 @@ def test_a_report_of_annotated_sessions_has_the_most_lossy_games(copied: Path, c
         make_data((copied,), ("ntuple:weights=fast",), Path("default"), contextlib.ExitStack()), games=8
     ).decode()
     kinds = re.findall(r'"why":"([a-z ]+)"', found)
-    assert sorted(kinds) == [kind for kind in ("best", "longest", "most lossy", "worst") for _ in range(2)]
+    assert sorted(kinds) == [kind for kind in ("best", "costliest", "longest", "worst") for _ in range(2)]
     (first / "loss.json").unlink()
     found = make_report(
         make_data((copied,), ("ntuple:weights=fast",), Path("default"), contextlib.ExitStack())
     ).decode()
-    lossy = re.findall(r'"why":"most lossy","session":"[0-9a-f]+","name":"([^"]+)"', found)
+    lossy = re.findall(r'"why":"costliest","session":"[0-9a-f]+","name":"([^"]+)"', found)
     assert set(lossy) == {second.name}
 
 

@@ -108,7 +108,7 @@ def test_silent_connections_lock_nobody_out(
     assert time.monotonic() - began < 20
     said = found.said.read_text().splitlines()
     assert len(said) == 2  # the next link, and the message
-    assert "The oldest idle ones are closed" in said[1]
+    assert "The oldest idle connections are closed" in said[1]
     found.process.kill()
 
 
@@ -274,7 +274,7 @@ def test_markup_in_facts_stays_text(second_viewer: SecondViewer, browser: Any, r
 
 def test_a_port_in_use_is_refused_with_what_to_do(viewer: Viewer, recorded: Path, cli: Cli) -> None:
     done = cli("view", str(recorded), "--port", viewer.address.rpartition(":")[2], expect=78, process=True)
-    assert "cannot be listened on" in done.err
+    assert "cannot listen on port" in done.err
     assert "--port 0" in done.err
 
 

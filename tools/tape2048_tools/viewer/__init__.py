@@ -1,1 +1,1 @@
-"""The viewer in the browser, and the report in one file."""
+"""The viewer of recordings in a browser, and the report in one file."""

@@ -1,9 +1,9 @@
 """The web server: routes, access control, error answers, the printed link, and an immediate end on Ctrl-C.
 
 Only GET is allowed. The ``Host`` header must be on a list, so that another site's name cannot point here. A
-printed link works once: its token brings the page the key that every document needs. The page keeps the key
-in its storage and not in a cookie, which all servers on the same address would receive. Links hold ids, never
-paths, and static files, which need no key, are served from a list made at start.
+printed link works once: the page exchanges its token for the key that every request for a document needs. The
+page keeps the key in its storage and not in a cookie, which all servers on the same address would receive.
+Links contain ids, never paths. Static files need no key, and are served from a list made at start.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 # Status, media type and content.
 _Answer: TypeAlias = tuple[int, str, bytes]
 
-#: Computations at a time, and connections; others wait, and idle ones are closed for them.
+#: Most computations at a time, and most connections. Further computations wait. For a further connection, an
+#: idle one is closed.
 _JOBS_MAX, _CONNECTIONS_MAX = 4, 128
 
-#: Interval of the checks whether all sessions are read, or a waiting client is gone.
+#: Interval of the checks whether all sessions are read, and whether a waiting client has disconnected.
 _READING_S = 0.2
 
 #: Switch interval of the interpreter. An answer takes many short turns. With Python's 5 ms, a running
@@ -63,13 +64,13 @@ _HEADERS = {
 
 
 def static_files() -> dict[str, bytes]:
-    """Return a mapping of the pages' files."""
+    """Return the static files of the pages by name."""
     folder = importlib.resources.files(__package__) / "static"
     return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
 
 
 class Access:
-    """The key of the pages, and the link that brings it, which works once. Then the next one is printed."""
+    """The key of the pages, and a link that delivers it once. After its use, the next link is printed."""
 
     def __init__(self, address: str) -> None:
         self._address = f"{address}/?token="
@@ -77,7 +78,7 @@ class Access:
         self.key, self.link = secrets.token_urlsafe(24), self._address + secrets.token_urlsafe(24)
 
     def redeem(self, token: str) -> str:
-        """Return the key for the token of the link; for any other token an empty text."""
+        """Return the key for the token of the link, or an empty text for another token."""
         with self._lock:
             if not secrets.compare_digest(f"{self._address}{token}".encode(), self.link.encode()):
                 return ""
@@ -91,7 +92,7 @@ class Access:
 
 
 def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[..., list[bytes]]:
-    """Return the application, of WSGI."""
+    """Return the WSGI application."""
     files, free = static_files(), threading.Semaphore(_JOBS_MAX)
     allowed = {host.lower() for host in hosts}
     documents: dict[str, _Make] = {
@@ -107,7 +108,7 @@ def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[...
         path = environ["PATH_INFO"]
         folder, _, name = path[1:].partition("/")
         if environ.get("HTTP_HOST", "").lower() not in allowed:
-            return _refusal(421, "this host name is not allowed; --allow-host NAME allows it")
+            return _refusal(421, "this host name is not allowed. Allow it with --allow-host NAME")
         if environ["REQUEST_METHOD"] != "GET":
             return _refusal(405, "only GET is allowed")
         if path == "/":
@@ -170,27 +171,29 @@ def serve(
     data: Data, host: str, port: int, *, allowed: Sequence[str] = (), started: Callable[[str], object]
 ) -> None:
     """Serve the viewer until the process is interrupted."""
-    # A connection has a descriptor, and its computation has some more.
+    # A connection needs a file descriptor, and its computation needs some more.
     most = min(_CONNECTIONS_MAX, max(8, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
     try:
         server = BoundedServer(host, port, None, most)
     except (OSError, OverflowError) as error:
         in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         raise ConfigError(
-            f"port {port} of {host} cannot be listened on ({getattr(error, 'strerror', None) or error})",
-            hint="--port 0 takes a free one" if in_use else "--host names an address of this machine",
+            f"cannot listen on port {port} of {host} ({getattr(error, 'strerror', None) or error})",
+            hint="Pass --port 0 for any free port."
+            if in_use
+            else "Pass an address of this machine to --host.",
         ) from error
     port = server.server_port
     named = f"[{host}]" if ":" in host else host
     hosts = {f"{one}:{port}" for one in (*_LOOPBACK, named, *allowed)}
-    if port == 80:  # browsers leave it out
+    if port == 80:  # browsers omit it
         hosts |= {one.rpartition(":")[0] for one in hosts}
     wildcard = host in {"0.0.0.0", "::"}  # noqa: S104 - only where the user asks for it
     sys.setswitchinterval(_TURN_S)
     threading.Thread(target=_prepare, args=(data,), daemon=True).start()
     access = Access(f"http://{'127.0.0.1' if wildcard else named}:{port}")
     server.set_app(make_app(data, access, hosts))
-    said = "tape2048 view: too many connections. The oldest idle ones are closed"
+    said = "tape2048 view: too many connections. The oldest idle connections are closed"
     server.on_full = functools.cache(lambda: complain(said))
     # The socket listens already: a browser that is faster than the server waits for it.
     started(access.link)
@@ -198,7 +201,7 @@ def serve(
 
 
 def _prepare(data: Data) -> None:
-    """Read the sessions, then judge one game, so that the first requested game waits for no loading."""
+    """Read the sessions, then judge one game, so that the first requested game need not wait for it."""
     while data.collection.games().waiting:
         time.sleep(_READING_S)
     with contextlib.suppress(TapeError, OSError):  # the request that needs it reports the error

@@ -1,7 +1,7 @@
-"""The sessions that a viewer shows, known by ids instead of paths; selections and pages of their games.
+"""The sessions of a viewer, with ids instead of paths; and selections and pages of their games.
 
 A thread lists the directories and reads the run table of each new session, so that the first page does not
-wait for ten thousand sessions. Rows are read only for a game that is shown.
+wait for ten thousand sessions. Rows are read only for games that are shown.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 #: takes 0.1 s.
 LISTED_S, TRAININGS_LISTED_S = 1.0, 10.0
 
-#: Seconds for a condition. SQL on ten million games takes 8 s.
+#: Longest time for a condition. SQL on ten million games takes 8 s.
 _CONDITION_S = 20.0
 
-#: Whether no request waits for the result of this thread.
+#: Function that returns whether the request of this thread no longer needs its result.
 stopped: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stopped", default=lambda: False)
 
 #: Rows of a column that are summed at a time.
@@ -103,12 +103,12 @@ class Entry:
 
     @functools.cached_property
     def tape(self) -> Path | None:
-        """The file of the rows of a session on tape; None for a session of rows."""
+        """The file with the rows of a session on tape; None for a session of rows."""
         return path if (path := self.path / TAPE_NPY).exists() else None
 
     @property
     def columns(self) -> Names[str]:
-        """The names of the session's columns, now."""
+        """The current names of the session's columns."""
         return find_columns(self.path)
 
     @functools.cached_property
@@ -118,7 +118,7 @@ class Entry:
 
     @functools.cached_property
     def player_name(self) -> str:
-        """The player for people."""
+        """The player's name for people."""
         return player_name(self.meta)
 
     @property
@@ -130,7 +130,7 @@ class Entry:
 
     @property
     def sums(self) -> tuple[dict[str, NDArray[np.float64]], Mapping[str, Any] | None]:
-        """The sums of each run by the columns of ``annotate``, NaN without them; and their facts, or None.
+        """The sums of ``annotate``'s columns over each run, NaN without columns; and their facts, or None.
 
         The sums are kept, but not their absence: ``annotate`` can write the columns at any time.
         """
@@ -175,8 +175,8 @@ class Once(NamedTuple):
 
     Attributes:
         games: ``bool[R]``; None: all.
-        left_out: the games that another session serves, ``bool[R]``.
-        doubled: their sessions.
+        left_out: the games that another session holds, too, and serves, ``bool[R]``.
+        doubled: the pairs of sessions that hold these games.
     """
 
     games: NDArray[np.bool_] | None
@@ -188,11 +188,11 @@ class GameTable:
     """The run tables of all sessions read so far, as columns; immutable.
 
     Attributes:
-        sessions: a mapping of names to sessions.
+        sessions: the S sessions, in the order of their names.
         starts: ``i64[S + 1]``, number of each session's first game.
         waiting: number of sessions that are not read yet.
-        waiting_rows: their rows, according to their manifests.
-        waiting_games: their games.
+        waiting_rows: number of their rows, according to their manifests.
+        waiting_games: number of their games.
         broken: the unreadable sessions.
     """
 
@@ -213,7 +213,7 @@ class GameTable:
         self.waiting_games = waiting_games
         self.broken = tuple(broken)
         self._columns: dict[str, NDArray[Any]] = {}
-        self._summed: list[int] = []  # the sums in the columns of annotate, by the identities of objects
+        self._summed: list[int] = []  # identities of the sums of annotate's columns that are in _columns
         self._making = threading.Lock()
         self._places = {one.id: number for number, one in enumerate(sessions)}
 
@@ -248,14 +248,14 @@ class GameTable:
         return Copies(self, self.sessions)
 
     def once(self, chosen: NDArray[np.bool_] | None) -> Once:
-        """Take each game of a selection once, as ``Corpus.open`` does."""
+        """Return each game of a selection once, as ``Corpus.open`` does."""
         left_out, several = self.copies.left_out(chosen)
         if several:
             chosen = ~left_out if chosen is None else chosen & ~left_out
         return Once(chosen, left_out, several)
 
     def document(self, number: int) -> dict[str, Any]:
-        """Return what lists show of a game."""
+        """Return the facts of a game for lists."""
         entry, row = self.at(number)
         return {
             "session": entry.id,
@@ -278,7 +278,8 @@ class GameTable:
         """Return the number of a session by its id; MissingPathError if it is gone."""
         if session_id not in self._places:
             raise MissingPathError(
-                f"no session has the id {session_id:.20}", hint="it was removed, or is not read yet"
+                f"no session has the id {session_id:.20}",
+                hint="Reload the page: it was removed, or is not read yet.",
             )
         return self._places[session_id]
 
@@ -299,7 +300,7 @@ class Collection:
         self._read: dict[str, Entry] = {}
         self._broken: dict[str, dict[str, str | None]] = {}
         self._briefs: dict[str, tuple[int, int]] = {}
-        self._doubled: list[Doubled] = []  # which a warning named
+        self._doubled: list[Doubled] = []  # pairs of sessions that a warning has named
 
     def games(self) -> GameTable:
         """Return the games read so far; list the directories again after a second."""
@@ -328,7 +329,9 @@ class Collection:
         if known is not None:
             return known
         if listed is None:
-            raise MissingPathError(f"no session has the id {session_id:.20}", hint="it was removed")
+            raise MissingPathError(
+                f"no session has the id {session_id:.20}", hint="Reload the page: it was removed."
+            )
         return read_entry(session_id, Path(listed[0]))
 
     def whole(self) -> GameTable:
@@ -354,7 +357,7 @@ class Collection:
             try:
                 found |= {path: path.rpartition(os.sep)[2] for path in session_places(root)}
             except TapeError:
-                continue  # gone, or unreadable now; its sessions are no longer shown
+                continue  # removed, or currently unreadable: do not show its sessions
         order = sorted(found, key=lambda path: (found[path], path))
         paths = {id_of(path): (path, _identity(path)) for path in order}
         with self._lock:
@@ -393,8 +396,8 @@ class Collection:
                         self._read[one] = entry
             games = self.games()
             for name in (*COLUMNS, "session"):
-                _ = games[name]  # before a page needs it: a second, for ten million games
-            if (several := games.once(None).doubled) != self._doubled:  # two more seconds
+                _ = games[name]  # compute it before a page needs it: a second for ten million games
+            if (several := games.once(None).doubled) != self._doubled:  # another two seconds
                 self._doubled = several
                 warn_of_doubled(several)
         finally:
@@ -447,8 +450,8 @@ class Selection(msgspec.Struct, frozen=True):
     """A choice of games.
 
     Attributes:
-        where: condition in SQL; empty: none.
-        session: id of a session; empty: all.
+        where: condition in SQL; empty: no condition.
+        session: id of a session; empty: all sessions.
         filters: names and values of filters.
     """
 

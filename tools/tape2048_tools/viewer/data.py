@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.replay.games import Game
     from tape2048_recorder.replay.judging import Judged
 
-#: Cached answers: of selections (each takes 10 MB for ten million games), and packed games.
+#: Most cached answers for selections (each takes 10 MB for ten million games), and most cached packed games.
 _TABLES_MAX, _REPLAYS_MAX = 12, 64
 
 
@@ -116,7 +116,7 @@ class Data:
         self.packed(entry, int(row["id"]), 0)
 
     def about(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """Return what every page needs."""
+        """Return the facts that every page needs."""
         return {
             "version": __version__,
             "roots": [root.name or str(root) for root in self.collection.roots],
@@ -134,7 +134,7 @@ class Data:
         return self._sample(self._games(), Selection.of(given))
 
     def sessions(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return a page of the sessions: sorted (``sort``, ``desc``), named like ``q``, page ``page``."""
+        """Return the page ``page`` of the sessions, sorted (``sort``, ``desc``), with ``q`` in a name."""
         games = self.collection.games()
         query, sort = given.get("q", "").lower(), given.get("sort", "name")
         found = [
@@ -154,7 +154,7 @@ class Data:
         }  # fmt: skip
 
     def games(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return a page of the games of a selection: sorted (``sort``, ``desc``), page ``page``."""
+        """Return the page ``page`` of the games of a selection, sorted (``sort``, ``desc``)."""
         games, selection = self._games(), Selection.of(given)
         sort = given.get("sort", "max_score")
         if sort not in SORTS:
@@ -167,13 +167,13 @@ class Data:
         return {"total": total, "rows": _game_rows(games, numbers), "waiting": games.waiting}
 
     def cards(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return what a gallery shows of games (``of``: session/run, ...), and the judges of its sums."""
+        """Return the cards of games (``of``: session/run, ...) for a gallery, and the judges of the sums."""
         keys = [(self.collection.session(one), run) for one, run in _keys(given)]
         judged, weak = self.judged_by({entry for entry, _ in keys})
         return {"cards": [card(*one) | {"weak": one[0] in weak} for one in keys], "judged": judged}
 
     def judged_by(self, entries: Iterable[Entry]) -> tuple[list[str], set[Entry]]:
-        """Return the judges of the columns of sessions with warnings, and sessions with a weaker judge."""
+        """Return a line on the judges of sessions' columns, warnings, and the sessions with a weak judge."""
         judges, warnings, weaker = dict[str, None](), dict[str, None](), set[Entry]()
         for entry in sorted(entries, key=lambda one: one.name):
             if (annotation := entry.sums[1]) is not None:
@@ -186,7 +186,7 @@ class Data:
         return [f"Judged by {', '.join(judges)}.", *warnings] if judges else [], weaker
 
     def players(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """Return the players with the most games, and the number of all."""
+        """Return the players with the most games, and the number of all players."""
         games = self._games()
         counts, names = collections.Counter[str](), {one.label: one.player_name for one in games.sessions}
         left_out = games["session"][games.once(None).left_out]
@@ -238,7 +238,7 @@ class Data:
         return {"moves": choices(game.states[:-1], player).tolist()}
 
     def twins(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return the other games with the seed of a game (``session``, ``run``): of other players."""
+        """Return the games of other players with the same seed as a game (``session``, ``run``)."""
         games = self.collection.games()
         entry = self.collection.session(given.get("session", ""))
         row = entry.game(_number(given, "run"))
@@ -296,8 +296,8 @@ class Data:
     def play_on(self, given: Mapping[str, str]) -> bytes:
         """Return the game that is played on from a board (``board``, ``seed``, ``moves``), packed.
 
-        By ``player``, as ``record`` takes it; without one by the best of the values of ``judge``, who judges
-        the game in any case.
+        ``player``, written as for ``record``, plays. Without it, the best moves of ``judge`` are played.
+        ``judge`` judges the game in both cases.
         """
         number, text = _number(given, "judge"), given.get("player", "").strip()
         moves = _number(given, "moves") or MOVES
@@ -314,7 +314,7 @@ class Data:
         return pack(facts, game, judge.game(game.states, game.moves), self.judges.opinion(game.states))
 
     def live(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """Return the present state of recorders and trainings."""
+        """Return the current state of recorders and trainings."""
         recorders: list[dict[str, Any]] = []
         for root in self.collection.roots:
             try:
@@ -328,7 +328,7 @@ class Data:
         return {"recorders": recorders, "trainings": trainings}
 
     def newest(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return the end of the game that a recorder (``id``) committed last. Nothing before its first."""
+        """Return the end of the game that a recorder (``id``) committed last; empty before its first game."""
         for root in self.collection.roots:
             names: list[str] = []
             with contextlib.suppress(TapeError):  # the page reports a root that cannot be listed
@@ -336,7 +336,7 @@ class Data:
             for name in names:
                 if recorder_id(root, name) == given.get("id"):
                     return newest_game(root, name) or self._newest_published(given["id"])
-        raise MissingPathError("no recorder has this id", hint="it was removed")
+        raise MissingPathError("no recorder has this id", hint="Reload the page: it was removed.")
 
     def _newest_published(self, wanted: str) -> dict[str, Any]:
         entry = self._last_session(wanted)
@@ -347,7 +347,7 @@ class Data:
         return game_document(row, game)
 
     def _last_session(self, wanted: str) -> Entry | None:
-        """Return the last session that a recorder published since its start; before, it had other players."""
+        """Return the last session of a recorder since its start, or None. Its player may differ before that."""
         for entry in reversed(self.collection.games().sessions):
             root, instance = entry.path.parent, entry.meta.get("instance")
             if recorder_id(root, instance) == wanted and len(entry.runs):
@@ -359,13 +359,13 @@ class Data:
         """Return the curves of a training (``id``)."""
         trainings = self.collection.trainings()
         if given.get("id", "") not in trainings:
-            raise MissingPathError("no training has this id", hint="it was removed")
+            raise MissingPathError("no training has this id", hint="Reload the page: it was removed.")
         return training_document(trainings[given["id"]])
 
     def examination(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """Return the examination of the critic on the sessions; computed once."""
+        """Return the evaluation of the critic on the sessions, which is computed once."""
         if self._examine is None:
-            raise ValueError("the critic is not examined here")
+            raise ValueError("this viewer does not evaluate the critic")
         with self._examining:
             return self._examine()
 

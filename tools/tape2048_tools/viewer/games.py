@@ -1,4 +1,4 @@
-"""Games and boards for the pages (recorded, read from text or played on), with the values of judges.
+"""Games and boards for the pages, with the values of judges: recorded, read from text, or played on.
 
 A page gets a game as one block of bytes (:func:`pack`): the length of a JSON header (``u32``), the header,
 and arrays at multiples of 8 bytes after it. A game is its first board and a byte for each move, as on tape.
@@ -55,20 +55,20 @@ _CURVE_POINTS = 1500
 #: Points of the curve of the score in a gallery.
 _SPARK_POINTS = 40
 
-#: Units of values in points, of a report, and of probabilities.
+#: Units of rounded values in a report: of points, and of probabilities.
 _POINT = 1.0
 _PROBABILITY = 1 / 65_535
 
-#: A mapping of NumPy's types to types in the header.
+#: Types in the header, by NumPy's codes.
 _TYPES = {"u1": "u8", "u2": "u16", "u4": "u32", "i4": "i32", "f4": "f32", "f8": "f64"}
 
 
 def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iterator[Game]:
-    """Read games of a session; ``replayed`` replays with the session's player what is not recorded."""
+    """Read games of a session; with ``replayed``, the session's player adds what is not recorded."""
     play = None
     session = Session.open(path)
-    if replayed and session.tape is None:  # a tape holds all
-        with contextlib.suppress(FormatError):  # of a player that cannot play again, the recording is shown
+    if replayed and session.tape is None:  # a tape holds everything
+        with contextlib.suppress(FormatError):  # without a player that can replay, show the recording
             play = replayer(session.path, session.meta)
     for run in ids:
         session = Session.open(path)  # again, after slow steps: the file may have been truncated since
@@ -86,7 +86,7 @@ def pack(
 ) -> bytes:
     """Return a game for the page, with its judgement and the critic's probabilities, ``f32[n + 1, T]``.
 
-    ``small`` rounds, and has the best move in place of the values of all four, for a report.
+    ``small`` is for a report: it rounds, and has the best move instead of the values of all four moves.
     """
     arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
     spawns = recover(game.states, game.moves) if game.is_whole else None
@@ -101,7 +101,7 @@ def pack(
     if judged is not None:
         facts = {**facts, "sums": judged.sums, "grades": list(GRADES[judged.unit].items())}
         unit = _POINT if judged.unit == "points" else _PROBABILITY
-        # The grades begin at whole points, so that rounding down keeps them.
+        # The grades start at whole points, so that rounding down keeps them.
         arrays["loss"] = np.floor(judged.loss) if small and judged.unit == "points" else judged.loss, {}
         for name, values in (("state", judged.state), ("luck", judged.luck)):
             arrays[name] = _whole(np.nan_to_num(values), unit, np.int32) if small else (values, {})
@@ -129,15 +129,15 @@ def pack(
 
 
 def _whole(values: NDArray[Any], unit: float, dtype: type[np.integer[Any]]) -> tuple[Any, dict[str, Any]]:
-    """Return values in units, each as the difference to the one before, which compresses well."""
+    """Return values in units, as differences between neighbours, which compress well."""
     units = nearest(np.atleast_2d(values).astype(np.float64) / unit).astype(np.int64)
     return np.diff(units, prepend=0, axis=1).astype(dtype), {"unit": unit, "rows": len(units)}
 
 
-#: Moves that are played on at most, and unless told.
+#: Most moves to play on, and the default.
 MOVES_MAX, MOVES = 20_000, 1000
 
-#: Seconds that a player gets. A longer game is shown as far as it came.
+#: Longest time to play on, in seconds. A longer game is shown up to there.
 _PLAY_S = 5.0
 
 #: Moves between two looks at the clock.
@@ -147,7 +147,7 @@ _PLAYER_CHARS_MAX = 200
 
 _NO_MOVE = 255
 
-#: The parameters that name a file, and the names that links may use.
+#: The parameters that can be a file, and their values that links may use.
 _FILES = {"weights": NETWORKS, "critic": CRITICS}
 
 _P_FOUR = 0.1
@@ -155,12 +155,12 @@ _EXPONENT_MAX = 15
 
 
 def parse_board(text: str) -> int:
-    """Return the packed board that a text spells, in the first of its :func:`readings`."""
+    """Return the packed board of a text, by the first of its :func:`readings`."""
     return readings(text)[0][1]
 
 
 def readings(text: str) -> list[tuple[str, int]]:
-    """Return the ways to read a text as a board, each with the packed board, the likelier one first.
+    """Return the ways to read a text as a board, each with the packed board, the likelier way first.
 
     The text is 16 hexadecimal digits, exponents cell by cell from the top left (with or without 0x), or 16
     numbers: tiles if each number is 0 or a tile, exponents if each is at most 15.
@@ -183,10 +183,10 @@ def readings(text: str) -> list[tuple[str, int]]:
         found.append(("exponents", numbers))
     if not found and wrong:
         raise ValueError(
-            f"found a tile of {wrong[0]}; tiles are powers of two from 2 to 32768, and 0 is an empty cell"
+            f"found a tile of {wrong[0]}, expected powers of 2 from 2 to 32768, and 0 for an empty cell"
         )
     if not found:
-        raise ValueError(f"found a tile of {max(numbers)}. The largest tile of a board is 32768")
+        raise ValueError(f"found a tile of {max(numbers)}, expected at most 32768")
     return [(name, sum(exp << (60 - 4 * cell) for cell, exp in enumerate(exps))) for name, exps in found]
 
 
@@ -218,7 +218,7 @@ def board_document(board: int, judge: Judge, judges: Judges) -> dict[str, Any]:
 
 
 def player_documents() -> list[dict[str, Any]]:
-    """Return what pages show of the players that can be chosen, with their parameters and defaults."""
+    """Return the players that the pages offer, with their parameters and defaults."""
     return [
         {
             "name": kind.name,
@@ -234,35 +234,35 @@ def player_of(text: str) -> Any:
     name, args = parse_player(text[:_PLAYER_CHARS_MAX])
     if name not in REGISTRY and ":" in name:
         raise ConfigError(
-            f"found the player {name!r}, expected a built-in one",
-            hint=f"NAME:key=value,... NAME: {', '.join(REGISTRY)}",
+            f"found the player {name!r}, expected a built-in player",
+            hint=f"Write NAME or NAME:key=value,... with one of these names: {', '.join(REGISTRY)}.",
         )
     for key in _FILES.keys() & args.keys():
         if args[key] not in _FILES[key]:
             raise ConfigError(
-                f"found {key} = {args[key]!r}, expected a shipped one: {', '.join(_FILES[key])}",
-                hint="links name no files; `tape2048 view --judge ntuple:weights=FILE` plays on, too",
+                f"found {key} = {args[key]!r}, expected the name of a shipped file: {', '.join(_FILES[key])}",
+                hint="To play on with a file, choose it as judge: tape2048 view --judge ntuple:weights=FILE",
             )
     return own(_made(name, tuple(sorted(check_player(name, args).items()))))
 
 
 @functools.lru_cache(maxsize=2)
 def _made(name: str, args: tuple[tuple[str, Any], ...]) -> Any:
-    """Return a player. The most recent players are kept, since their tables take a second to load."""
+    """Return a player. The last players are cached, because their tables take a second to load."""
     return make_player(name, dict(args))
 
 
 def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> Game:
-    """Play on from a packed board until the game ends, ``moves_max`` moves are made, or the time is up.
+    """Play on from a packed board until the game ends, or ``moves_max`` or the longest time is reached.
 
-    The player is a player, or a judge whose best moves are made. The seed determines the spawns.
+    ``player`` is a player, or a judge whose best moves are played. The seed determines the spawns.
     """
     play = _judge_plays if isinstance(player, Judge) else _player_plays
     states, moves = play(board, player, seed, moves_max)
     notes: tuple[str, ...] = ()
     if int(legal_masks(states[-1:])[0]):
-        why = "" if len(moves) >= moves_max else f" in {_PLAY_S:g} s, which is all that it gets"
-        notes = (f"played on for {len(moves):,} moves{why}. The game continues",)
+        why = "" if len(moves) >= moves_max else f", the most in the limit of {_PLAY_S:g} s"
+        notes = (f"Played on for {len(moves):,} moves{why}. The game is not over.",)
     return Game(states, moves, None, notes)
 
 
@@ -302,9 +302,9 @@ def _player_plays(
 
 
 def choices(boards: NDArray[np.uint64], player: Any) -> NDArray[np.uint8]:
-    """Return the moves that a player chooses, until the time is up: ``u8[k]``, k <= n; 255 without a move.
+    """Return the moves that a player chooses within the longest time: ``u8[k]``, k <= n; 255 without a move.
 
-    The random numbers of the player follow from the number of the board.
+    The random numbers of the player depend only on the number of the board.
     """
     buffer = Buffer(rows_max=1, runs_max=1, record_action=True, sample_rate=1)
     found, until = list[int](), 0.0
@@ -313,16 +313,16 @@ def choices(boards: NDArray[np.uint64], player: Any) -> NDArray[np.uint8]:
         play_into(buffer, player, steps_max=1)
         _, moves = buffer.boards_and_moves()
         found.append(int(moves[0]) if len(moves) else _NO_MOVE)
-        until = until or time.monotonic() + _PLAY_S  # after the first one, which compiles
+        until = until or time.monotonic() + _PLAY_S  # after the first board, which compiles
         if time.monotonic() > until:
             break
     return np.array(found, np.uint8)
 
 
-#: Players that a remark names.
+#: Most players that a remark names.
 _NAMED = 3
 
-#: Judges of annotated sessions that are kept: a network takes up to 100 MB.
+#: Most cached judges of annotated sessions: a network takes up to 100 MB.
 _ANNOTATING_MAX = 4
 
 
@@ -350,15 +350,16 @@ class Judges:
         return len(self._players) + len(self.critic.thresholds)
 
     def __getitem__(self, number: int) -> Judge:
-        """Return a judge; MissingPathError for an unknown number, ConfigError for another player."""
-        # The critic, which len() loads, is needed only for a number that is no player's.
+        """Return a judge; MissingPathError for an unknown number, ConfigError for an invalid player."""
+        # Only a number beyond the players needs the critic, which len() loads.
         if not 0 <= number < len(self._players) and not 0 <= number < len(self):
-            raise MissingPathError(f"no judge has the number {number}", hint=f"there are {len(self)}")
+            hint = f"Choose one of {len(self)} judges, numbered from 0."
+            raise MissingPathError(f"no judge has the number {number}", hint=hint)
         with self._lock:
             if number not in self._made:
                 if number < len(self._players):
                     name, args = self._players[number]
-                    name = "ntuple" if name == OWN_JUDGE else name  # of a board that no session has
+                    name = "ntuple" if name == OWN_JUDGE else name  # for a board that is in no session
                     self._made[number] = Judge.of_player(name, args)
                 else:
                     tile = self.critic.thresholds[number - len(self._players)]
@@ -371,10 +372,10 @@ class Judges:
     def of_game(
         self, number: int, meta: Mapping[str, Any], annotation: Mapping[str, Any] | None = None
     ) -> tuple[Judge, str | None]:
-        """Return a judge for a game of a session, and a message if another one takes its place.
+        """Return a judge for a game of a session, and a message if another judge replaces it.
 
-        The judge ``own`` of an annotated session is the judge of its columns, whose facts are ``annotation``:
-        a game has one loss, wherever it is shown.
+        The judge ``own`` of an annotated session is the judge of its columns, whose facts are ``annotation``,
+        so that a game has the same loss on all pages.
         """
         if number >= len(self._players) or self._players[number][0] != OWN_JUDGE:
             return self[number], None
@@ -402,7 +403,7 @@ class Judges:
         return [self[number] for number in range(len(self))]
 
     def documents(self) -> list[dict[str, Any]]:
-        """Return what pages show of each judge."""
+        """Return the facts of each judge for the pages."""
         players: list[dict[str, Any]] = [
             {"name": _named(name, args), "unit": "points", "tile": None, "own": name == OWN_JUDGE}
             for name, args in self._players
@@ -414,7 +415,7 @@ class Judges:
         return [{"number": number, **one} for number, one in enumerate(players + critics)]
 
     def facts(self, number: int, judge: Judge) -> dict[str, Any]:
-        """Return what the page of a game shows of its judge, which has this number."""
+        """Return the facts of the judge with this number for the page of a game."""
         return {
             "judge": self.documents()[number],
             "by": judge.name,
@@ -422,7 +423,7 @@ class Judges:
         }
 
     def critic_document(self) -> dict[str, Any]:
-        """Return what pages show of the critic."""
+        """Return the facts of the critic for the pages."""
         facts = self.critic.info
         return {
             "kind": self.critic.kind,
@@ -436,7 +437,7 @@ class Judges:
         }
 
     def remark(self, sessions: Iterable[Mapping[str, Any]]) -> str | None:
-        """Return a remark if the critic does not judge the players of all sessions' facts, or None."""
+        """Return a remark if the critic was not trained on games of all players of these facts, or None."""
         played = []
         for meta in sessions:
             sha256 = meta.get("player_sha256")
@@ -447,12 +448,12 @@ class Judges:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         its = ", ".join(one.player_name for one in self.critic.info.players)
         return (
-            f"The critic judges {its}, and not {', '.join(names[:_NAMED])}{more}: "
-            f"its probabilities say how far {its} would come."
+            f"The critic was trained on games of {its}, not of {', '.join(names[:_NAMED])}{more}. "
+            f"Its probabilities assume that {its} continues the game."
         )
 
     def opinion(self, boards: NDArray[np.uint64]) -> NDArray[np.float32] | None:
-        """Return the critic's probabilities of boards, ``f32[n, T]``; None if it takes embeddings."""
+        """Return the critic's probabilities for boards, ``f32[n, T]``; None if its input is embeddings."""
         if self.critic.needs_embeddings:
             return None
         return np.asarray(self.critic(boards), np.float32)
@@ -478,7 +479,7 @@ def opinions(wanted: Sequence[tuple[Entry, Sequence[int]]], judges: Judges) -> d
 
     Returns:
         ``thresholds``; ``odds``, for each of ``wanted`` a probability for each tile, or None; ``remark`` on
-        players that the critic does not judge; ``unread``: the error of the first unreadable session.
+        players that the critic was not trained on; ``unread``, the error of the first unreadable session.
     """
     runs: dict[Entry, list[int]] = {}
     for entry, ids in wanted:
@@ -521,9 +522,9 @@ def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray
 
 
 def card(entry: Entry, run: int | None) -> dict[str, Any]:
-    """Return what a gallery shows of a game: its last recorded board, its score so far, and its judgement.
+    """Return the card of a game for a gallery: its last recorded board, its score over time, its judgement.
 
-    The score so far is that of the tiles on boards in even distances: exact except for 4s that were spawned.
+    The scores are computed from evenly spaced boards. They are exact except for 4s that were spawned.
     """
     at = find_run(entry.runs, -1 if run is None else run)
     sums = entry.sums[0]
@@ -543,10 +544,10 @@ def card(entry: Entry, run: int | None) -> dict[str, Any]:
 
 
 def require_opinion(judges: Judges, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
-    """Return the critic's probabilities ``f32[n, T]``; raise ModelError where it takes no boards."""
+    """Return the critic's probabilities ``f32[n, T]``; ModelError if its input is not boards."""
     found = judges.opinion(boards)
     if found is None:
-        raise ModelError("this critic takes embeddings, and the pages have boards")
+        raise ModelError("the input of this critic is embeddings, expected a critic of boards")
     return found
 
 

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Boards that the page shows of a recorder's newest game: its end.
+#: Boards at the end of a recorder's newest game that the page shows.
 LIVE_BOARDS = 300
 
 #: Points of a curve.
 POINTS_MAX = 400
 
-#: The count of a training's progress, and its total. The first count in a line is the axis of its curves.
+#: Figures that count a training's progress, with their totals. The first of ``AXES`` in a line is the axis of
+#: its curves.
 _COUNTS = {"step": "steps", "moves": "moves_in_all", "games": "games_in_all"}
 AXES = ("step", "moves", "rows")
 
@@ -50,7 +51,7 @@ FIGURES = {
     "val loss": "validation loss", "loss": "validation loss", "mean_score": "mean score, points",
     "train loss": "training loss", "mean_error": "mean error, points", "reach": "reach",
     "val auroc": "validation AUROC", "train learning_rate": "learning rate",
-    "train rows_per_s": "rows a second", "rows_per_s": "rows a second", "moves_per_s": "moves a second",
+    "train rows_per_s": "rows per second", "rows_per_s": "rows per second", "moves_per_s": "moves per second",
     "train data_wait": "share of time waiting for data",
 }  # fmt: skip
 
@@ -64,7 +65,7 @@ def recorder_id(root: Path, instance: Any) -> str:
 
 
 def recorder(root: Path, instance: str) -> dict[str, Any]:
-    """Return the present state of a recorder."""
+    """Return the current state of a recorder."""
     named = {"id": recorder_id(root, instance), "root": root.name, "instance": instance}
     try:
         snapshot = read_snapshot(root, instance)
@@ -90,10 +91,10 @@ def recorder(root: Path, instance: str) -> dict[str, Any]:
 def newest_game(root: Path, instance: str) -> dict[str, Any] | None:
     """Return the end of the game that a recorder committed last, from its unpublished session.
 
-    None where no session is open, or none has a committed block.
+    None if no session is open, or no open session has a committed block.
     """
     for partial in sorted(root.glob(f".*.{instance}{PARTIAL_SUFFIX}"), reverse=True):
-        with contextlib.suppress(TapeError, OSError):  # published by now, or damaged: the next session
+        with contextlib.suppress(TapeError, OSError):  # published meanwhile, or damaged: try the next session
             facts, stage = read_facts(partial), stage_of(partial)
             blocks = read_journal(stage / JOURNAL, facts.file.row_bytes)
             if not blocks:
@@ -134,7 +135,7 @@ def game_document(run: np.void, game: Game) -> dict[str, Any]:
 
 
 def training(path: Path) -> dict[str, Any]:
-    """Return the last figures of a training directory, and the time that it would still need."""
+    """Return the last figures of a training directory, and the estimated time that is left."""
     try:
         written_at, lines = (path / METRICS).stat().st_mtime, read_metrics(path / METRICS, _TAIL_BYTES)
         running = is_locked(path)
@@ -144,7 +145,7 @@ def training(path: Path) -> dict[str, Any]:
 
 
 def _progress(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return how far a training is, by its last line that counts, and the seconds left at its speed."""
+    """Return the progress of a training by its last line with a count, and the seconds left at its speed."""
     for count, total in _COUNTS.items():
         known = [one for one in lines if all(_is_number(one.get(key)) for key in (count, total, "elapsed_s"))]
         if known:

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 #: Bins of histograms.
 BINS = 48
 
-#: Players that charts show, those with the most games: a colour for each.
+#: Most players in a chart, starting with the most games: each has a colour.
 LINES_MAX = 6
 
-#: The sum of tiles that a phase spans, what a move adds to it on average, and how many games at least come to
-#: a phase that is shown.
+#: The sum of tiles that a phase spans, the sum that a move adds on average, and the fewest games that reach a
+#: phase that is shown.
 _PHASE, _PER_MOVE, _ENTERED_MIN = 1024, 2.2, 10
 
-#: Tiles whose reach is shown: nearly all games make the others.
+#: Lowest tile whose reach is always shown: nearly all games reach smaller tiles.
 _FIRST_TILE = 256
 
 #: Number of listed players, starting with the most games.
@@ -115,9 +115,9 @@ def _part(
     *,
     pooled: bool,
 ) -> dict[str, Any]:
-    """Return the overview of the games with these columns, and of the sessions of games that are left out.
+    """Return the overview of the games with these columns. Sessions of games that are left out count, too.
 
-    Its ``lines`` are the charts of each player, or of all players together if they are ``pooled``.
+    Its ``lines`` are the charts of each player, or with ``pooled`` of all players together.
     """
     scores, steps, owners = (columns[name] for name in ("max_score", "steps", "session"))
     # Games by session and highest tile.
@@ -165,7 +165,7 @@ def _mean(scores: NDArray[Any]) -> dict[str, float]:
 
 
 def _mean_of(count: int, total: float, squares: float) -> dict[str, float]:
-    """Return a mean with its 95% interval, of the normal distribution; nothing without values."""
+    """Return a mean with its 95% interval (normal approximation); empty without values."""
     if not count:
         return {}
     mean = total / count
@@ -176,7 +176,7 @@ def _mean_of(count: int, total: float, squares: float) -> dict[str, float]:
 def _line(
     scores: NDArray[Any], steps: NDArray[Any], whole: NDArray[Any], widths: dict[str, int]
 ) -> dict[str, Any]:
-    """Return what charts show of one line's games; ``whole``: moves of those that began with two tiles."""
+    """Return the chart data of a line's games; ``whole``: moves of the games that started with two tiles."""
     lengths = np.bincount(steps // widths["steps"], minlength=1)
     # The share of games that last at least to the start of each bin.
     survival = 1 - np.append(0, np.cumsum(lengths)) / max(1, len(steps))
@@ -243,7 +243,7 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
 
 
 def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -> dict[str, Any]:
-    """Return the critic's predictions of a few games, and how many of them reach the tiles."""
+    """Return the critic's predictions for a few games, and the numbers of games that reach the tiles."""
     numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
     if len(numbers) > SAMPLE_GAMES:
         numbers = numbers[np.linspace(0, len(numbers) - 1, SAMPLE_GAMES).round().astype(np.int64)]
@@ -262,10 +262,10 @@ def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -
 
 
 def _predictions(games: GameTable, read: Sequence[_Read], judges: Judges) -> dict[str, Any]:
-    """Return for each tile of the critic its predictions of some games, and how many of them reach the tile.
+    """Return the critic's mean prediction for each tile, and the number of games that reach the tile.
 
-    The predictions are for the first board of each game, and for the first board with half the tile. Neither
-    board depends on the later game, as the board halfway through would.
+    The predictions are for the first board of each game, and for the first board with half the tile. Unlike
+    the board halfway through the game, neither board depends on the length of the game.
     """
     try:
         tiles = judges.critic.thresholds

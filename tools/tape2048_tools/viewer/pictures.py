@@ -40,7 +40,7 @@ def gif(frames: Iterable[tuple[Sequence[int], str]], fps: float) -> bytes:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
         raise MissingPackageError(
-            f"an animated GIF needs Pillow, which cannot be imported ({error})",
+            f"Pillow cannot be imported ({error}): animated GIFs need it",
             hint="pip install 'tape2048[gif]'",
         ) from error
     font = functools.cache(lambda size: ImageFont.load_default(size=size))

@@ -1,8 +1,8 @@
 """Reports: the code and the documents of the pages, written into one HTML file, or for a web server.
 
-The file asks for nothing: its policy forbids every request. Games are packed as for the viewer, rounded,
-deflated and spelled in base64. The browser opens only the shown game. For a web server, each game is a file,
-which the page asks for.
+The file makes no requests, and its policy forbids them. Games are packed as for the viewer, rounded, deflated
+and encoded in base64. The browser unpacks only the shown game. For a web server, each game is a file, which
+the page requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #: Games of a report.
 GAMES_MAX = 50
 
-#: Bytes of all games, spelled in base64. The longest ones are left out where it would be more.
+#: Most bytes of all games in base64. A game that does not fit is left out.
 _GAMES_BYTES = 4_400_000
 
 #: Level of compression: 9 takes five times as long, for 3% less.
@@ -49,7 +49,7 @@ _IMPORT = re.compile(r"^import \{[^}]*\} from '\./(?P<name>\w+\.js)';\n", re.MUL
 _DENSE = re.compile(r"^(?:[ \t]*//[^\n]*\n|[ \t]*/\*\*.*?\*/\n|[ \t]+)", re.MULTILINE | re.DOTALL)
 _EXPORT = re.compile(r"^export (?=const |class |function |async )", re.MULTILINE)
 
-#: The lines of ``index.html`` that name files. A report has their content, and its policy.
+#: The lines of ``index.html`` that refer to files. A report has the files' content, and a policy.
 _FILES_OF_VIEWER = """\
 <link rel="icon" href="/static/icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="/static/style.css">
@@ -58,7 +58,7 @@ _FILES_OF_VIEWER = """\
 
 _KINDS = (
     ("best", "max_score", True), ("worst", "max_score", False), ("longest", "steps", True),
-    ("most lossy", "loss", True),
+    ("costliest", "loss", True),
 )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def bundle(files: Mapping[str, bytes], entry: str) -> str:
 def one_file(title: str, document: Mapping[str, Any], *, connects: str = "'none'") -> bytes:
     """Return an HTML file that shows a document with the code of the viewer.
 
-    ``connects`` says where its requests may go, as the directive ``connect-src`` does: nowhere.
+    ``connects`` is the value of its policy's directive ``connect-src``: by default, no requests.
     """
     files = static_files()
     script, style = _DENSE.sub("", bundle(files, "report.js")), files["style.css"].decode()
@@ -113,10 +113,10 @@ def make_report(
     packs: dict[str, str] = {}
 
     def keep(key: str, packed: bytes) -> bool:
-        spelled = base64.b64encode(zlib.compress(packed, _DEFLATE)).decode()
-        if sum(map(len, packs.values())) + len(spelled) > _GAMES_BYTES:
+        encoded = base64.b64encode(zlib.compress(packed, _DEFLATE)).decode()
+        if sum(map(len, packs.values())) + len(encoded) > _GAMES_BYTES:
             return False
-        packs[key] = spelled
+        packs[key] = encoded
         return True
 
     document = _document(data, games, made, progress, keep)
@@ -141,10 +141,10 @@ def write_site(
 def _document(
     data: Data, games: int, made: str | None, progress: Progress | None, keep: Callable[[str, bytes], bool]
 ) -> dict[str, Any]:
-    """Return what a report shows; ``keep`` gets each packed game, and says whether there is room for it."""
+    """Return the data of a report; ``keep`` gets each packed game, and returns whether it was kept."""
     table = data.collection.whole()
     chosen = list(_chosen(data, games, progress))
-    # The first of each kind, then the second: where not all fit, no kind is left out.
+    # The first game of each kind, then the second: if not all fit, every kind still has games.
     ranks = [sum(one[0] == why for one in chosen[:at]) for at, (why, *_) in enumerate(chosen)]
     rows = []
     judged = dict[str, None]()
@@ -173,7 +173,7 @@ def _chosen(
 ) -> Iterator[tuple[str, int, bytes, dict[str, Any]]]:
     """Choose games of each kind and judge them: kind, number, packed game and facts with its ``sums``.
 
-    The columns of ``annotate`` show the games that lost most.
+    The games with the largest loss are known from the columns of ``annotate``.
     """
     table = data.collection.games()
     once = table.once(None).games
@@ -187,7 +187,7 @@ def _chosen(
     for done, (number, why) in enumerate(wanted.items()):
         if progress is not None:
             progress(done, len(wanted))
-        with contextlib.suppress(TapeError, OSError):  # damaged or gone: the overview still counts it
+        with contextlib.suppress(TapeError, OSError):  # damaged or removed: the overview still counts it
             entry, row = table.at(number)
             game, found, facts = data.judged(entry, int(row["id"]), 0)
             packed = pack(facts, game, found, data.judges.opinion(game.states), small=True)

@@ -1,4 +1,4 @@
-// Answers of the server; in a report, what is written in the page.
+// Documents: from the server, or in a report from the page itself.
 
 import {el} from './dom.js';
 
@@ -10,7 +10,7 @@ export class Refusal extends Error {
   }
 }
 
-/** Keep the key that a link brings, and forget the link, which works once. */
+/** Keep the key that a link delivers, and remove the link from the address, since it works once. */
 export function keepKey() {
   const {key} = document.documentElement.dataset;
   if (key) localStorage.setItem('key', key);
@@ -66,7 +66,7 @@ function summed(raw, unit, rows) {
   return found;
 }
 
-/** Read a game of a report: deflated, and spelled in base64. */
+/** Read a game of a report: deflated, and encoded in base64. */
 export const inlineGame = text => inflatedGame(new Blob([Uint8Array.from(atob(text), char => char.charCodeAt(0))]));
 
 /** Read a game of a report on a web server. */
@@ -81,7 +81,7 @@ async function inflatedGame(blob) {
   return unpackGame(await new Response(stream).arrayBuffer());
 }
 
-/** What stands in the place of a page that could not be drawn. */
+/** The message that replaces a page that could not be drawn. */
 export function refusalNode(error) {
   return el('div.message.error', {role: 'alert'}, el('p', null, error.message || String(error)),
     error.hint ? el('p.soft', null, error.hint) : null);

@@ -83,26 +83,26 @@ async function replayPage(main, session, run, step, given) {
   if (packed.pending || other && beside.pending) shown.judgeBy(Number(judge));
 }
 
-/** The choice of a second game: one of the same seed, one from the list, or any one by its link. */
+/** The choice of a second game: a game of the same seed, a game from the list, or any game by its link. */
 function besideChoice(given, own, twins, changed) {
   const named = el('input', {autocomplete: 'off', spellcheck: 'false', placeholder: 'link of a game',
     oninput: () => named.setCustomValidity('')});
   const values = twins.map(one => `${one.session}/${one.run}`);
-  const twin = twins.length ? el('label', null, 'The game of the same seed ',
+  const twin = twins.length ? el('label', null, 'Game with the same seed ',
     el('select', {onchange: event => changed({beside: event.target.value})}, el('option', {value: ''}, 'none'),
       twins.map((one, i) => el('option', {value: values[i], selected: values[i] === given.beside},
         `${one.player}, ${one.name}, score ${count(one.score)}`)))) : null;
   const take = event => {
     event.preventDefault();
     const found = /([0-9a-f]{10})\/(\d+)/.exec(named.value);
-    named.setCustomValidity(found ? '' : 'The link of a game holds its session and its number: #0123456789/12.');
+    named.setCustomValidity(found ? '' : 'Enter the link of a game, which holds its session and its number, such as #0123456789/12.');
     if (found) changed({beside: `${found[1]}/${found[2]}`});
     else named.reportValidity();
   };
   return el('details.card', {open: Boolean(given.beside)}, el('summary', null, 'Compare with another game'),
     el('form.form', {onsubmit: take}, twin, el('label.long', null, 'Any other game', named),
       el('button', {type: 'submit'}, 'Show'), el('a', {href: `#games?beside=${own}`}, 'Choose from the list'),
-      given.beside ? el('button', {type: 'button', onclick: () => changed({beside: ''})}, 'Show one game') : null));
+      given.beside ? el('button', {type: 'button', onclick: () => changed({beside: ''})}, 'Show one game only') : null));
 }
 
 keepKey();

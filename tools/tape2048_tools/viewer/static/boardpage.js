@@ -67,7 +67,7 @@ export function boardPage(main, given, shell, about) {
     const its = about.judges.critic.players.join(', ') || 'its player';
     fill(opinion, document.critic ? [el('h2', null, 'The critic'),
       facts(thresholds.map((tile, i) => [`reaches ${tile}`, percent(document.critic[i])])),
-      el('p.soft', null, `If ${its} plays on, of whose games it learned.`)] : null);
+      el('p.soft', null, `If ${its}, the player of its training, continues the game.`)] : null);
     fill(body, answer(document, judges[Number(judge.value)]));
   };
   const playOn = async () => {
@@ -91,12 +91,12 @@ export function boardPage(main, given, shell, about) {
   fill(main, el('h1', null, 'Board'), el('div.stage', null, edit, el('div', null,
     el('form.form', {onsubmit: event => { event.preventDefault(); load(); }},
       el('label.long', null, 'Board', text), el('button.main', {type: 'submit'}, 'Show'),
-      el('p.soft', {id: 'spelling'}, '16 tiles or exponents row by row, or 16 hexadecimal digits. Or change the board: '
-        + 'a click or + makes a tile larger, − smaller, Delete empties its cell.'), reading,
+      el('p.soft', {id: 'spelling'}, '16 tiles or exponents row by row, or 16 hexadecimal digits. Or edit the board: '
+        + 'click or press + for a larger tile, − for a smaller tile, Delete for an empty cell.'), reading,
       el('label', null, 'Judged by', judge)), opinion)), body,
   el('section', null, el('h2', null, 'Play on from here'),
     el('form.form', {onsubmit: event => { event.preventDefault(); playOn(); }}, player.nodes,
-      el('label', null, 'Moves, at most', moves), el('label', null, 'Seed of the spawns', seed),
+      el('label', null, 'Most moves', moves), el('label', null, 'Seed of the spawns', seed),
       el('button', {type: 'submit'}, 'Play on'))), played);
   judge.addEventListener('change', load);
   return load();
@@ -105,7 +105,7 @@ export function boardPage(main, given, shell, about) {
 function answer(document, judge) {
   const {unit} = judge;
   if (!document.options.length) return el('p.message', null, 'No move is legal: the game is over.');
-  return el('section', null, el('h2', null, 'Moves, one spawn deep'),
+  return el('section', null, el('h2', null, 'Moves and their spawns'),
       el('div.options', null, document.options.map(option => {
     const spread = option.spawns.length ? spawnSpread(option.spawns) : null;
     return el(option.value === document.best ? 'div.option.best' : 'div.option', null,
@@ -113,8 +113,8 @@ function answer(document, judge) {
           `${MOVE_SIGNS[option.move]} ${MOVE_NAMES[option.move]}${option.value === document.best ? ' (best)' : ''}`),
           el('span', null, valued(option.value, unit))),
       smallBoard(option.exps, `Board after ${MOVE_NAMES[option.move]}`),
-      el('p.soft', null, `merges ${count(option.reward)}` + (spread ? `; spawns from ${valued(spread.worst.value, unit)} to ${
-        valued(spread.best.value, unit)}` : ', which ends the game')),
+      el('p.soft', null, `${count(option.reward)} points from merges` + (spread ? `. Value after the spawn: ${valued(spread.worst.value, unit)} to ${
+        valued(spread.best.value, unit)}` : ', and the game ends')),
       spread && el('details', null, el('summary', null, `${option.spawns.length} spawns`),
           table(`Spawns after ${MOVE_NAMES[option.move]}`, ['spawn', '>chance', '>value'],
         option.spawns.map(one => [`${one.tile} in row ${(one.cell >> 2) + 1}, column ${(one.cell & 3) + 1}`,

@@ -1,4 +1,4 @@
-// Charts in SVG, drawn to the width that they have, with a read-out under the pointer and their numbers as a table.
+// Charts in SVG, drawn to their available width, with a read-out at the pointer, and their numbers as a table.
 
 import {el, fill, short, table} from './dom.js';
 
@@ -23,8 +23,8 @@ export function ticks(low, high, wanted) {
 
 /**
  * A figure with its title. `plot` has series [{name, points: [[x, y, low, high]], kind: 'line' | 'bars' | 'dots' |
- * 'specks', mark: whether it only marks points of another one}], x and y {label, format, low, high, ticks}, height,
- * link: where a point of a series leads to, by its x. `redraw` of the figure draws another plot.
+ * 'specks', mark: whether it only marks points of another series}], x and y {label, format, low, high, ticks},
+ * height, and link: the link of a point, from its series and its x. `redraw` of the figure draws another plot.
  */
 export function figure(title, plot, note) {
   const box = el('div.plot');

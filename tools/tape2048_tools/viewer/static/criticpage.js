@@ -1,21 +1,21 @@
-// The evaluation of a critic: how well it ranks, how well it is calibrated, beside what needs no critic.
+// The evaluation of a critic: how well it ranks and how well it is calibrated, beside the baselines.
 
 import {askJson, refusalNode} from './api.js';
 import {count, el, facts, fill, message, percent, table} from './dom.js';
 import {figure} from './charts.js';
 
 const METRICS = [['auroc', 'AUROC'], ['auprc', 'AUPRC'], ['brier', 'Brier'],
-    ['log_loss', 'log loss'], ['skill', 'skill'], ['ece', 'ECE'], ['gain', "critic's AUROC over it"]];
+    ['log_loss', 'log loss'], ['skill', 'skill'], ['ece', 'ECE'], ['gain', "critic's AUROC minus this"]];
 const ORACLE_METRICS = [['r2', 'R2'], ['brier', 'Brier'], ['log_loss', 'log loss'], ['bias', 'bias'], ['ece', 'ECE']];
 
 export function criticPage(main, given, shell, about) {
   const {critic} = about.judges;
   const body = el('div', null,
-      message('The critic is being evaluated on games that it did not learn from. This takes a while.'));
+      message('Evaluating the critic on games that it did not learn from. This takes a while.'));
   const numbers = Object.entries(critic.metrics).filter(pair => typeof pair[1] === 'number').slice(0, 6).map(
     ([name, value]) => [name, String(Number(value.toPrecision(4)))]);
   fill(main, el('h1', null, 'Critic'), el('p.lead', null,
-      `It judges ${critic.players.join(', ') || 'players that it does not name'}.`),
+      `It was trained on games of ${critic.players.join(', ') || 'unknown players'}.`),
     body, el('section', null, el('h2', null, 'The critic'), facts([['kind', critic.kind],
       ['predicts', critic.thresholds.join(', ')], ['SHA-256', critic.sha256.slice(0, 16)], ['step', count(critic.step)],
       ...numbers])));
@@ -23,10 +23,10 @@ export function criticPage(main, given, shell, about) {
       error => fill(body, refusalNode(error)));
 }
 
-/** The figures and tables of an examination, and the learning curves {train, val, best_step} if they are known. */
+/** The figures and tables of an evaluation, and the learning curves {train, val, best_step} if they are known. */
 export function examinationBody(document, curves) {
   const {evaluation} = document;
-  const about = [['critic', document.critic], ['games of', document.root], ['part', document.part],
+  const about = [['critic', document.critic], ['source', document.root], ['part', document.part],
       ['condition', document.where],
     ['games', count(evaluation.runs)], ['rows', `${count(evaluation.rows)} of ${count(evaluation.rows_in_all)}`],
         ['replicates', count(evaluation.replicates)]];
@@ -45,12 +45,12 @@ function rankingPredictors(evaluation) {
   return [own, ...others];
 }
 
-/** The critic and the baselines over all rows, by tile; R2 only where rollouts tell the true probabilities. */
+/** The critic and the baselines over all rows, by tile; R2 only if rollouts measured the true probabilities. */
 function summaryTable(evaluation) {
   const pooled = evaluation.thresholds.map(tile => evaluation.cells.find(one => one.threshold === tile));
   const known = pooled.some(cell => Object.values(cell.scores).some(scores => scores.oracle));
   return table('The critic and the baselines over all rows, with 95% intervals; lower is better for Brier and ECE',
-    ['tile', 'predictor', ...(known ? ['>R2 (rollouts)'] : []), '>AUROC', ">critic's AUROC over it", '>Brier',
+    ['tile', 'predictor', ...(known ? ['>R2 (rollouts)'] : []), '>AUROC', ">critic's AUROC minus this", '>Brier',
       '>calibration error (ECE)'],
     pooled.flatMap(cell => evaluation.predictors.filter(name => cell.scores[name]).map((name, i) => {
       const scores = cell.scores[name];
@@ -103,7 +103,7 @@ function reliabilityFigure(evaluation, tile) {
       y: {label: 'observed', low: 0, high: 1, format: percent},
     series: [{name: 'observed', kind: 'dots', points: curve.bins.map(one => pointOf(one.predicted, one.observed))},
       {name: 'perfect', points: [[0, 0], [1, 1]], colour: 2}]},
-          'On all rows; perfect probabilities lie on the dotted line.');
+          'On all rows. Perfect probabilities are on the dotted line.');
 }
 
 function stageTable(cells, ranking, tile) {
@@ -114,7 +114,7 @@ function stageTable(cells, ranking, tile) {
         ...ranking.map(name => estimated(one.scores[name] && one.scores[name].auroc))]));
 }
 
-/** What rollouts say: the figure, and the tables of metrics and of means. */
+/** The comparison with rollouts: the figure, and the tables of metrics and of means. */
 function truthParts(truth, cells, tile) {
   const curve = truth.curves.find(one => one.threshold === tile);
   const scored = cells.flatMap(one => Object.entries(one.scores).filter(pair => pair[1].oracle).map(([name,
@@ -130,16 +130,16 @@ function truthParts(truth, cells, tile) {
           points: curve.bins.map(one => pointOf(one.predicted, one.observed))},
         {name: 'positions', kind: 'specks', colour: 2, points: curve.points},
             {name: 'perfect', points: [[0, 0], [1, 1]], colour: 1}]},
-    `The critic's probability, and the share of ${count(truth.rollouts)} rollouts that reached the tile. A position `
-      + 'lies off the line by the noise of its rollouts, too; the means of bins hardly do.'),
+    `The critic's probability, and the share of ${count(truth.rollouts)} rollouts that reached the tile. The noise `
+      + 'of the rollouts moves single positions off the line, but hardly the means of bins.'),
     el('section', null, table(`Against rollouts for ${tile}`,
-        ['stage', 'predictor', '>positions', ...ORACLE_METRICS.map(one => `>${one[1]}`), '>its noise'],
+        ['stage', 'predictor', '>positions', ...ORACLE_METRICS.map(one => `>${one[1]}`), '>ECE noise'],
       scored.map(([stage, name, one]) => [stage, name, count(one.positions),
           explained(one),
           ...ORACLE_METRICS.slice(1).map(([metric]) => estimated(one[metric], metric === 'bias')), one.ece_noise.toFixed(3)])),
     notes.map(note => el('p.soft', null, note)),
     table(`Means over the positions for ${tile}`,
-        ['mean', '>each position once', '>weighted by the rows it stands for'],
+        ['mean', '>each position once', '>weighted by the rows that it represents'],
       means.map(([field, name]) => [name, estimated(curve.equal[field]), estimated(curve.weighted[field])])))];
 }
 
@@ -154,24 +154,24 @@ function learningFigure(curves) {
 
 function reading(evaluation) {
   const items = [
-    ['AUROC', 'how often a row of a game that reached the tile scores higher than one of a game that did not; '
-      + '0.5 is chance.'],
-    ['AUPRC', 'average precision; chance is the prevalence.'],
-    ['Brier', 'mean squared error of the probability; smaller is better.'],
-    ['ECE', 'mean gap of predicted and observed shares over 15 bins of equal weight. It is above 0 even for perfect '
-      + 'probabilities, the more so the fewer games there are.'],
-    ['Intervals', `hold 95% of ${count(evaluation.replicates)} replicates in which whole games were drawn: all rows `
-      + 'of a game share its outcome, and intervals that count rows would be several times too narrow.'],
-    ['Weights', 'where at most so many rows of each game are drawn, each counts for length / rows drawn of its game, '
-      + 'so that all figures are those of all positions.'],
-    ['Baselines', 'the prevalence; the highest tile on the board; the final score that the n-tuple player expects; '
-      + 'probabilities by isotonic regression on training games.']];
+    ['AUROC', 'the probability that a row of a game that reached the tile scores higher than a row of a game that did '
+      + 'not. 0.5 is chance.'],
+    ['AUPRC', 'average precision. Chance is the prevalence.'],
+    ['Brier', 'mean squared error of the probability. Smaller is better.'],
+    ['ECE', 'mean gap between predicted and observed shares, over 15 bins of equal weight. Even perfect probabilities '
+      + 'have an ECE above 0, which is larger for fewer games.'],
+    ['Intervals', `cover 95% of ${count(evaluation.replicates)} bootstrap replicates, which draw whole games. All rows `
+      + 'of a game share its outcome, so intervals from single rows would be several times too narrow.'],
+    ['Weights', 'if only some rows of each game are drawn, each row counts as the rows of its game divided by the drawn '
+      + 'rows. All figures are then for all positions.'],
+    ['Baselines', 'the prevalence, the highest tile on the board, and the final score that the n-tuple player expects. '
+      + 'Isotonic regression on training games turns them into probabilities.']];
   if (evaluation.truth) {
-    items.push(['Against rollouts', "a position's true probability is the share of its rollouts that reached the "
-      + 'tile, but for a known noise. R2 is the share of its variance that a predictor explains: 1 is perfect, 0 a '
-      + 'constant, and it is not measurable where the true probability hardly varies. Bias is the mean '
-      + "prediction minus the mean share. The ECE's noise is what a calibrated predictor would show on as many "
-      + 'positions.']);
+    items.push(['Against rollouts', 'the share of the rollouts from a position that reach the tile estimates its true '
+      + 'probability, with a known noise. R2 is the share of the true probability\'s variance that a predictor '
+      + 'explains: 1 is perfect, and 0 is as good as a constant. It is not measurable if the true probability hardly '
+      + 'varies. Bias is the mean prediction minus the mean share. The ECE noise is the ECE of a calibrated predictor '
+      + 'on the same number of positions.']);
   }
   return el('section', null, el('h2', null, 'How to read this'),
       el('dl.terms', null, items.map(([name, text]) => [el('dt', null, name), el('dd', null, text)])));
@@ -189,12 +189,12 @@ function estimated(one, withSign) {
       : el('small', null, `${signed(one.low, withSign)}${between}${signed(one.high, withSign)}`));
 }
 
-/** R2 of a predictor, where its rollouts say something about it. */
+/** R2 of a predictor, if its rollouts can measure it. */
 function explained(oracle) {
   return oracle && !oracle.r2 ? 'not measurable' : estimated(oracle && oracle.r2);
 }
 
-/** A point of a figure, with its interval where that is known. */
+/** A point of a figure, with its interval if that is known. */
 function pointOf(x, one) {
   return one.low === null ? [x, one.value] : [x, one.value, one.low, one.high];
 }

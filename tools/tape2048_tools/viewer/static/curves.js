@@ -1,4 +1,4 @@
-// Curves over a game, on canvas: drawn once for each width and zoom; only a line moves while one scrubs.
+// Curves over a game, on canvas: drawn once for each width and zoom. Moving through the game only moves a line.
 
 import {colour, count, counted, el, fill, percent, setText, short, tileName, valued} from './dom.js';
 import {ticks} from './charts.js';
@@ -9,9 +9,9 @@ const AXIS = 18;
 const TALL = 62;
 const LOW = 40;
 const TILE_NAMED = 11; // exponent of the first tile whose appearance is marked
-const DOTS = 40; // marks at most; more of them hide the curve
-const ZOOMED = 10; // moves at least that a zoom shows
-const DRAGGED = 6; // pixels from which on a click is a drag
+const DOTS = 40; // most marks: more would hide the curve
+const ZOOMED = 10; // fewest moves that a zoom shows
+const DRAGGED = 6; // fewest pixels of a drag; less is a click
 
 /** The panels of a game: their series, and their words for a position. */
 function panelsOf(game) {
@@ -43,8 +43,8 @@ function panelsOf(game) {
 }
 
 /**
- * Curves of `game`, with `dots` [position, grade], of which the largest losses are drawn. `onseek` gets the position
- * that is clicked, `onwheel` its step; dragging zooms into a range.
+ * Curves of a game, with dots [position, grade], of which the largest losses are drawn. `onseek` gets the clicked
+ * position, `onwheel` the events of the wheel. Dragging zooms into a range.
  */
 export class Curves {
   constructor(onseek, onwheel) {
@@ -186,7 +186,7 @@ export class Curves {
       top += panel.height || LOW;
     });
     this.drawAxis(context, top);
-    for (const [at, grade] of [...this.marks].reverse()) { // the worst ones on top
+    for (const [at, grade] of [...this.marks].reverse()) { // the largest losses on top
       context.fillStyle = colour(grade);
       context.strokeStyle = colour('card');
       context.beginPath();

@@ -1,4 +1,4 @@
-// Elements, text and numbers. Text only ever becomes text nodes: what was recorded is never markup.
+// Elements, text and numbers. Text always becomes text nodes: recorded data is never markup.
 
 // Tables with more columns are shown line by line on a narrow screen.
 const STACKED = 4;
@@ -21,13 +21,13 @@ export function el(tag, attributes, ...children) {
   return node;
 }
 
-/** Set the text of a node that holds nothing else; the same text costs nothing, and another one no new node. */
+/** Set the text of a node that holds nothing else, without a new node, and only if the text differs. */
 export function setText(node, text) {
   if (!node.firstChild) node.append(text);
   else if (node.firstChild.data !== text) node.firstChild.data = text;
 }
 
-/** Replace what is in a node. */
+/** Replace the content of a node. */
 export function fill(node, ...children) {
   node.replaceChildren(...children.flat(Infinity).filter(one => one !== null && one !== undefined && one !== false));
   return node;
@@ -106,7 +106,7 @@ export function player(one) {
   return el('span.text', {title: one.full}, one.player);
 }
 
-/** A table without the columns that say the same in every row: the caption names their values. */
+/** A table without the columns that are the same in every row: the caption has their values. */
 export function varyingTable(caption, headings, rows) {
   const told = cell => cell instanceof Node ? cell.textContent : String(cell);
   const plain = heading => told(heading).replace(/^>| [↓↑]$/g, '');
@@ -124,7 +124,7 @@ export function facts(pairs) {
     .map(([name, value]) => el('div', null, el('dt', null, name), el('dd', null, value))));
 }
 
-/** A table; a heading that begins with > is for numbers. Cells are text or nodes. */
+/** A table. A heading that starts with > is for numbers. Cells are text or nodes. */
 export function table(caption, headings, rows, rowAttributes) {
   const numeric = headings.map(heading => typeof heading === 'string' && heading.startsWith('>'));
   const labels = headings.map(heading => typeof heading === 'string' ? heading.replace(/^>/, '') : heading);
@@ -141,8 +141,8 @@ export function table(caption, headings, rows, rowAttributes) {
 }
 
 /**
- * A choice of a built-in player with settings: its fields, and its value, as `record --player` takes it. What else can
- * be chosen are options [value, text], whose value is returned as it is.
+ * A choice of a built-in player with settings: its fields, and its value, as `record --player` takes it. `others` are
+ * further options [value, text], whose value is returned unchanged.
  */
 export function playerChoice(players, label, others, onchange) {
   const known = new Map(players.map(one => [one.name, one]));
@@ -150,7 +150,7 @@ export function playerChoice(players, label, others, onchange) {
     el('optgroup', {label: 'players'},
       players.map(one => el('option', {value: one.name, title: one.about}, one.name))));
   const settings = el('input', {autocomplete: 'off', spellcheck: 'false'});
-  const field = el('label.long', {hidden: true}, 'Its settings, where they differ', settings);
+  const field = el('label.long', {hidden: true}, 'Settings that differ from the defaults', settings);
   const value = () => known.has(name.value) && settings.value.trim() ? `${name.value}:${settings.value.trim()}`
     : name.value;
   name.addEventListener('change', () => {

@@ -27,8 +27,8 @@ function pager(total, given, rows, go) {
 }
 
 /**
- * Asks what the critic says of sessions, or of games (session/run), after the list is shown, since it takes a row of
- * each game; `show(tiles, odds, at)` gets it for each of them. Returns a line for its remarks.
+ * Ask for the critic's opinion of sessions, or of games (session/run), after the list is shown, since it reads a row
+ * of each game. `show(tiles, odds, at, same)` gets the opinion of each. Return a line for remarks.
  */
 function askCritic(keys, waiting, show) {
   const note = el('p.soft.critic-note', {role: 'status'});
@@ -58,7 +58,7 @@ async function listPage(main, body, name, given, draw) {
     return;
   }
   if (!body.isConnected) return;
-  fill(body, document.waiting ? message(`${count(document.waiting)} sessions are still to be read.`) : null,
+  fill(body, document.waiting ? message(`${count(document.waiting)} sessions are not read yet.`) : null,
       draw(document));
   if (document.waiting) setTimeout(() => body.isConnected && listPage(main, body, name, given, draw),
       WAITING_LIST_MS);
@@ -72,7 +72,7 @@ export function sessionsPage(main, given, shell, about) {
   fill(main, el('h1', null, 'Sessions'), el('section', null, el('form.form', {role: 'search', onsubmit: event => {
     event.preventDefault();
     again({q: query.value, page: ''});
-  }}, el('label.long', null, 'Named', query), el('button', {type: 'submit'}, 'Show')), body));
+  }}, el('label.long', null, 'Search', query), el('button', {type: 'submit'}, 'Show')), body));
   const sort = (label, name) => sorter(label, name, given, 'name', again);
   return listPage(main, body, 'sessions', {desc: '1', ...given}, document => {
     const tiles = about.reach_tiles.slice(2);
@@ -93,7 +93,7 @@ export function sessionsPage(main, given, shell, about) {
           el('span.text', null, player(one), others[row]), right(count(one.games)), right(count(one.rows)),
           right(count(one.mean_score)), right(count(one.best_score)),
           ...tiles.map((tile, i) => el('span', null, percent(one.reach[tile]), cells[row][i])),
-          right(bytes(one.bytes))])) : message('No session has such a name.'),
+          right(bytes(one.bytes))])) : message('No session has this name or player.'),
       note,
       pager(document.total, given, about.page_rows, again),
       document.broken.length ? el('details', null,
@@ -112,7 +112,7 @@ export function gamesPage(main, given, shell, about) {
   const body = el('div');
   const again = change => shell.go('games', {...given, page: '', ...change});
   const cleared = Object.fromEntries(Object.keys(selectionOf(given)).map(name => [name, '']));
-  // A game is chosen from the list to be shown beside another one.
+  // Choose a game from the list, to show it beside another game.
   const choosing = /^[0-9a-f]{10}\/\d+$/.test(given.beside || '') ? given.beside : null;
   const linkOf = one => choosing ? `#${choosing}?beside=${one.session}/${one.run}`
     : `#${one.session}/${one.run}/${given.at === 'end' ? Math.max(one.steps - 1, 0) : 0}`;
@@ -146,7 +146,7 @@ export function gamesPage(main, given, shell, about) {
     const draw = (cards, judged) => fill(shown, judgedBy(judged), asList
       ? el('section', null, gamesTable(document.rows, cards, critic, linkOf, sort)) : gallery(document.rows, cards, linkOf),
     judged.length ? null : el('p.soft', null,
-      'Loss, luck and mistakes are columns that `tape2048 annotate ROOT` writes.'));
+      'To show loss, luck and mistakes, run `tape2048 annotate ROOT`.'));
     if (asList) draw(document.rows.map(() => ({})), []);
     else fill(shown, gallery(document.rows, document.rows.map(() => null), linkOf));
     if (!document.waiting) {
@@ -157,7 +157,7 @@ export function gamesPage(main, given, shell, about) {
   return Promise.all([choice, list]);
 }
 
-/** When a session began, by its name: 2026-01-31 12:05:07. */
+/** The start of a session, from its name: 2026-01-31 12:05:07. */
 const startOf = name => name.replace(/^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z.*/, '$1-$2-$3 $4:$5:$6');
 
 /** The judges of losses, then warnings. */
@@ -181,8 +181,8 @@ function gamesTable(rows, cards, critic, linkOf, sort) {
 const brief = new Intl.NumberFormat('en-US', {notation: 'compact', maximumFractionDigits: 1, signDisplay: 'exceptZero'});
 
 /**
- * Games as cards: the last board, the score over the moves, and what `cards` know; null: not known yet. The sums of
- * a judge that may be weaker than the player are left out.
+ * Games as cards: the last board, the score over the moves, and the facts of `cards`; null: not known yet. The sums
+ * of a judge that may be weaker than the player are left out.
  */
 export function gallery(rows, cards, linkOf) {
   return el('ul.gallery', null, rows.map((one, i) => {

@@ -1,4 +1,4 @@
-// Recorders and trainings as they are now, asked once a second.
+// The current state of recorders and trainings, requested once a second.
 
 import {askJson, refusalNode} from './api.js';
 import {bytes, count, counted, el, facts, fill, message, moment, odds, percent, seconds, setText, short,
@@ -30,7 +30,7 @@ export function livePage(main) {
     }
     const nodes = recorders.map(one => cards.get(one.id).node);
     if (!nodes.length && !document.trainings.length) {
-      nodes.push(message('No recorder and no training has written anything here.',
+      nodes.push(message('There are no recorders and no trainings here.',
           'Start one with `tape2048 record`; this page shows it within seconds.'));
     }
     if (nodes.length !== body.children.length || nodes.some((node, i) => body.children[i] !== node)) fill(body, nodes);
@@ -64,7 +64,7 @@ class RecorderCard {
     this.tiles = new Tiles();
     this.told = el('p.soft', null, '\u00a0');
     this.game = el('div.live-game', {hidden: true}, this.tiles.node, this.told);
-    this.rate = figure('Moves a second', this.plot());
+    this.rate = figure('Moves per second', this.plot());
     this.rate.hidden = true;
     this.node = el('section.recorder', null, this.head, this.game, this.rate, this.critic);
     this.timer = 0;
@@ -72,9 +72,9 @@ class RecorderCard {
 
   plot() {
     const now = this.past.length ? this.past[this.past.length - 1][0] : 0;
-    return {height: 150, series: [{name: 'moves a second', points: this.past.map(([at, value]) => [at - now, value])}],
+    return {height: 150, series: [{name: 'moves per second', points: this.past.map(([at, value]) => [at - now, value])}],
       x: {label: 'time', high: 0, format: at => at > -0.5 ? 'now' : `${seconds(-at)} ago`},
-      y: {label: 'moves a second', low: 0}};
+      y: {label: 'moves per second', low: 0}};
   }
 
   show(one) {
@@ -89,7 +89,7 @@ class RecorderCard {
     if (this.sessions !== one.status.counts.sessions) this.askCritic(one);
   }
 
-  /** Show the end of the newest game, then that of the next; a recorder that stopped shows its last one. */
+  /** Show the end of the newest game, then the end of the next. A recorder that stopped shows its last game. */
   async follow(id) {
     this.timer = setTimeout(() => {}, 0);
     const game = await askJson('newest', {id}).catch(() => ({}));
@@ -115,7 +115,7 @@ class RecorderCard {
 
   stop() { this.timer = 0; }
 
-  /** Ask what the critic says of the games that a recorder published last; again for each new session. */
+  /** Ask for the critic's opinion of the games that a recorder published last, again for each new session. */
   askCritic(one) {
     this.sessions = one.status.counts.sessions;
     askJson('latest', {id: one.id}).then(found => {
@@ -129,7 +129,7 @@ function latestGames(found) {
   const reached = found.thresholds.map((tile, i) => `${found.reached[i]} reached ${tileName(tile)}`).join(', ');
   return [el('p', null, `The critic, halfway through the last ${counted(found.games, 'game')} of `,
     el('a', {href: `#games?session=${found.session}`}, found.name),
-    `: ${odds(found.thresholds, found.odds[0])}. Of them ${reached}.`),
+    `: ${odds(found.thresholds, found.odds[0])}. Of these games, ${reached}.`),
   found.remark || found.unread ? el('p.soft', null, found.remark || found.unread) : null];
 }
 
@@ -143,7 +143,7 @@ function recorderHead(one) {
     + (one.running && status.disk_full_s ? `, full in ${seconds(status.disk_full_s)}` : '');
   return [head, el('p.soft', null, `${one.text} · ${one.full} on ${one.host} since ${moment(one.started_at)}`),
     facts([
-      ['moves a second', one.running ? count(status.steps_per_s) : '–'],
+      ['moves per second', one.running ? count(status.steps_per_s) : '–'],
       ['moves', count(status.steps)], ['games', count(status.games)], ['mean score', count(status.mean_score)],
       ['reach', reach || '–'], one.running ? ['workers', `${status.workers_ready} of ${status.workers}`] : null,
       ['published', count(status.counts.sessions)], ['disk free', full],
@@ -153,7 +153,7 @@ function recorderHead(one) {
       el('progress', {max: Math.max(1, one.rotate_steps), value: Math.min(status.session_rows, one.rotate_steps)})))];
 }
 
-/** The trainings of all directories: how far each is, and their curves, those of one directory in one figure. */
+/** The trainings of all directories: their progress, and their curves, one figure for each directory. */
 async function drawTrainings(node, trainings, states) {
   const groups = new Map();
   for (const one of trainings) groups.set(one.parent, [...(groups.get(one.parent) || []), one]);
@@ -166,7 +166,7 @@ async function drawTrainings(node, trainings, states) {
     total > runs.length ? el('p.soft', null, `and ${counted(total - runs.length, 'older training')}`) : null),
     found && el('div', null, Array.isArray(found) ? trainingFigures(found) : refusalNode(found))];
   const show = found => {
-    // Of trainings that have ended, the page shows only the names until somebody asks.
+    // Of trainings that have ended, the page shows only the names until the user opens them.
     const parts = several.map((one, at) => [one[2].some(run => run.running || run.error), group(one, found[at])]);
     const ended = parts.filter(([runs]) => !runs).map(pair => pair[1]);
     const open = node.lastChild && node.lastChild.open;
@@ -192,12 +192,12 @@ function trainingHead(one, {x, figures}) {
   const at = point => `at ${x} ${count(point[0])}`;
   return [main && [`${main.title} ${name}`, short(series.last[1]), `best ${short(series.best[1])} ${at(series.best)}`],
     one.of ? [one.unit, count(one.done), `of ${count(one.of)}`] : null,
-    one.running && one.of && one.left_s ? ['time left', seconds(one.left_s), 'at the present speed'] : null].filter(Boolean).map(
+    one.running && one.of && one.left_s ? ['time left', seconds(one.left_s), 'at the current speed'] : null].filter(Boolean).map(
     ([label, value, note]) => el('dl', null, el('dt', null, label), el('dd', null, el('b', null, value),
       el('small', null, note))));
 }
 
-/** The curves of trainings, each figure with those of all; the first one large, with the best values marked. */
+/** The curves of trainings, all in each figure. The first figure is large, and marks the best values. */
 export function trainingFigures(documents) {
   const titles = [...new Set(documents.flatMap(one => one.figures.map(found => found.title)))];
   const plots = titles.map((title, number) => {

@@ -10,7 +10,7 @@ const FILTERS = [
 ];
 const SELECTION_NAMES = ['where', 'session', 'player', ...FILTERS.map(one => one[0])];
 const WAITING_MS = 700;
-const FIRST_TILE = 256; // smaller ones are listed only where a game ends with them
+const FIRST_TILE = 256; // smaller tiles are listed only if they are the highest tile of a game
 
 /** The parameters of a selection in a link. */
 export function selectionOf(given, prefix = '') {
@@ -34,7 +34,7 @@ export function playerSelect(label, none, known, chosen, change) {
     others > 0 ? el('option', {disabled: true}, `and ${count(others)} more: use a condition`) : null));
 }
 
-/** A form for a selection, folded away where nothing is selected by it; `submit` gets the parameters. */
+/** A form for a selection, folded if it selects nothing; `submit` gets the parameters. */
 export function selectionForm(given, prefix, title, submit) {
   const field = (name, label, long) => el(`label${long ? '.long' : ''}`, null, label, el('input', {
     name: prefix + name, value: given[prefix + name] || '', autocomplete: 'off', spellcheck: 'false',
@@ -63,7 +63,7 @@ export function overviewPage(main, given, shell) {
   const slot = el('span', {hidden: true});
   const choose = known => slot.replaceWith(
     playerSelect('Player', 'all players', known, given.player, label => submit({player: label})),
-    playerSelect('Compared with', two && !given['b.player'] ? 'the second selection' : 'no other', known,
+    playerSelect('Compared with', two && !given['b.player'] ? 'the second selection' : 'nothing', known,
       two ? given['b.player'] : '', label => submit({...(label && !two ? moved(first, '', 'b.') : {}),
         'b.player': label, two: label || Object.keys(second).length > 1 ? '1' : ''})));
   const compare = el('button', {type: 'button', onclick: () =>
@@ -91,13 +91,13 @@ export function overviewPage(main, given, shell) {
   return Promise.all([choice, load()]);
 }
 
-/** Loads what takes rows, after the rest. */
+/** Load the figures that need rows, after the rest. */
 function sampleOf(given, two) {
   return async () => Promise.all([askJson('sample', selectionOf(given)),
     ...(two ? [askJson('sample', moved(selectionOf(given, 'b.'), 'b.', ''))] : [])]);
 }
 
-/** What two selections are called: their players, or their conditions where these are the same. */
+/** The names of two selections: their players, or their conditions if the players are the same. */
 function namesOf(parts, given) {
   const players = parts.map(part => part.players.length
     ? part.players.slice(0, 2).map(one => one.player).join(', ') + (part.players_in_all > 2 ? ', …' : '') : 'no game');
@@ -111,7 +111,7 @@ function namesOf(parts, given) {
 }
 
 /**
- * The figures of an overview. `loadSamples` resolves to what takes rows, one for each selection; null leaves it out.
+ * The figures of an overview. `loadSamples` resolves to the data that needs rows, for each selection; null omits it.
  */
 export function overviewBody(document, given, loadSamples) {
   const parts = document.selections;
@@ -120,8 +120,7 @@ export function overviewBody(document, given, loadSamples) {
   const found = [];
   if (document.waiting) {
     const rest = `${count(document.waiting_games)} games and ${count(document.waiting_rows)} rows`;
-    found.push(message(`${count(document.waiting)} sessions are still to be read; by their manifests they hold `
-        + `${rest}.`));
+    found.push(message(`${count(document.waiting)} sessions are not read yet. Their manifests list ${rest}.`));
   }
   if (document.broken.length) {
     found.push(el('details.card', null, el('summary', null,
@@ -163,8 +162,8 @@ export function overviewBody(document, given, loadSamples) {
 }
 
 /**
- * Of the games that come to each phase, the share that ends in it, for each player. A point leads to these games, at
- * the move before their end.
+ * The share of the games that reach a phase that end in it, for each player. A point links to these games, at their
+ * last move.
  */
 function deathsFigure(lines, phases, given, left) {
   const link = ({select}, at) => {
@@ -175,18 +174,18 @@ function deathsFigure(lines, phases, given, left) {
     series: lines.map(line => ({name: line.name, select: line.select, points: line.deaths.map(one =>
       [phases[one.phase].sum, one.share, one.low, one.high])})),
     x: {label: 'sum of tiles', format: at => tilesOfSum(at), ticks: phases.map(one => one.sum).filter(sum => sum % 8192 === 0)},
-    y: {label: 'share of the games that come so far', format: percent, low: 0}, link: given ? link : null},
-  `The sum, of which the largest tiles are shown, is 2.2 a move on average. ${given ? 'A click lists the games that end there. ' : ''}${left}`);
+    y: {label: 'share of the games that get this far', format: percent, low: 0}, link: given ? link : null},
+  `The axis shows the largest tiles of the sum. A move adds 2.2 on average. ${given ? 'Click a point to list the games that end there. ' : ''}${left}`);
 }
 
-/** 16K+8K+1K: the tiles from 1K that make up a sum, where no two of them are equal. */
+/** 16K+8K+1K: different tiles from 1K up that make up a sum. */
 const tilesOfSum = sum => [...Array(7).keys()].map(i => 65536 >> i).filter(tile => sum & tile).map(tileName).join('+') || '0';
 
 /** A mean above its interval. */
 const meanOf = one => one.mean === undefined ? '–'
   : el('span', null, count(one.mean), el('small', null, `± ${count(one.high - one.mean)}`));
 
-/** Numbers of a selection, and the others folded away. Only one player has a mean score that says something. */
+/** The main numbers of a selection, and the others folded. A mean score is shown for a single player only. */
 function headline(part, name) {
   const {best} = part;
   const range = one => one.mean === undefined ? '–' : `${count(one.p10)} to ${count(one.p90)} in 80% of the games`;
@@ -204,7 +203,7 @@ function headline(part, name) {
       ['from', `${moment(part.started)} UTC`], ['to', `${moment(part.ended)} UTC`]])));
 }
 
-/** The tiles of parts; of two parts, those of which both have the share. */
+/** The tiles of parts; of two parts, only tiles whose share both have. */
 const tilesOf = parts => [...new Set(parts.flatMap(part => part.tiles.map(one => one.tile)))].filter(tile =>
   parts.length === 1 || tile >= FIRST_TILE).sort((a, b) => a - b);
 
@@ -223,7 +222,7 @@ function between(one) {
   return el('span', null, percent(one.share), el('small', null, `${percent(one.low)}–${percent(one.high)}`));
 }
 
-/** Mean scores of two selections, how often they reach each tile, and the differences, Newcombe's for shares. */
+/** Mean scores of two selections, their reach of each tile, and the differences, with Newcombe's intervals for shares. */
 function reachDifferences(parts, names) {
   const of = (part, tile) => part.lines[0].tiles.find(one => one.tile === tile)
     || {share: 0, low: 0, high: 1 - 1 / (1 + 3.84 / Math.max(1, part.games))}; // Wilson's interval of none
@@ -235,8 +234,8 @@ function reachDifferences(parts, names) {
   const larger = (low, high) => el('span.text', null, low > 0 ? names[0] : high < 0 ? names[1] : 'not clear');
   const scores = ['mean score', meanOf(first), meanOf(second), el('span', null, signed(more),
     el('small', null, `${signed(more - half)} to ${signed(more + half)}`)), larger(more - half, more + half)];
-  return table('Mean scores, shares of games that reach a tile, and differences (of shares: in points); with 95% intervals',
-    ['of', ...names.map(name => `>${name}`), '>difference', 'more'], [scores, ...tilesOf(parts.map(part => part.lines[0])).reverse().map(tile => {
+  return table('Mean scores, shares of games that reach a tile, and differences (of shares: percentage points), with 95% intervals',
+    ['measure', ...names.map(name => `>${name}`), '>difference', 'higher'], [scores, ...tilesOf(parts.map(part => part.lines[0])).reverse().map(tile => {
       const [a, b] = parts.map(part => of(part, tile));
       const gap = a.share - b.share;
       const [low, high] = [gap - Math.hypot(a.share - a.low, b.high - b.share),
@@ -247,7 +246,7 @@ function reachDifferences(parts, names) {
     })]);
 }
 
-/** The players with the most games; each is one click away from a comparison with the first, or the first with it. */
+/** The players with the most games, each with a link to its comparison with the first player. */
 function playersTable(part, given, name) {
   const tiles = part.players.length ? Object.keys(part.players[0].reach) : [];
   const link = (page, select) => `#${page}?${new URLSearchParams(select)}`;
@@ -274,7 +273,7 @@ function sampleFigures(many, names) {
   return many.map((one, i) => criticFigure(one, many.length > 1 ? `, ${names[i]}` : ''));
 }
 
-/** What the critic predicts at two moments of the same games, and how many of them reach the tile. */
+/** The critic's predictions at two moments of the same games, and the share of games that reach the tile. */
 function criticFigure({critic, games}, name) {
   const title = `The critic: predicted and reached${name}`;
   const points = critic.points;

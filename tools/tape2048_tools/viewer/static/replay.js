@@ -9,7 +9,7 @@ const LISTED_LOSSES = 50;
 const SPEEDS = [2, 5, 10, 30, 60, 240];
 const ARROW_KEYS = ['ArrowUp', 'ArrowDown', 'ArrowLeft', 'ArrowRight']; // of each move
 
-/** A packed game in a line, the most telling first. */
+/** A packed game in a line, the most important facts first. */
 export function describeGame(packed) {
   const counts = `score ${count(packed.score)} · ${count(packed.length)} moves · highest ${packed.highest}`;
   return `${counts} · ${packed.player} · ${packed.name} · seed ${packed.seed}`;
@@ -21,8 +21,8 @@ function gradeOf(game, loss) {
   return found ? found[0] : '';
 }
 
-const gradesTold = game => `From a loss of ${game.grades.map(([name, least]) =>
-  `${game.judge.unit === 'points' ? `${count(least)} points` : `${100 * least}%`} on: ${name}`).join('; ')}.`;
+const gradesTold = game => `Grades by loss: ${game.grades.map(([name, least]) =>
+  `${name} from ${game.judge.unit === 'points' ? `${count(least)} points` : `${100 * least}%`}`).join(', ')}.`;
 
 /** Positions of the largest losses, the largest first. */
 function largestLosses(game) {
@@ -56,10 +56,10 @@ function differences(game, other) {
 }
 
 /**
- * Replays a packed game. `options`: link(step) makes the link to a moment, onstep(step) is told each position,
- * judges are the judges, judged(number) resolves to the game judged by one, onjudge(number) is told of a choice,
- * players and choices(player) compare with players, other is the game beside it, beside and more are
- * its nodes, and suffix tells this one's tables from its.
+ * Replays a packed game. `options`: link(step) returns the link to a move, onstep(step) gets each move, judges are
+ * the judges, judged(number) resolves to the game judged by a judge, onjudge(number) gets a chosen judge, players and
+ * choices(player) are for the comparison with players, other is the game beside it, beside and more are that game's
+ * nodes, and suffix marks the tables of this game.
  */
 export class Replay {
   constructor(packed, options = {}) {
@@ -68,15 +68,15 @@ export class Replay {
     this.timer = 0;
     this.speed = 10;
     this.other = null;
-    this.tally = null; // of the mistakes that the reader tries: best moves, and all
+    this.tally = null; // of the mistakes that the user tries: [best moves, all moves]
     this.puzzle = null; // the position whose answer is hidden
     this.build();
     this.take(packed);
-    // Not if another page is shown meanwhile.
+    // Do not paint if another page is shown meanwhile.
     this.render = eachFrame(move => { if (this.boardSide.isConnected) this.paint(move); });
   }
 
-  /** Number of the move before which the board at a position stood. */
+  /** Number of the move after the board at a position. */
   numberOf(position) {
     return this.game.numbers ? this.game.numbers[position] : position;
   }
@@ -201,12 +201,12 @@ export class Replay {
     }
   }
 
-  /** Go to the move of a link; the page says if the game has no such move. */
+  /** Go to the move of a link. If that move has no board, the page shows a message. */
   open(number) {
     const [at, last] = [this.positionOf(number), this.game.count];
     this.go(at);
     const missing = at > last || this.numberOf(at) !== number;
-    fill(this.missing, missing ? message(`No board before move ${count(number)} is recorded. This is the board before move ${
+    fill(this.missing, missing ? message(`Move ${count(number)} has no recorded board. This is the board before move ${
       count(this.numberOf(this.at))}.`, null, 'warn') : null);
   }
 
@@ -221,7 +221,7 @@ export class Replay {
     return el('div.choices', null, el('label', null, 'Judge', choice), against.nodes);
   }
 
-  /** Show what another judge says; what was chosen last counts. */
+  /** Show the judgement of another judge. The last choice counts. */
   async judgeBy(number) {
     this.asked = number;
     setText(this.told, 'Judging…');
@@ -235,7 +235,7 @@ export class Replay {
     }
   }
 
-  /** Compare the judge with what is chosen: the moves that were made, another judge, or a player. */
+  /** Compare the judge with a choice: the moves that were made, another judge, or a player. */
   async compare(against) {
     const value = against.value();
     this.chosen = value;
@@ -246,7 +246,7 @@ export class Replay {
         const {moves} = await this.options.choices(value);
         other = {best: Array.from({length: this.game.count}, (_, i) => moves[i] < 4 ? moves[i] : -1)};
         if (moves.length < this.game.count) {
-          told = `${value} is slow: it chose on the first ${counted(moves.length, 'board')} only.`;
+          told = `${value} is slow: it chose moves for the first ${counted(moves.length, 'board')} only.`;
         }
       } else if (value) {
         other = {best: bestMoves((await this.options.judged(Number(value))).values, this.game.count)};
@@ -254,22 +254,22 @@ export class Replay {
     } catch (error) {
       told = `${error.message} ${error.hint || ''}`;
     }
-    if (this.chosen !== value) return; // something else was chosen meanwhile
+    if (this.chosen !== value) return; // the choice has changed meanwhile
     [this.other, this.differing] = [other, null];
     setText(this.told, told);
     this.paint(-1);
   }
 
-  /** In words, where the game and the one beside it differ. */
+  /** Describe where the game differs from the game beside it. */
   common() {
     const found = differences(this.game, this.options.other).length;
-    return found ? `On ${counted(found, 'board')} that both have, they differ in the move.`
-      : 'They have no board in common on which they differ.';
+    return found ? `The games have ${counted(found, 'board')} in common on which their moves differ.`
+      : 'The games have no board in common on which their moves differ.';
   }
 
   /**
-   * Positions at which the two games differ on the same board; without such, those at which the judge would not make
-   * the move that was made, or that the other judge or player would make.
+   * Positions at which the two games make different moves on the same board. If there are none: positions at which the
+   * judge would not make the move that was made, or that the other judge or player would make.
    */
   disagreements() {
     if (!this.differing) {
@@ -305,13 +305,13 @@ export class Replay {
     });
     fill(this.list, game.weak ? null : el('p.grades', {title: gradesTold(game)},
       counts.map(([grade, found]) => el(`span.grade.${grade}`, null, counted(found, grade)))),
-    rows.length ? table(`The largest losses; the mean of all moves is ${valued(lost, unit)}`,
+    rows.length ? table(`The largest losses. The mean loss of all moves is ${valued(lost, unit)}`,
       ['move', '>loss', this.best ? 'made → better' : 'made', 'grade'], rows)
       : el('p.soft', null, 'No move has a loss.'));
     this.scroller = this.list.querySelector('.wide');
   }
 
-  /** Where the score comes from. */
+  /** The account of the score: value, luck, loss, and error of the judge. */
   buildAccount() {
     const {game} = this;
     fill(this.account);
@@ -325,8 +325,8 @@ export class Replay {
       [unit === 'points' ? 'value of the first board' : `P(${game.judge.tile}) of the first board`,
           valued(first, unit)], ['+ luck of the spawns', valued(luck, unit)],
       ['− loss of the moves', valued(loss, unit)],
-          ['+ error of the judge: boards seen again one move later', valued(rest, unit)],
-      [unit === 'points' ? '= score and what is to come' : '= at the end', valued(gained + last, unit)]]),
+          ['+ error of the judge: changes of its values one move later', valued(rest, unit)],
+      [unit === 'points' ? '= score and value of the last board' : '= at the end', valued(gained + last, unit)]]),
     el('p.soft', null, `Judged by ${game.by}. ${gradesTold(game)}`)));
   }
 
@@ -361,7 +361,7 @@ export class Replay {
     }, 200);
   }
 
-  /** The counters, and the line of the list that is shown. */
+  /** Update the counters, and the current line of the list. */
   paintList() {
     for (const one of this.jumpers) one.show();
     const link = this.rows && this.rows.get(this.at);
@@ -378,13 +378,13 @@ export class Replay {
     const {game} = this;
     if (at === game.count) return 'the last board';
     const move = game.moves[at];
-    if (move > 3) return 'the move is not known';
+    if (move > 3) return 'an unknown move';
     const spawn = spawnAfter(game, at);
     return `${MOVE_SIGNS[move]} ${MOVE_NAMES[move]}`
         + (spawn ? `, then a ${spawn[1]} in row ${(spawn[0] >> 2) + 1}, column ${(spawn[0] & 3) + 1}` : '');
   }
 
-  /** The table of the four moves; made once for a judge, then only its texts and bars change. */
+  /** Build the table of the four moves, once for each judge. Later, only its texts and bars change. */
   buildValues() {
     const {game} = this;
     this.valueRows = null;
@@ -414,7 +414,7 @@ export class Replay {
     setText(this.lossCell, ended ? '–' : valued(game.loss[at], unit) + (grade && `, ${grade}`));
     setText(this.luckCell, ended ? '–' : valued(game.luck[at], unit));
     if (!this.valueRows) return;
-    // A bar is empty from the loss of a blunder on.
+    // A bar is empty if the loss is a blunder.
     const [[, least]] = game.grades;
     const best = ended || this.best[at] < 0 ? NaN : game.values[4 * at + this.best[at]];
     this.valueRows.forEach((row, move) => {
@@ -441,7 +441,7 @@ export class Replay {
     if (found !== undefined) this.go(found);
   }
 
-  /** Let the reader move at a mistake. Its answer is hidden until then: values, arrows, curves and later boards. */
+  /** Let the user choose a move at a mistake. The answer is hidden: values, arrows, curves and later boards. */
   retry(way = 1) {
     const {mistakes} = this;
     if (!this.best || !mistakes.length) return;
@@ -453,12 +453,12 @@ export class Replay {
     this.puzzle = null;
     this.go(at);
     this.puzzle = at;
-    setText(this.notice, 'The player lost here. Which move is better?');
+    setText(this.notice, 'The player made a mistake here. Which move is better?');
     this.paintRetry();
     this.boardSide.scrollIntoView({block: 'nearest'});
   }
 
-  /** Take the reader's move, or none (-1), and compare it with the player's and with the judge's best one. */
+  /** Take the user's move, or no move (-1), and compare it with the player's move and the judge's best move. */
   guess(move) {
     const {game, puzzle: at} = this;
     const [best, made, {unit}] = [this.best[at], game.moves[at], game.judge];
@@ -528,7 +528,7 @@ export class Replay {
     this.playButton.setAttribute('aria-label', 'Play');
   }
 
-  /** Act on a key; return whether it meant something. */
+  /** Act on a key; return whether it has a meaning. */
   key(event) {
     if (this.tally && event.key === 'Escape') {
       this.endRetry();
@@ -559,12 +559,12 @@ export class Replay {
   }
 }
 
-/** The keys of a replay, for the help; those of a terminal are the same. */
+/** The keys of a replay, for the help. A replay on a terminal has the same keys. */
 export const REPLAY_KEYS = [
-  ['← →', 'a move back, forward (with Shift: ten)'], ['Page Up, Page Down', 'a hundred moves'],
+  ['← →', 'one move back, forward (with Shift: 10)'], ['Page Up, Page Down', '100 moves back, forward'],
   ['Home, End', 'the first, the last board'], ['Space', 'play, pause'],
   ['p n', 'the previous, the next large loss'], ['[ ]', 'the previous, the next move that differs from the judge\'s'],
   ['r', 'try the mistakes yourself; the arrow keys move, Esc ends it'],
-  ['+ −', 'zoom into the curves around the move, and out of them'],
-  ['wheel', 'over the curves, or over the board with Shift: moves'],
+  ['+ −', 'zoom the curves in, out around the move'],
+  ['wheel', 'over the curves, or with Shift over the board: back, forward'],
 ];

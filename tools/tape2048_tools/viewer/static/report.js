@@ -1,4 +1,4 @@
-// The pages of a report, from what is written in its file.
+// The pages of a report, from the data in its file.
 
 import {fetchedGame, inlineGame, refusalNode} from './api.js';
 import {examinationBody} from './criticpage.js';

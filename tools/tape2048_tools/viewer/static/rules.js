@@ -1,17 +1,17 @@
-// The rules of 2048 on exponents, for the boards of a packed game and for the way of each tile.
+// The rules of 2048 on exponents, for the boards of a packed game and for the movement of each tile.
 
 export const MOVE_NAMES = ['up', 'down', 'left', 'right'];
 export const MOVE_SIGNS = ['↑', '↓', '←', '→'];
 
-// For each move the cells of four lines, each from the wall on.
+// For each move, the cells of its four lines, each starting at the wall.
 const LINES = [0, 1, 2, 3].map(move => Uint8Array.from({length: 16}, (_, i) => {
   const [line, at] = [i >> 2, i & 3];
   return [at * 4 + line, (3 - at) * 4 + line, line * 4 + at, line * 4 + 3 - at][move];
 }));
 
 /**
- * Slide the 16 exponents from `at` on into `out` from `to` on; return the score of the merges.
- * Each tile's way goes into `ways`, as [from, to, merged].
+ * Slide the 16 exponents that start at `at` into `out`, starting at `to`; return the score of the merges.
+ * The way of each tile is added to `ways`, as [from, to, merged].
  */
 export function slide(exps, at, move, out, to, ways) {
   const cells = LINES[move];
@@ -60,7 +60,7 @@ export function expandGame(game) {
   return {...game, boards, moves, scores, highest, empty};
 }
 
-/** The board at a position as rows of tiles, for those who do not see it. */
+/** The board at a position as rows of tiles, for screen readers. */
 export function spokenBoard(exps, at) {
   const rows = [0, 4, 8, 12].map(row => [0, 1, 2, 3].map(i => {
     const exp = exps[at + row + i];

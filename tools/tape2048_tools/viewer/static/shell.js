@@ -1,4 +1,4 @@
-// What the pages of the viewer and of a report share: the link decides what is shown; keys, light and dark.
+// The common part of the pages of the viewer and of a report: links, keys, light and dark.
 
 import {el, fill} from './dom.js';
 import {REPLAY_KEYS} from './replay.js';
@@ -6,8 +6,8 @@ import {REPLAY_KEYS} from './replay.js';
 const KEEP_LINK_MS = 250;
 
 /**
- * Install pages {name: title}. `show(path, given, main)` draws the page of a link; what it returns, if a function,
- * is called when the page is left.
+ * Install pages {name: title}. `show(path, given, main)` draws the page of a link. If it returns a function, that
+ * function is called when the page is left.
  */
 export function installPage(pages, show) {
   const main = document.getElementById('main');
@@ -18,15 +18,15 @@ export function installPage(pages, show) {
   let timer = 0;
 
   const shell = {
-    /** Take a replay: it gets the keys. */
+    /** Send keys to a replay. */
     hold(found) { replay = found; },
-    /** Go to a page with parameters; empty ones are left out. */
+    /** Go to a page with parameters; empty parameters are omitted. */
     go(page, given) { location.hash = shell.linkOf(page, given); },
     linkOf(page, given) {
       const query = new URLSearchParams(Object.entries(given || {}).filter(pair => pair[1]));
       return `#${page}${query.size ? `?${query}` : ''}`;
     },
-    /** Keep the link of what is shown now, without a step in the history. */
+    /** Replace the link of the current page, without a step in the history. */
     keepLink(link) {
       clearTimeout(timer);
       const page = main.firstElementChild;
@@ -50,7 +50,7 @@ export function installPage(pages, show) {
     for (const link of document.querySelectorAll('nav a[data-page]')) {
       if (link.dataset.page === name) {
         link.setAttribute('aria-current', 'page');
-        // Not scrollIntoView: Tab would begin here instead of at the top.
+        // Not scrollIntoView: Tab would start here instead of at the top.
         const nav = link.parentElement;
         nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2;
       }

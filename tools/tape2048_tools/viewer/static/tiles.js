@@ -5,7 +5,7 @@ import {slide, spokenBoard} from './rules.js';
 
 const SLIDE_MS = 90;
 
-// Up from the centre, between the tiles, and its turns by move.
+// An arrow up from the centre, between the tiles, and its rotation by move.
 const ARROW = 'M48.6 47V13H45L50 4l5 9H51.4V47Z';
 const TURNS = [0, 180, 270, 90];
 
@@ -20,8 +20,8 @@ export class Tiles {
   }
 
   /**
-   * Show 16 exponents from a position of an array on; slide to them where the move from the shown board is known, and
-   * mark the cell of the spawn.
+   * Show the 16 exponents that start at a position of an array. If the move from the shown board is known, slide the
+   * tiles. Mark the cell of the spawn.
    */
   show(exps, at = 0, move = -1, spawned = -1) {
     let ways = null;
@@ -39,7 +39,7 @@ export class Tiles {
     if (ways) this.slideTo(ways);
   }
 
-  /** Point at the move that was made, and at the best one; -1 for none. If they are the same, one arrow is shown. */
+  /** Point at the move that was made, and at the best move; -1 for none. If they are the same, one arrow is shown. */
   point(made, best) {
     [made === best ? -1 : made, best].forEach((move, i) => {
       this.arrows[i].setAttribute('visibility', move >= 0 && move < 4 ? 'visible' : 'hidden');
@@ -70,13 +70,13 @@ export class Tiles {
     }
   }
 
-  /** Say the board to those who do not see it; not on every frame. */
+  /** Update the board's text for screen readers; not on every frame. */
   speak() {
     this.node.setAttribute('aria-label', spokenBoard(this.shown, 0));
   }
 }
 
-/** A small board that stays as it is. Large tiles are named 1K, 2K, 32K. */
+/** A small board without animation. Large tiles are written as 1K, 2K, 32K. */
 export function smallBoard(exps, label) {
   return el('div.board.small', {role: 'img', 'aria-label': label || spokenBoard(exps, 0)},
     Array.from(exps, exp => el(`div.tile.t${exp}`, null, tileName(exp && 2 ** exp))));
