@@ -87,7 +87,7 @@ def errors_table() -> str:
     """Return the table of exit codes: exit code, class, base class, meaning, what to do; by exit code."""
     kinds = sorted(error_tree(), key=lambda kind: kind.exit_code)
     return table(
-        ["exit code", "class of `tape2048.errors`", "a kind of", "meaning", "what to do"],
+        ["exit code", "class of `tape2048.errors`", "base class", "meaning", "what to do"],
         (
             [
                 str(kind.exit_code),
@@ -129,8 +129,9 @@ def _command(command: click.Command, parent: click.Context | None, name: str, he
     yield f"{title}```text\n{' '.join(usage.split())}\n```\n"
     yield _text(inspect.cleandoc(command.help or "")) + "\n"
     own = [parameter for parameter in command.params if not hasattr(parameter, "group")]
-    if len(own) < len(command.params):
-        yield "Each [setting](../settings.md) is a flag, too: `--rotate-s 1h` is `rotate_s`.\n"
+    settings = [(each.opts[0], each.name) for each in command.params if each not in own]
+    for flag, name in [pair for pair in settings if "_" in pair[1] and "-" in pair[0][2:]][:1]:
+        yield f"[Settings](../settings.md) are flags, too: `{flag}` sets `{name}`.\n"
     records = [each.get_help_record(context) for each in own if isinstance(each, click.Option)]
     if any(records):
         yield table(["option", ""], ([f"`{record[0]}`", _text(record[1])] for record in records if record))

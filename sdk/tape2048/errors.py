@@ -2,11 +2,11 @@
 
 A message states the value that was found and the value that was expected. ``path`` and ``offset`` state
 where, and ``hint`` or the class's advice states what to do. ``tape2048`` exits with ``exit_code`` when the
-error reaches the command line. A class without a code or advice inherits them. A code groups the errors to
-which a script reacts in the same way. 3 something to read is missing, 4 damaged data, 5 inputs that do not
-fit together, 6 the target exists, 7 another process is busy, 8 storage, 9 no space, 10 running failed, 11 a
+error reaches the command line. A class without a code or advice inherits them. A code groups the errors that
+a script handles in the same way: 3 something to read is missing, 4 damaged data, 5 inputs that do not fit
+together, 6 the target exists, 7 another process is busy, 8 storage, 9 no space, 10 running failed, 11 a
 restart would not help, 12 a missing package, 78 a wrong setting. (0 is success, 1 findings, 2 wrong usage.)
-``docs/reference/errors.md`` is made from these classes.
+``docs/reference/errors.md`` is generated from these classes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class TapeError(Exception):
         message: the value that was found, and the value that was expected.
         path: the file or directory that the error is about.
         offset: byte offset in that file, if known.
-        hint: what the user can do about it. A traceback prints it below the message.
+        hint: instruction for the user. A traceback prints it below the message.
     """
 
     exit_code: ClassVar[int] = 1
-    _advice: ClassVar[str] = "look it up in docs/how-to/troubleshoot.md"
+    _advice: ClassVar[str] = "See docs/how-to/troubleshoot.md."
 
     def __init_subclass__(cls, exit_code: int | None = None) -> None:
         if exit_code is not None:
@@ -63,9 +63,9 @@ class TapeError(Exception):
         return self.hint or self._advice
 
     def detach(self) -> Self:
-        """Drop the traceback and the causes, and return the error, which is then text alone.
+        """Drop the traceback and the causes, and return the error, which then holds text only.
 
-        Their frames hold the bytes and mappings that were being read, for as long as the error is kept.
+        Their frames would keep the bytes and mappings that were being read, for as long as the error lives.
         """
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
@@ -74,44 +74,45 @@ class TapeError(Exception):
 class ConfigError(TapeError, exit_code=78):  # EX_CONFIG
     """A setting, an option or a condition is wrong: its name, its value, its type, or a combination."""
 
-    _advice = "correct the setting: `tape2048 config show` and the page of settings list the valid values"
+    _advice = "Correct the setting. `tape2048 config show` and the page of settings list the valid values."
 
 
 class StorageError(TapeError, exit_code=8):
-    """The operating system rejected an operation: a path without permission, a file of the wrong kind."""
+    """The operating system rejected an operation: no permission, or a file of the wrong kind."""
 
-    _advice = "look at the path's permissions and its disk; `tape2048 doctor` checks both"
+    _advice = "Check the permissions of the path, and its disk. `tape2048 doctor` checks both."
 
 
 class MissingPathError(StorageError, exit_code=3):
-    """No such file or directory at a path to read."""
+    """A path to read does not exist."""
 
-    _advice = "look at the spelling of the path, and where you are (`pwd`)"
+    _advice = "Check the spelling of the path, and the working directory (`pwd`)."
 
 
 class NameTakenError(StorageError, exit_code=6):
-    """The target of a publishing rename exists already. Nothing was replaced."""
+    """The target exists already. Nothing was replaced."""
 
-    _advice = "choose another name, or remove what is there"
+    _advice = "Choose another name, or remove the existing file."
 
 
 class DiskFullError(StorageError, exit_code=9):
-    """No space or no quota left."""
+    """No disk space or no quota is left."""
 
-    _advice = "free some space, lower the quota's use, or let `tape2048 prune` keep a limit"
+    _advice = "Free some space, raise the quota, or set limits for `tape2048 prune`."
 
 
 class TooManyFilesError(StorageError):
     """No free file descriptor: the limit of this process (EMFILE) or of the machine (ENFILE) is reached."""
 
-    _advice = "raise the limit of open files (`ulimit -n`), or open fewer sessions at once"
+    _advice = "Raise the limit of open files (`ulimit -n`), or open fewer sessions at once."
 
 
 class StoreError(StorageError):
     """A store of sessions (a directory or a bucket) is unreachable, rejects a request, or is inconsistent."""
 
     _advice = (
-        "check the store's address, permissions and network. Sessions that were not shipped stay in the spool"
+        "Check the store's address, permissions and network. Sessions that were not shipped stay in the "
+        "spool."
     )
 
 
@@ -122,33 +123,34 @@ class FormatError(TapeError, exit_code=4):
         # A message may quote the file.
         super().__init__(message if len(message) <= _QUOTED_MAX else f"{message[:_QUOTED_MAX]} ...", **where)
 
-    _advice = "damaged, or another program's: restore a copy or leave it out; see `tape2048 validate`"
-
-
-class NotASessionError(FormatError, exit_code=3):
-    """No session, data set or run file at this path."""
-
     _advice = (
-        "name a session, a data set or a run file, or a directory that has them; see `tape2048 list DIR`"
+        "The file is damaged, or from another program. Restore a copy, or leave it out. See `tape2048 "
+        "validate`."
     )
 
 
-class NpyError(FormatError):
-    """Not a ``.npy`` file, or its header, its shape or its type of rows is not the expected one."""
+class NotASessionError(FormatError, exit_code=3):
+    """A path has no session, data set or run file."""
 
-    _advice = "convert it: `tape2048 convert` reads other layouts of runs"
+    _advice = "Give a session, a data set, a run file, or a directory of them. See `tape2048 list DIR`."
+
+
+class NpyError(FormatError):
+    """A file is not a ``.npy`` file, or has an unexpected header, shape or type of rows."""
+
+    _advice = "Convert the file: `tape2048 convert` reads other layouts of runs."
 
 
 class TruncatedError(FormatError):
     """A file is shorter than it claims."""
 
-    _advice = "its writing or copying was cut short: copy it again, or make it again"
+    _advice = "Copy the file again, or write it again: writing or copying was cut short."
 
 
 class MagicError(FormatError):
-    """The first bytes are not the magic of this format."""
+    """The first bytes of a file are not the magic of its format."""
 
-    _advice = "name a file of this format; `tape2048 convert --help` lists the formats"
+    _advice = "Give a file of this format. `tape2048 convert --help` lists the formats."
 
 
 def reader_hint(release: str | None = None) -> str:
@@ -173,25 +175,29 @@ class VersionError(FormatError):
 
 
 class FieldError(FormatError):
-    """A field has an impossible value or encoding, or two fields or parts of a file contradict each other."""
+    """A field has an impossible value or encoding, or parts of a file contradict each other."""
 
 
 class SchemaError(FormatError):
     """``metadata.db`` is not a readable SQLite file, or a table or a column is missing or of a wrong type."""
 
-    _advice = "restore a copy, or convert it if another program wrote it. A recorder recovers its own drafts"
+    _advice = (
+        "Restore a copy, or convert the file if another program wrote it. A recorder recovers its own drafts."
+    )
 
 
 class ManifestError(FormatError):
-    """``manifest.json`` is malformed, or disagrees with the files beside it."""
+    """``manifest.json`` is malformed, or does not match the files beside it."""
 
-    _advice = "copy the whole directory again; validate it before you use it"
+    _advice = "Copy the whole directory again, and validate it before you use it."
 
 
 class ChecksumError(FormatError):
     """A checksum does not match: bytes have changed since they were written."""
 
-    _advice = "restore a copy and check the disk; `tape2048 validate --quarantine` puts damaged sessions away"
+    _advice = (
+        "Restore a copy, and check the disk. `tape2048 validate --quarantine` moves damaged sessions aside."
+    )
 
 
 class BookkeepingError(FormatError):
@@ -201,91 +207,98 @@ class BookkeepingError(FormatError):
 class ReplayError(FormatError):
     """A game cannot be replayed or played on, its replay differs, or it breaks the rules."""
 
-    _advice = "use the release and the player that recorded it. The message names both if they are known"
+    _advice = "Use the release and the player of the recording. The message names both if they are known."
 
 
 class ModelError(FormatError):
-    """A network, a critic or a tower is missing, damaged, or does not fit its use."""
+    """A network, a critic or a tower is missing, damaged, or does not suit its use."""
 
-    _advice = "name what `tape2048 train-player` or `tape2048 critic train` wrote, or a network that ships"
+    _advice = (
+        "Give a file of `tape2048 train-player` or `tape2048 critic train`, or the name of a shipped network."
+    )
 
 
 class ColumnError(FormatError):
-    """A column of a session is missing, half-written, damaged, or belongs to other rows."""
+    """A column of a session is missing, unfinished, damaged, or belongs to other rows."""
 
-    _advice = "make it again: `tape2048 annotate`, `tape2048 critic score`, `tape2048 embed`, with --force"
+    _advice = (
+        "Write the column again: `tape2048 annotate`, `tape2048 critic score` or `tape2048 embed`, with "
+        "--force."
+    )
 
 
 class MaintenanceError(TapeError, exit_code=5):
     """Sessions cannot be merged, removed, repacked or converted as requested. Nothing has changed."""
 
-    _advice = "leave out the session that the message names"
+    _advice = "Leave out the session that the message names."
 
 
 class CorpusError(TapeError, exit_code=5):
     """Sessions cannot be served or evaluated together, or not in the requested way."""
 
-    _advice = "open sessions that belong together, or change the options that the message names"
+    _advice = "Open sessions that belong together, or change the options that the message names."
 
 
 class EmptyCorpusError(CorpusError, exit_code=3):
-    """No session, no run or no row is left; after a filter, the message has the numbers before it."""
+    """No session, run or row is left. After a filter, the message has the numbers before the filter."""
 
-    _advice = "loosen the filter or the phase, or name other sessions"
+    _advice = "Loosen the filter or the phase, or open other sessions."
 
 
 class StateError(CorpusError):
     """A saved state of a loader or a training is damaged, or belongs to another corpus or other settings."""
 
-    _advice = "resume with the corpus, settings and ranks that it was saved with, or start again without it"
+    _advice = (
+        "Resume with the corpus, settings and ranks of the saved state, or start again without the state."
+    )
 
 
 class BusyError(TapeError, exit_code=7):
     """Another process is using or changing the directory."""
 
-    _advice = "wait for the other process, or end it. Nothing has changed"
+    _advice = "Wait for the other process, or end it. Nothing was changed."
 
 
 class RecorderError(TapeError, exit_code=10):
     """The recorder cannot continue, or cannot be controlled."""
 
-    _advice = "start it again: what was confirmed is recovered. The log above has the cause"
+    _advice = "Start the recorder again: it recovers the committed rows. The log has the cause."
 
 
 class NotRunningError(RecorderError, exit_code=3):
     """No recorder is running in this directory under this instance name."""
 
-    _advice = "look at --out and --instance; `tape2048 status` shows what runs"
+    _advice = "Check --out and --instance. `tape2048 status` shows the recorders."
 
 
 class StartError(RecorderError, exit_code=11):
     """A recorder cannot start or cannot record anything, and another start would not help."""
 
-    _advice = "try the player alone: `tape2048 bench-player`; `tape2048 doctor` checks the machine"
+    _advice = "Try the player alone with `tape2048 bench-player`. `tape2048 doctor` checks the machine."
 
 
 class FleetError(StartError):
-    """A node does not fit its fleet (other games or spool, a lease held twice), or nodes are too few."""
+    """A node does not fit its fleet (other games or spool, a lease held twice), or too few nodes are there."""
 
-    _advice = "compare the node's settings with the fleet's plan; `tape2048 fleet status` shows all nodes"
+    _advice = "Compare the node's settings with the fleet's plan. `tape2048 fleet status` shows all nodes."
 
 
 class PlayerError(RecorderError):
     """A user's player or model raised an exception, gave invalid scores, or cannot load its weights."""
 
-    _advice = "correct the player where the message points; `tape2048 bench-player` tries it alone"
+    _advice = "Correct the player where the message points. `tape2048 bench-player` tests it alone."
 
 
 class TrainingError(TapeError, exit_code=10):
     """The training of a critic cannot continue."""
 
-    _advice = "correct what the message names and resume: the last checkpoint stands"
+    _advice = "Correct the cause that the message names, and resume: the last checkpoint is intact."
 
 
 class MissingPackageError(TapeError, exit_code=12):
     """A required package is not installed. The hint names the extra that provides it."""
 
-    _advice = "install what the message names, or tape2048 with the extra that has it"
+    _advice = "Install the package that the message names, or tape2048 with the extra that has it."
 
 
 class Skipped(NamedTuple):

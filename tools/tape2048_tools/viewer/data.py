@@ -347,7 +347,7 @@ class Data:
         return game_document(row, game)
 
     def _last_session(self, wanted: str) -> Entry | None:
-        """Return the last session of a recorder since its start, or None. Its player may differ before that."""
+        """Return the last session of a recorder since its start, or None. Before, its player may differ."""
         for entry in reversed(self.collection.games().sessions):
             root, instance = entry.path.parent, entry.meta.get("instance")
             if recorder_id(root, instance) == wanted and len(entry.runs):
