@@ -129,9 +129,9 @@ def _command(command: click.Command, parent: click.Context | None, name: str, he
     yield f"{title}```text\n{' '.join(usage.split())}\n```\n"
     yield _text(inspect.cleandoc(command.help or "")) + "\n"
     own = [parameter for parameter in command.params if not hasattr(parameter, "group")]
-    settings = [(each.opts[0], each.name) for each in command.params if each not in own]
-    for flag, name in [pair for pair in settings if "_" in pair[1] and "-" in pair[0][2:]][:1]:
-        yield f"[Settings](../settings.md) are flags, too: `{flag}` sets `{name}`.\n"
+    settings = [(each.opts[0], str(each.name)) for each in command.params if each not in own]
+    for flag, field in [pair for pair in settings if "_" in pair[1] and "-" in pair[0][2:]][:1]:
+        yield f"[Settings](../settings.md) are flags, too: `{flag}` sets `{field}`.\n"
     records = [each.get_help_record(context) for each in own if isinstance(each, click.Option)]
     if any(records):
         yield table(["option", ""], ([f"`{record[0]}`", _text(record[1])] for record in records if record))

@@ -278,7 +278,7 @@ class StartError(RecorderError, exit_code=11):
 
 
 class FleetError(StartError):
-    """A node does not fit its fleet (other games or spool, a lease held twice), or too few nodes are there."""
+    """A node does not fit its fleet (other games or spool, a lease held twice), or nodes are too few."""
 
     _advice = "Compare the node's settings with the fleet's plan. `tape2048 fleet status` shows all nodes."
 
