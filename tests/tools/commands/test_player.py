@@ -290,8 +290,8 @@ def test_record_refuses_boards_before_it_starts(cli: Cli, session: Path, tmp_pat
     starts.write_text("0xB100000000000000\n")
     for args, said in (
         (("--where", "max_score > 5"), "--where: found it without start_from"),
-        (("--from", starts, "--rows-where", "step > 5"), "found a condition with the file"),
-        (("--from", session), "found no condition for the rows of"),
+        (("--from", starts, "--rows-where", "step > 5"), "found a file with a condition"),
+        (("--from", session), "found no condition on rows"),
         (("--from", session, "--rows-where", "stp > 5"), "no column stp"),
     ):
         done = cli("record --player random --max-games 1 --out out", *args, expect=errors.ConfigError)

@@ -24,7 +24,6 @@ from tape2048.maintenance.removal import explain_refusal
 from tape2048.session.remote import SESSIONS, RemoteName, list_sessions
 from tape2048.session.session import sessions
 from tape2048_tools.sessions.summary import directory_bytes
-from tape2048_tools.terminal.display import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -204,7 +203,7 @@ class _Planner:
                 age = now_s - session.start_s
                 if age < limits.max_age_s:
                     break
-                why = f"{duration(age)} old, at most {duration(limits.max_age_s)}{whose} are kept"
+                why = f"{age:.0f} s old; sessions{whose} are kept for {limits.max_age_s:.0f} s"
                 self.gone[session] = Going(session, "max_age_s", why)
         left = [session for session in chosen if session not in self.gone]
         if limits.max_sessions is not None:

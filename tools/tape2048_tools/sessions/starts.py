@@ -33,13 +33,15 @@ def boards_to_start_from(path: Path, where: str | None, rows_where: str | None) 
     if not path.is_dir():
         if where is not None or rows_where is not None:
             raise ConfigError(
-                f"found a condition with the file {path}, expected a session or a directory of sessions",
+                "found a file with a condition, expected a session or a directory of sessions",
+                path=path,
                 hint="To choose boards of sessions, write them to a file first: tape2048 player starts",
             )
         return read_starts(path)
     if rows_where is None:
         raise ConfigError(
-            f"found no condition for the rows of {path}, expected one that chooses a board of each game",
+            "found no condition on rows, expected a condition that chooses a board of each game",
+            path=path,
             hint="Pass --rows-where 'board_highest >= 14' for the first board of each game with a 16384.",
         )
     from tape2048 import Corpus

@@ -436,7 +436,9 @@ def find_run(runs: NDArray[np.void], run: int) -> int:
     """Return the position of a run in a table ordered by id; MissingPathError for an unknown run."""
     at = int(np.searchsorted(runs["id"], np.uint64(run))) if 0 <= run < 1 << 64 else len(runs)
     if at == len(runs) or int(runs["id"][at]) != run:
-        raise MissingPathError(f"no game has the id {run}", hint=f"the session has {len(runs):,} games")
+        raise MissingPathError(
+            f"no game has the id {run}", hint=f"Choose one of the session's {len(runs):,} games."
+        )
     return at
 
 

@@ -547,7 +547,7 @@ def require_opinion(judges: Judges, boards: NDArray[np.uint64]) -> NDArray[np.fl
     """Return the critic's probabilities ``f32[n, T]``; ModelError if its input is not boards."""
     found = judges.opinion(boards)
     if found is None:
-        raise ModelError("the input of this critic is embeddings, expected a critic of boards")
+        raise ModelError("found a critic of embeddings, expected a critic of boards")
     return found
 
 

@@ -37,8 +37,8 @@ def command(*, judge: str, **how: Any) -> None:
     mean is 0. All moves are searched to the same depth.
 
     Moves and boards that a session does not hold are replayed. If the player cannot be replayed on this
-    machine, loss and luck are NaN for a move or a next board that is not recorded. If the judge is or may be
-    weaker than the player, a warning says so: its losses are then not the player's mistakes.
+    machine, loss and luck are NaN for a move or a next board that is not recorded. A warning is printed if
+    the judge is or may be weaker than the player: its losses are then not the player's mistakes.
 
     The columns of a session appear when they are complete. After a kill, the same command resumes. Convert
     runs of another format to a session first. `tape2048 convert` writes the values of a session as branch

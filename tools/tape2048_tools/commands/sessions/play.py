@@ -214,9 +214,9 @@ def play(
     """Step through a recorded game, or play one yourself.
 
     RUN is as for `visualize`. The arrow keys go one move, and PgUp and PgDn go 100 moves. p and n go to the
-    previous and next large loss, [ and ] to the previous and next move that differs from the judge's choice,
-    and / to a move number. Space plays and pauses. c switches to the critic as judge, tile by tile. ? shows
-    the keys, and q quits.
+    previous and next large loss. [ and ] go to the previous and next move that differs from the judge's
+    choice. / goes to a move number. Space plays and pauses. c switches to the critic as judge, tile by tile.
+    ? shows the keys, and q quits.
 
     Beside the board are the move, the score, the values of all moves, the loss and the luck. Loss is how much
     worse the move was than the best move. Luck is how much better the spawn was than the mean. The network of
