@@ -89,7 +89,7 @@ def test_one_run_is_one(a2pack: A2pack, here: Path) -> None:
     assert a2pack("pack --input runs/0.a2run2 --output y").out.startswith("y: 1 run, 10 steps, ")
     assert a2pack("validate --packfile y").out == "OK: y (1 run)\n"
     assert a2pack("to-jsonl --packfile y --output l").out.startswith("l: 1 run, ")
-    assert "has 1 run\n" in a2pack("inspect --packfile y --index 1", expect=2).err
+    assert "has 1 run, numbered" in a2pack("inspect --packfile y --index 1", expect=2).err
 
 
 def test_validate(a2pack: A2pack, here: Path) -> None:

@@ -290,7 +290,7 @@ def test_wrong_parts_and_flags(tape: Tape, made: Made, tmp_path: Path) -> None:
         "critic", "eval", made.critic, made.root, "--split", "all", "--where", "highest_tile >= 8192",
         *QUICK, "--per-run", "2", "--json",
     )  # fmt: skip
-    assert any("flatter" in note for note in flattered.json["notes"])
+    assert any("too good" in note for note in flattered.json["notes"])
     strong = int((made.corpus.runs["highest_tile"] >= 8192).sum())
     found = flattered.json["evaluation"]
     assert (found["runs"], found["rows"]) == (strong, 2 * strong)

@@ -261,13 +261,13 @@ def test_a_shard_that_is_none_is_refused(cli: Cli, many: Path, tmp_path: Path, s
 def test_other_parameters_are_not_mistaken_for_these(cli: Cli, many: Path, on_tape: Path) -> None:
     before = stamps(on_tape)
     for more, said in [
-        (("--lossy",), "lossy = False. This job has True"),
-        (("--storage", "rows"), "storage = 'tape'. This job has 'rows'"),
+        (("--lossy",), "lossy = False, expected True"),
+        (("--storage", "rows"), "storage = 'tape', expected 'rows'"),
     ]:
         done = cli(*words("repack", many, on_tape, "--shard", "1/1", *more), expect=errors.MaintenanceError)
         assert said in done.err, done.err
     done = cli("validate", many, "--out", on_tape, expect=errors.MaintenanceError)
-    assert "operation = 'repack'. This job has 'validate'" in done.err
+    assert "operation = 'repack', expected 'validate'" in done.err
     assert stamps(on_tape) == before
 
 

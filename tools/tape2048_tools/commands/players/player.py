@@ -181,7 +181,7 @@ def collect_starts(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write one board of each recorded game, to start other games from.
+    """Write one board of each recorded game as a start board.
 
     Pass the file to --from of `record`, `arena`, `eval` or `match`. SESSIONS is a session, or a directory of
     sessions. The conditions are written as for `where` and `rows_where` in the SDK.

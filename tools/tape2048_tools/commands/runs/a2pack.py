@@ -100,9 +100,9 @@ def command() -> None:
 def pack(
     *, source: Path, output: Path, lossy: bool, workers: int | None, as_json: bool, quiet: bool, **how: Any
 ) -> None:
-    """Pack the runs of a source: by default every run file below a directory, in path order.
+    """Pack run files below a directory, or the runs of another source.
 
-    Run files are stored byte for byte. Games of sessions are replayed, as by `tape2048 convert`. Invalid
+    Run files are packed in path order, and stored byte for byte. Games of sessions are replayed, as by `tape2048 convert`. Invalid
     files and runs are left out and listed on standard error. The exit code is then 1.
     """
     from tape2048_recorder.replay.replay import replayer
