@@ -64,7 +64,8 @@ def test_from_sessions_to_a_critic(tape: Tape, made: Made, tmp_path: Path) -> No
     assert found["ended"] == "all epochs are complete"
     assert re.fullmatch(r"2 epochs of 2\d\d games, [\d,]+ boards, 0:\d\d, \S+ boards/s", found["learned"])
     assert re.fullmatch(r"critic/best\.critic, [\d,]+ bytes", found["best"])
-    assert re.fullmatch(r"log loss 0\.\d{5}, base rate 0\.\d{5}, means over boards and tiles", found["validation"])
+    validation = r"log loss 0\.\d{5}, base rate 0\.\d{5}, means over boards and tiles"
+    assert re.fullmatch(validation, found["validation"])
     assert "tape2048 critic eval critic/best.critic selfplay --oracle 48" in done.out
     assert "info compressing the critic" in done.err
     assert "\x1b" not in done.out + done.err

@@ -102,8 +102,9 @@ def pack(
 ) -> None:
     """Pack run files below a directory, or the runs of another source.
 
-    Run files are packed in path order, and stored byte for byte. Games of sessions are replayed, as by `tape2048 convert`. Invalid
-    files and runs are left out and listed on standard error. The exit code is then 1.
+    Run files are packed in path order, and stored byte for byte. Games of sessions are replayed, as by
+    `tape2048 convert`. Invalid files and runs are left out and listed on standard error. The exit code is
+    then 1.
     """
     from tape2048_recorder.replay.replay import replayer
 
