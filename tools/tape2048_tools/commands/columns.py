@@ -63,7 +63,7 @@ def column_options(what: str, chunk_rows: int = 65_536) -> Callable[[Any], Any]:
     return options(
         click.argument("sources", nargs=-1, required=True, type=EXISTING, metavar="SESSION|ROOT..."),
         out_option(
-            "Write to DIR/<session>, not into the sessions. To read: columns=DIR.", "DIR", required=False
+            "Write to DIR/<session> instead of the sessions. Read with columns=DIR.", "DIR", required=False
         ),
         int_option(
             "--chunk-rows", "Rows per write. A kill loses at most one write.", default=chunk_rows, least=1

@@ -1,7 +1,6 @@
 """Checks of a machine, before a recorder runs on it.
 
-Each check is a function of the recorder's configuration and of the answers of a
-:class:`Machine`, which tests replace.
+Each check is a function of the recorder's configuration and a :class:`Machine`, which tests replace.
 """
 
 from __future__ import annotations

@@ -347,7 +347,10 @@ class Data:
         return game_document(row, game)
 
     def _last_session(self, wanted: str) -> Entry | None:
-        """Return the last session of a recorder since its start, or None. Before, its player may differ."""
+        """Return the last session that a recorder published since its last start, or None.
+
+        Earlier sessions can be of another player.
+        """
         for entry in reversed(self.collection.games().sessions):
             root, instance = entry.path.parent, entry.meta.get("instance")
             if recorder_id(root, instance) == wanted and len(entry.runs):

@@ -253,7 +253,7 @@ def _made(name: str, args: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> Game:
-    """Play on from a packed board until the game ends, or ``moves_max`` or the longest time is reached.
+    """Play on from a packed board until the game ends, or a limit of moves or time is reached.
 
     ``player`` is a player, or a judge whose best moves are played. The seed determines the spawns.
     """

@@ -93,7 +93,7 @@ def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: boo
     facts: dict[str, Any] = {}
     if kind == "run":
         if run_id:
-            raise click.BadParameter(f"found {run_id}, but the file has only run 0", param_hint="--run")
+            raise click.BadParameter(f"found {run_id}, expected 0: the file has one run", param_hint="--run")
         run = read_run_file(path)
     elif kind in {"session", "sessions"}:
         return _of_sessions(path, run_id, which, replay=replay)

@@ -60,7 +60,7 @@ PLAYING = options(
 
 
 class Contestant(NamedTuple):
-    """A player as a command line names it."""
+    """A player with its name and its parameters."""
 
     name: str
     args: dict[str, Any]

@@ -297,7 +297,7 @@ def quantise(*, source: str, out: Path, step: float, force: bool, as_json: bool)
 def prune(*, source: str, out: Path, max_mb: float, force: bool, as_json: bool, **playing: int) -> None:
     """Round a network's entries until its file is small enough.
 
-    The network plays games, half of them 1-ply and half 2-ply, which count the look-ups of each entry.
+    The network plays games, half of them 1-ply and half 2-ply, to count the look-ups of each entry.
     Entries with fewer look-ups are rounded more coarsely. SOURCE must be int16 (`player quantise`). Run
     `player match` with both networks to measure the loss of strength.
     """

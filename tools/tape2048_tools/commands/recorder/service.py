@@ -98,7 +98,8 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
     """Write the units, and sample configurations.
 
     Each --instance without a configuration gets a sample. Files that this command wrote earlier are replaced.
-    Other files are an error. Nothing is started: this prints the commands that start the recorder.
+    A file of another program is an error. Nothing is started: this prints the commands that start the
+    recorder.
     """
     paths = _paths(user=user)
     files = []

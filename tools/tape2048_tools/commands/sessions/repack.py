@@ -130,9 +130,9 @@ def repack(
     number if the name is taken. It is validated and compared with the original before it is published.
     Without --out and --remove, the directory then holds each game twice.
 
-    A tape holds all moves and final boards. Games of built-in players are replayed to add what rows lack.
-    Games of other players must have been recorded with --record-action. They need --lossy if both a 2 and a
-    4 could have ended a game.
+    A tape holds all moves and final boards. If rows lack them, games of built-in players are replayed. Games
+    of other players must have been recorded with --record-action. They need --lossy if both a 2 and a 4
+    could have ended a game.
 
     A session that cannot be repacked (sampled, from another program, damaged, already in this storage) is
     skipped, and the reason is printed. The exit code is then 1. It is also 1 if an original could not be

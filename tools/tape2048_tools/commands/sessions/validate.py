@@ -51,14 +51,14 @@ class Validated(msgspec.Struct, frozen=True):
     Attributes:
         name: the directory's name.
         path: the directory.
-        ok: whether there are no findings.
+        ok: True without findings.
         rows: number of rows read.
         runs: number of runs in the run table.
         checksums: number of checksums recomputed.
         replayed: number of runs replayed; None if not requested, or not possible.
-        not_replayed: why no run could be replayed, or None.
+        not_replayed: reason why no run could be replayed, or None.
         findings: all defects.
-        notes: facts that are no defects.
+        notes: remarks that are not defects.
         removed: whether another process removed it before or during the check.
         quarantined: the path in the quarantine, or None.
     """
