@@ -107,7 +107,7 @@ def test_the_card_of_the_directory_is_published(cli: Cli, root: Path, hub: Hub) 
     assert 'license: "cc0-1.0"' in (hub.root / "README.md").read_text()
     readme = root / "README.md"
     readme.write_text(readme.read_text().replace('"cc0-1.0"', "mit") + "by me\n")
-    assert "not generated, because you edited it: README.md" in cli("publish", root, "--to", TO).err
+    assert "uploaded unchanged, because you edited it: README.md" in cli("publish", root, "--to", TO).err
     assert (hub.root / "README.md").read_text() == readme.read_text()
     facts = json.loads((hub.root / "croissant.json").read_text())
     assert (facts["name"], facts["license"]) == ('my "games"', "mit")

@@ -224,8 +224,8 @@ class LogPanel(ProgressPanel):
 class Display:
     """A context manager for lines on a terminal, which the next lines replace.
 
-    A terminal that becomes narrower wraps its lines. Therefore lines have no frame and end with their text:
-    short lines stay whole, and the additional rows of longer lines are erased before the next display.
+    A terminal wraps long lines when it becomes narrower. Lines therefore have no frame and no trailing spaces,
+    and the additional rows of wrapped lines are erased before the next display.
     """
 
     def __init__(self, console: Console, *, transient: bool = True) -> None:

@@ -120,7 +120,7 @@ def publish(
     several, cards = _make(root, f"https://huggingface.co/{match[1]}", quiet=quiet, **texts)
     if edited := [name for name in CARDS if _edited(root / name)]:
         cards |= {name: bytes(read_path(root / name)) for name in edited}
-        complain(f"not generated, because you edited it: {', '.join(edited)}")
+        complain(f"uploaded unchanged, because you edited it: {', '.join(edited)}")
     cards[PREVIEW] = make_preview(several)
     names = [session.path.name for session in several]
     sizes = {f"{name}/{key}": count for name in names for key, count in local.names(name).items()}

@@ -234,7 +234,7 @@ def _identify(path: Path) -> os.stat_result:
 
 
 def _is_removed(path: Path, home: os.stat_result) -> bool:
-    """Return whether a session is gone from its directory, which is still the one it was found in."""
+    """Return whether a session was removed from its directory, and the directory itself was not replaced."""
     try:
         return not path_exists(path) and os.path.samestat(path.parent.stat(), home)
     except OSError:
