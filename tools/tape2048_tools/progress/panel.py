@@ -143,8 +143,8 @@ def open_panel(
 def stages_bar(*, unit: str = "", quiet: bool = False) -> Iterator[Callable[[str, int, int], None] | None]:
     """Yield a callback for a stage's name, the amount done and the total; None with ``quiet``.
 
-    Only these calls draw, so no thread runs beside timed work. With a ``unit`` the bar shows the rate since
-    the first call of a stage, which may start above 0.
+    These calls draw the bar, without a thread, which would disturb timed work. With a ``unit``, the bar shows
+    the rate since the first call of a stage, which can start above 0.
     """
     if quiet:
         yield None
@@ -224,8 +224,8 @@ class LogPanel(ProgressPanel):
 class Display:
     """A context manager for lines on a terminal, which the next lines replace.
 
-    A terminal wraps long lines when it becomes narrower. Lines therefore have no frame and no trailing spaces,
-    and the additional rows of wrapped lines are erased before the next display.
+    A terminal wraps long lines when it becomes narrower. Therefore, lines have no frame and no trailing
+    spaces, and the additional rows of wrapped lines are erased before the next display.
     """
 
     def __init__(self, console: Console, *, transient: bool = True) -> None:

@@ -132,7 +132,7 @@ class Entry:
     def sums(self) -> tuple[dict[str, NDArray[np.float64]], Mapping[str, Any] | None]:
         """The sums of ``annotate``'s columns over each run, NaN without columns; and their facts, or None.
 
-        The sums are kept, but not their absence: ``annotate`` can write the columns at any time.
+        Sums are cached. Without sums, every call looks again: ``annotate`` can write columns at any time.
         """
         # Most sessions have no columns, and opening a session takes 1 ms.
         if "_sums" not in self.__dict__ and (self.path / "loss.json").exists():
