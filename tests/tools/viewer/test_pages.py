@@ -531,13 +531,13 @@ def test_the_critic_is_at_hand_on_the_pages(page: Any, viewer: Viewer) -> None:
     open_link(page, "#overview")
     figure = page.locator("figure:has-text('The critic: predicted and reached')")
     figure.wait_for()
-    assert "not greedy" in figure.text_content()
+    assert "not of greedy" in figure.text_content()
     figure.locator("summary").click()
     figure.locator("tbody tr").nth(5).wait_for()
     open_link(page, "#live")
     page.locator(".latest:has-text('halfway through the last 8 games')").wait_for()
     open_link(page, "#board")
-    page.get_by_text(re.compile("If ntuple .*plays? on")).wait_for()
+    page.get_by_text(re.compile("If ntuple .* continues the game")).wait_for()
 
 
 def test_games_that_end_in_a_phase(page: Any, viewer: Viewer) -> None:
@@ -751,7 +751,7 @@ def test_three_questions_take_two_clicks(
     page.locator("nav a[data-page=board]").click()
     page.locator("input[name=board]").fill("0x0100021034215987")
     page.keyboard.press("Enter")
-    page.get_by_text(re.compile("If ntuple .*plays? on")).wait_for()
+    page.get_by_text(re.compile("If ntuple .* continues the game")).wait_for()
 
 
 def test_cards_leave_out_the_loss_by_a_weaker_judge(page: Any) -> None:
