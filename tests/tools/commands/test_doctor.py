@@ -73,7 +73,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "read-only": ({"filesystem": ("ext4", {"ro"})}, "file system", "fail", "read-only"),
     "network": ({"filesystem": ("nfs4", {"rw"})}, "file system", "warn", "network"),
     "overlay": ({"filesystem": ("overlay", {"rw"})}, "file system", "warn", "container"),
-    "tmpfs": ({"filesystem": ("tmpfs", {"rw"})}, "file system", "warn", "restart"),
+    "tmpfs": ({"filesystem": ("tmpfs", {"rw"})}, "file system", "warn", "reboot"),
     "full": ({"statvfs": Space(f_bavail=255 * MB)}, "free space", "fail", "255 MB"),
     "nearly full": ({"statvfs": Space(f_bavail=300 * MB)}, "free space", "warn", "300 MB"),
     "no inodes": ({"statvfs": Space(f_favail=3)}, "inodes", "fail", "3 left"),

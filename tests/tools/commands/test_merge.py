@@ -111,7 +111,7 @@ def test_what_has_findings_is_put_away_with_the_reason(cli: Cli, root: Path, ses
     assert len(sessions(root)) == 1
     cli("validate", root, "--quarantine")
     listed = cli("list", root)
-    assert "1 in " in listed.out
+    assert "1 session in " in listed.out
     assert cli("list", root, "--json").json["quarantined"] == 1
     shutil.copytree(away, session)  # the same name again
     moved = cli("validate", session, "--quarantine", "--json", expect=1).json["sessions"][0]["quarantined"]
@@ -162,7 +162,7 @@ def test_many_sessions_are_listed_by_their_manifests(
     assert lines[1].split()[:3] == [session.name, "200", "4"]
     assert lines[3].split()[:4] == ["2", "sessions", "300", "6"]
     assert "a game that two sessions hold counts twice" in lines[4]
-    assert "--scores reads them" in lines[4]
+    assert "Pass --scores" in lines[4]
     assert "mean score" in cli("list", root, "--scores").out
     (session / "steps.npy").write_bytes(b"")
     broken = cli("list", root, expect=1)

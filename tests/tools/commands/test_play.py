@@ -220,7 +220,7 @@ def test_a_run_of_a_pack(cli: Cli, tmp_path: Path) -> None:
     found = cli("visualize", path, "--run", "1", "--json").json
     assert (found["steps"], found["run"]) == (12, 1)
     assert (
-        "found 2, but there are 2 runs with ids from 0 to 1"
+        "found 2, but the source has 2 runs with ids from 0 to 1"
         in cli("visualize", path, "--run", "2", expect=2).err
     )
     (tmp_path / "none.a2pack").write_bytes(build.a2pack_bytes(build.PackSpec([])))
@@ -290,7 +290,7 @@ def test_a_game_of_a_session(cli: Cli, tmp_path: Path, action: bool) -> None:
         else:
             assert shown["move"] == ("UP", "DOWN", "LEFT", "RIGHT")[GAME.moves[step]]
     assert "the last recorded board" in cli("visualize", session, "--step", "-1").out
-    assert "1 run, 68 to 68" in cli("visualize", session, "--run", "0", expect=2).err
+    assert "1 run with ids from 68 to 68" in cli("visualize", session, "--run", "0", expect=2).err
 
 
 def test_a_run_among_lines(cli: Cli, tmp_path: Path) -> None:

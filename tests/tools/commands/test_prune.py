@@ -346,7 +346,7 @@ def test_one_that_cannot_be_removed_is_said(cli: Cli, many: Path, monkeypatch: p
 
 def test_a_directory_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
     missing = cli("prune", tmp_path / "none", "--max-sessions", 1, expect=errors.MissingPathError)
-    assert "hint: name the directory" in missing.err
+    assert "hint: Give the directory" in missing.err
     assert not (tmp_path / "none").exists()
 
 

@@ -226,7 +226,7 @@ def test_kept_originals_are_reported(cli: Cli, tmp_path: Path) -> None:
     (path / ".loss.partial").mkdir()
     done = cli("repack", path, "--storage", "tape", "--out", out, "--remove", expect=1)
     assert "cannot be removed: .loss.partial is an unfinished column" in done.out
-    assert "hint: repack without --remove" in done.out
+    assert "hint: Run repack without --remove" in done.out
     assert (len(sessions(tmp_path)), len(sessions(out))) == (1, 1)
 
 

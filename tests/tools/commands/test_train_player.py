@@ -242,7 +242,7 @@ def test_the_curve_is_drawn(tmp_path: Path) -> None:
     assert path == tmp_path / "curve.svg"
     text = path.read_text()
     assert text.startswith("<?xml")
-    for said in ("mean score, 1-ply", "moves learned from", "2048", "4096"):
+    for said in ("mean score, 1-ply", "moves of training", "2048", "4096"):
         assert f"<!-- {said}" in text
     assert "32768" not in text
 

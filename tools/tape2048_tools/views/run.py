@@ -158,7 +158,7 @@ def _chosen(ids: NDArray[Any], run_id: int | None) -> int:
 def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
     if not count:
         raise click.BadParameter("found no run", param_hint="RUN")
-    message = f"found {run_id}, but there are {counted(count, 'run')} with ids from {first} to {last}"
+    message = f"found {run_id}, but the source has {counted(count, 'run')} with ids from {first} to {last}"
     raise click.BadParameter(message, param_hint="--run")
 
 
