@@ -60,7 +60,7 @@ def test_tokens_embeddings_probe(tape: Tape, here: Path) -> None:
     assert found["ended"] == "all steps are made"
     assert found["best"].startswith("critic/best, from step ")
     assert re.fullmatch(r"4096 0\.\d{4}   8192 0\.\d{4}", found["AUROC"])
-    assert re.search(r"train \d+ games \([\d,]+ rows an epoch\), val \d+ games", found["parts"])
+    assert re.search(r"train \d+ games \([\d,]+ rows per epoch\), val \d+ games", found["parts"])
     assert "rows/s" in found["learned"]
     assert "waiting for data" in found["learned"]
     assert "tape2048 embed selfplay --tower critic/best" in done.out
