@@ -51,8 +51,8 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
         raise click.UsageError(f"--lanes: found {lanes!r}, expected whole numbers such as 64,1024") from error
     lanes_max = settings_of(RecorderConfig)["lanes"].le or math.inf
     if min(sizes, default=0) < 1 or not 0 < seconds < math.inf:
-        found = f"found --lanes {lanes} and --seconds {seconds:g}"
-        raise click.UsageError(f"{found}, expected at least one lane and more than 0 seconds")
+        given = f"found --lanes {lanes} and --seconds {seconds:g}"
+        raise click.UsageError(f"{given}, expected at least one lane and more than 0 seconds")
     if max(sizes) > lanes_max:
         raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, a worker's limit")
     from tape2048_recorder.lanes.table import measure
