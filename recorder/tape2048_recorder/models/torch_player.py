@@ -75,7 +75,7 @@ def make(
         batch: boards of a batch; 0: the largest number of lanes in a call. Where a model's sums depend on
             shapes, games depend on this number; if it is set, they do not depend on the number of lanes.
         compile: whether to use ``torch.compile``.
-        module_args: further arguments of ``module``.
+        **module_args: further arguments of ``module``.
 
     Raises:
         ConfigError: an invalid argument, or torch finds no CUDA.

@@ -102,9 +102,10 @@ def merge_sessions(
 
     Raises:
         MaintenanceError: a session is from another program or given twice; two sessions have different
-        players or sampling rates, or contain the same game; only some have the action or are on tape; or
-        ``all_columns`` is true and a column would be left out. FormatError: a session cannot be opened, or
-        its bytes have changed. StorageError: an operation of the file system failed.
+            players or sampling rates, or contain the same game; only some have the action or are on tape; or
+            ``all_columns`` is true and a column would be left out.
+        FormatError: a session cannot be opened, or its bytes have changed.
+        StorageError: an operation of the file system failed.
 
     Example:
         >>> from tape2048 import sessions

@@ -139,7 +139,7 @@ class Run(RowView):
             moves: ``u8[n]``.
             final_board: the board after the last move and its spawn.
             meta: metadata of the run.
-            branches: a mapping of the three branch arrays.
+            **branches: the three branch arrays, by name.
 
         Raises:
             ValueError: lengths or types do not agree, or a number does not fit its type.

@@ -125,7 +125,8 @@ def write_columns(
         ValueError: an invalid argument.
         ChecksumError: ``steps.npy`` or ``tape.npy`` does not match its manifest.
         ColumnError: the session has a column of this name with other facts or rows (without ``force``), or
-        rows of no run. BusyError: another process works on this share.
+            rows of no run.
+        BusyError: another process works on this share.
         StorageError: the operating system refused something.
     """
     index, count = share
