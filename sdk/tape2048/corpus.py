@@ -151,26 +151,28 @@ class Corpus(RowView):
         progress: bool | Callable[[int, int], object] | None = None,
         **filters: Unpack[Filters],
     ) -> Corpus:
-        """Open sessions and data sets, in time and memory that grow with their runs.
+        """Open sessions and data sets.
 
-        A ``load`` other than ``"mmap"`` reads their rows, and the bytes of a pack.dat are always checked.
+        This reads their run tables, so its time and memory grow with the number of runs. A ``load`` other
+        than ``"mmap"`` also reads the rows, and a pack.dat is always read and checked.
 
-        Logs a warning that names the players if the selected games are of several. If several sessions hold
-        the same games, a second warning names them, and says why one of them serves these games.
+        A warning names the players if the selected games have several. If several sessions hold the same
+        games, another warning names the sessions, and the reason why one of them serves these games.
 
-        Of a store, the run tables are fetched first. Sessions with selected runs follow as a whole when
-        their rows are wanted, are verified, and stay while they are read.
+        From a store, run tables are fetched first. A session with selected runs is fetched when its rows are
+        needed, as a whole. It is verified, and stays in the cache while it is read.
 
         Args:
             root: a directory of sessions, one session, a data set, a pack.dat, a pack of another program, a
                 store (``s3://``, ``gs://`` or ``az://``, ``bucket/prefix``; ``hf://datasets/OWNER/NAME``; a
                 fleet's directory), or several of any kinds.
-            where: as for :meth:`where`; with ``load="ram"``, only rows of the selected runs are read.
+            where: condition or mask, as for :meth:`where`; with ``load="ram"``, only rows of the selected
+                runs are read.
             load: ``"ram"`` reads the rows into memory, at 28 or 29 bytes a row, or 1.5 on tape. ``"packed"``
-                maps them, and reads or decodes their boards into memory at 8 bytes a row, which serve boards,
+                maps the rows and keeps their boards in memory, at 8 bytes a row, which suffices for boards,
                 labels and legal masks. ``"mmap"`` leaves the rows in the page cache. ``"auto"`` takes the
-                first of these that fits ``ram_budget``. Where all sessions are on tape, it tries ``"packed"``
-                first, and with sessions in stores it is ``"mmap"``.
+                first of these that fits ``ram_budget``. If all sessions are on tape, it tries ``"packed"``
+                first. With sessions in stores, it is ``"mmap"``.
             ram_budget: bytes that ``"auto"`` may use; by default half of the free memory of the machine or
                 cgroup, divided by ``$LOCAL_WORLD_SIZE`` under ``torchrun``.
             cache: local directory for files that are fetched from stores. Processes can share it. By default
@@ -179,23 +181,23 @@ class Corpus(RowView):
                 all selected sessions at once; ``batches(pool_rows=..., pool_sessions=...)`` needs a few.
             columns: overlay directory of all sessions' columns; see :meth:`Session.open`. Columns of sessions
                 in stores are in the overlay alone.
-            newest_rows: open only the newest sessions, by their start, that have so many selected rows
-                together. Sessions are opened as a whole, so there may be more rows.
-            damaged: raise the error of a session that cannot be opened (or, on tape and ``"packed"``,
-                decoded), or skip the session and list it in :attr:`skipped`.
-            duplicates: ``"drop"`` serves each game once, if several sessions hold it: from the session with
-                the most rows of it; among equals from the session with the most columns, then from a session
-                on tape, then from the first. Games are the same if player, seed and outcome are. ``"keep"``
-                serves all.
-            progress: called with the bytes read and all bytes; True for a bar, None for a bar on a terminal.
-            **filters: as for :meth:`where`.
+            newest_rows: number of selected rows to open: only the newest sessions, by their start, that
+                together have at least so many. Sessions are opened as a whole, so there may be more rows.
+            damaged: ``"raise"`` raises the error of a session that cannot be opened (or, on tape and with
+                ``"packed"``, decoded); ``"skip"`` skips the session and lists it in :attr:`skipped`.
+            duplicates: ``"drop"`` serves a game that several sessions hold only once, from the session with
+                the most rows of it. In a tie, the session with the most columns comes first, then a session
+                on tape, then the first session. Games are the same if player, seed and outcome are.
+                ``"keep"`` serves all copies.
+            progress: function that is called with the bytes read and all bytes; True for a bar, None for a
+                bar on a terminal.
+            **filters: named filters, as for :meth:`where`.
 
         Raises:
             EmptyCorpusError: there is no session, or a filter leaves no row.
             ConfigError: see :meth:`where`.
-            CorpusError: a session is given twice; with ``"packed"``, a board has an exponent above 15. The
-                cache is too small.
-            CorpusError: a session was removed from its store.
+            CorpusError: a session is given twice or was removed from its store, the cache is too small, or,
+                with ``"packed"``, a board has an exponent above 15.
             FormatError: a subclass, for a damaged session.
             StorageError: the operating system could not read a file, or a store does not answer.
             ValueError: an argument is invalid.
@@ -247,8 +249,7 @@ class Corpus(RowView):
 
         Raises:
             CorpusError: this corpus is a selection, was pickled, or was opened with a mask of runs.
-            Otherwise, as
-                for :meth:`open`.
+            TapeError: as for :meth:`open`.
 
         Example:
             >>> corpus = Corpus.open("selfplay", newest_rows=1e6)
@@ -267,7 +268,7 @@ class Corpus(RowView):
 
     @property
     def runs(self) -> NDArray[np.void]:
-        """As described above."""
+        """The run table of the view; see the attributes of :class:`Corpus`."""
         return self._tables.runs.table
 
     @property
@@ -294,7 +295,7 @@ class Corpus(RowView):
             import pandas as pd
         except ModuleNotFoundError as error:
             raise MissingPackageError(
-                "found no pandas, which makes the frame", hint="pip install pandas"
+                "pandas is not installed; runs_frame needs it", hint="pip install pandas"
             ) from error
         frame = pd.DataFrame({name: self.runs[name] for name in self.runs.dtype.names or ()})
         names = [session.name for session in self.sessions]
@@ -381,7 +382,7 @@ class Corpus(RowView):
         """Hash of the view's rows and their order, 64 hexadecimal digits.
 
         SHA-256 of the view's runs, their numbers of rows, the phase, the mask of the selected rows, and the
-        checksums of the sessions' rows; paths and other sessions do not count. A foreign session without
+        checksums of the sessions' rows; paths and other sessions do not count. A third-party session without
         checksums counts by its run table.
         """
         digest = hashlib.sha256(b"tape2048 corpus 1\n")
@@ -390,11 +391,12 @@ class Corpus(RowView):
         for ordinal in used.tolist():
             session = self.sessions[ordinal]
             digest.update(msgspec.json.encode([len(session), _checksums(session)]))
-        # Of tapes, by the fact: their records once had no action without it, and trainings must continue.
+        # A tape without the fact `record_action` counts as rows without the action, which it once was: saved
+        # states of loaders and trainings contain this hash, and must remain valid.
         tapes = (one for one in map(self.sessions.__getitem__, used.tolist()) if one.tape is not None)
         acting = all(tape.meta.get("record_action") is True for tape in tapes)
         itemsize = self.dtype.itemsize if acting else STEP_DTYPE.itemsize
-        # Without the range that came later, if it is open: states of loaders must remain valid.
+        # `rows_left` is left out while it is open: older saved states were made before it existed.
         phase = self.game_phase if self.game_phase.rows_left else self.game_phase[:3]
         digest.update(msgspec.json.encode([itemsize, phase, len(runs)]))
         for _, table in runs.parts():
@@ -544,9 +546,8 @@ class Corpus(RowView):
             if (different := len(np.unique(hashes))) == len(hashes):
                 return "Use more games, or a larger share."
             return (
-                f"of {len(hashes):,} runs, {different:,} have different identities, and equal runs go to one "
-                "part: a foreign session may have the same seed for all its runs, and games from one given "
-                "board count as equal"
+                "Use games with other seeds or start boards. Runs with the same player and seed, or from the "
+                f"same given board, go to one part; distinct runs: {different:,} of {len(hashes):,}."
             )
 
         part = runs.each(
@@ -568,7 +569,7 @@ class Corpus(RowView):
     ) -> Self:
         """Select a part of each game, by half-open ranges ``(first, end)``; None leaves a side open.
 
-        A range replaces that of an earlier call.
+        A range replaces the range of an earlier call.
 
         Args:
             steps: range of ``step_idx``.
@@ -592,14 +593,16 @@ class Corpus(RowView):
         view = self._view(tables.chosen, phase, tables.selected)
         if not len(view):
             raise EmptyCorpusError(
-                f"the phase {view.game_phase} leaves no row of {len(self):,}, in {len(tables.runs):,} runs"
+                f"the phase {view.game_phase} leaves 0 of {counted(len(self), 'row')} in "
+                f"{counted(len(tables.runs), 'run')}"
             )
         return view
 
     def select(self, rows: ArrayLike) -> Self:
-        """Select rows by a mask or by their numbers, at one bit for each row of the open sessions.
+        """Select rows by a mask or by their numbers.
 
-        The view keeps the order of the corpus, and all runs: one without a selected row has a row count of 0.
+        The view keeps the order of the corpus, and all runs: a run without a selected row has a row count of
+        0. It takes one bit of memory for each row of the open sessions.
 
         Args:
             rows: a mask ``bool[N]``, or different row numbers in any order.
@@ -654,15 +657,15 @@ class Corpus(RowView):
         return self._of_bits(words, f"the condition {condition[:200]!r}")
 
     def unique(self, *, symmetry: bool = False) -> Self:
-        """Select the first of equal boards, in the order of the corpus. Exact, on any number of threads.
+        """Select the first row of each distinct board, in the order of the corpus.
 
-        Reads all rows once and uses all cores. Memory: one bit per row for the view, and while it searches
-        12 bytes per row. Above half of the free memory, it reads the rows several times instead.
+        All rows are read once, on all cores. The view takes one bit per row, and the search 12 bytes per
+        row. If that is more than half of the free memory, the rows are read several times instead.
 
-        The frequency of a position is lost: its label is that of its first game.
+        A position that occurs in several games keeps only the label of the first one.
 
         Args:
-            symmetry: boards are also equal if a turn or a reflection makes them equal.
+            symmetry: whether boards that a rotation or a reflection makes equal count as equal.
 
         Raises:
             CorpusError: a row has an exponent above 15, or a mapped file was truncated.
@@ -772,10 +775,10 @@ class Corpus(RowView):
         return batch.arrays
 
     def discounted(self, discount: float) -> NDArray[np.float32]:
-        """Compute discounted returns: a move's points, and ``discount`` times the return of the next row.
+        """Compute each row's discounted return: its move's points plus ``discount`` times the next return.
 
-        It reads all rows once and keeps 4 bytes of each. The field ``return_K`` has the points of K moves
-        without a table.
+        All rows are read once, and the result takes 4 bytes per row. The undiscounted points of the next K
+        moves need no such table: they are the field ``return_K``.
 
         Args:
             discount: factor for each move, 0 to 1.
@@ -802,9 +805,9 @@ class Corpus(RowView):
         return self.fetch(rows, ("tokens",))["tokens"]
 
     def pieces(self, rows_max: int = 1 << 20) -> Iterator[NDArray[np.void]]:
-        """Iterate over all rows in order, as read-only arrays of at most ``rows_max``, if possible uncopied.
+        """Iterate over all rows in order, in read-only arrays of at most ``rows_max`` rows of any runs.
 
-        A piece is a stretch of rows that are adjacent in memory, of any runs.
+        Rows that are adjacent in memory are not copied.
         """
         if rows_max < 1:
             raise ValueError(f"rows_max={rows_max}; expected at least 1")
@@ -818,7 +821,7 @@ class Corpus(RowView):
         return Batches(self, batch_size, **options)
 
 
-#: How the rows of a run are drawn, and what separates its stages.
+#: Ways to draw the rows of a run, and to separate its stages.
 Spread: TypeAlias = Literal["stratified", "even"]
 Stages: TypeAlias = Literal["highest"]
 
@@ -826,26 +829,26 @@ Stages: TypeAlias = Literal["highest"]
 class Capped:
     """A corpus that serves at most ``per_run`` rows of each run in each epoch. Made by :meth:`Corpus.capped`.
 
-    Positions of one game are similar, and long games have many. A few hundred of each are usual. A run of at
-    most K = ``per_run`` rows is served completely. Of a longer run, of m rows, each epoch draws K different
-    rows, by arithmetic from (seed, epoch, run) alone:
+    Positions of one game are similar, so a few hundred of each game usually suffice. A run of at most
+    K = ``per_run`` rows is served completely. From a longer run of m rows, each epoch draws K different
+    rows, which depend on (seed, epoch, run) alone:
 
-    - ``"stratified"``: the run, as a ring with a random offset, is cut into K stretches of m / K rows, and
-      one row of each is drawn;
+    - ``"stratified"``: the run, as a ring with a random offset, is cut into K ranges of m / K rows, and one
+      row of each range is drawn;
     - ``"even"``: the rows ``floor((i m + u) / K)`` for i = 0 ... K - 1, with one random u < m.
-
-    A row then represents m / K rows of its run (the field ``weight``): weighted means estimate the means of
-    all rows. Unweighted means would count a position of a short run for more than a position of a long run.
-
-    With ``by="highest"``, the K rows are spread evenly over the stages of the run, each the rows with one
-    highest tile on the board. A stage with fewer rows than its share is served completely, and the others
-    share the rest. Each stage is drawn from as a run is otherwise. Of a run with more than K stages, the
-    earliest ones count as one stage. The stages are found by binary search, at the first use of the sample.
 
     Both draw each row with probability K / m (``"even"``: the K m numbers ``i m + u`` hit each row K times;
     ``"stratified"``: the offset is uniform).
 
-    The row behind a number depends on the epoch, so there is no access by number but in :attr:`corpus`.
+    A drawn row therefore represents m / K rows of its run, its ``weight``. Weighted means estimate the means
+    of all rows. Unweighted means would count a position of a short run more than a position of a long run.
+
+    With ``by="highest"``, the K rows are spread evenly over the stages of the run. A stage is the rows with
+    the same highest tile on the board. A stage with fewer rows than its share is served completely, and the
+    other stages share the rest. Within a stage, rows are drawn as from a run above. If a run has more than K
+    stages, its earliest stages count as one. The first use of the sample finds the stages by binary search.
+
+    A row number would mean another row in each epoch, so only :attr:`corpus` has access by number.
 
     Attributes:
         corpus: the corpus with all rows.
@@ -891,7 +894,7 @@ class Capped:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """First number of the rows of an epoch from each run or stage, then their number: ``i64[n + 1]``."""
+        """First row of each run or stage among the rows of an epoch, then their number: ``i64[n + 1]``."""
         taken = np.minimum(self.corpus.row_counts, min(self.per_run, len(self.corpus)))
         if self.by is not None:
             begins = np.searchsorted(self.firsts, self.corpus.row_starts)
@@ -902,8 +905,8 @@ class Capped:
     def weights(self) -> NDArray[np.float32]:
         """Rows of the view that a drawn row of each run or stage represents: ``f32[n]``, read-only.
 
-        The rows of the run or stage in the view / those drawn in an epoch, since each is drawn with equal
-        probability.
+        That is the number of rows of the run or stage in the view, divided by the number of rows that an
+        epoch draws from it.
         """
         weights = (np.diff(self.firsts) / np.maximum(np.diff(self.starts), 1)).astype(np.float32)
         weights.flags.writeable = False
@@ -935,7 +938,7 @@ class Capped:
         return facts_table("Capped", facts) + batch.show().html
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """As :meth:`Corpus.batches`."""
+        """Serve batches of the sample, epoch after epoch; options as for :meth:`Corpus.batches`."""
         from tape2048.batches.batches import Batches
 
         check_options("batches", options)
@@ -956,8 +959,8 @@ def _choose(
         chosen = choose_from(where, filters, runs)
         check_some(runs["rows"], chosen, "the filter", _players_hint(where, filters, runs))
     elif not any(map(len, opened)):
-        found = f"{counted(len(opened), 'session')}, {counted(len(runs), 'run')}"
-        raise EmptyCorpusError(f"{found}, and not one row")
+        found = f"{counted(len(opened), 'session')} with {counted(len(runs), 'run')}"
+        raise EmptyCorpusError(f"found 0 rows in {found}; expected at least 1")
     used = [*range(len(opened))]
     is_doubled, doubled = Copies(runs, opened if duplicates == "drop" else ()).left_out(chosen)
     if doubled:
@@ -981,14 +984,14 @@ def _choose(
 
 
 def _players_hint(where: Any, filters: Mapping[str, Any], runs: RunColumns) -> Callable[[], str] | None:
-    """Return what makes a hint with the players of all games, for a filter of players."""
+    """Return a function that makes a hint with all players; None if the filter is not of players."""
     if filters.get("player") is None and not (isinstance(where, str) and "player" in where):
         return None
     return lambda: f"The games are of {name_players(runs.players())}. `corpus.players` lists them."
 
 
 def _places_of(found: Iterable[Found]) -> set[tuple[str, object]]:
-    """Return what tells whether sessions were added or removed: a new directory may reuse an inode."""
+    """Return path and identity of each session. Both, since a new directory can reuse an inode."""
     return {(str(path), place) for path, place, _ in found}
 
 
@@ -1015,7 +1018,9 @@ def _reopen(  # noqa: PLR0917 - as pickled
     selected = None if sent is None else np.frombuffer(bytearray(zlib.decompress(sent)), np.uint64)
     corpus = Corpus(load_rows(opened, runs, load), phase=phase, selected=selected)
     if corpus.identity != identity:
-        raise CorpusError("the sessions differ from the pickled sessions", path=opened[0].path.parent)
+        raise CorpusError(
+            "the sessions have changed since the corpus was pickled", path=opened[0].path.parent
+        )
     return corpus
 
 

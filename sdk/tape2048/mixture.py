@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tape2048.batches.batch import BatchOptions
     from tape2048.batches.batches import Batches
 
-#: The shares of a mixture's sources by epoch, and by number of the batch in it.
+#: A function of the epoch, and of the batch's number in it, that returns the share of each source.
 Shares: TypeAlias = Callable[[int, int], Sequence[float]]
 
 _NAMED = 5  # sessions that an error names
@@ -33,19 +33,19 @@ _NAMED = 5  # sessions that an error names
 class Mixture:
     """Several corpora that share each batch.
 
-    Games that are in several sources are logged in one line. Each of these sources serves their rows.
+    Games that are in several sources are served by each of them; a warning has their number.
 
     Args:
         sources: pairs of a source and its share; with ``shares``, the sources alone. A source is a corpus,
-            or ``corpus.capped(...)``. For a directory that grows, it is a function that opens it, which is
-            called again before each epoch. The sum of the shares is 1.
+            or ``corpus.capped(...)``. For a directory that grows, it is a function that opens the corpus,
+            and is called again before each epoch. The sum of the shares is 1.
         shares: for shares that change, a function of the epoch and of the number of the batch in it, both
-            from 0. It returns a share of at least 0 for each source. It must return the same shares again
-            when a training resumes.
+            from 0. It returns a share of at least 0 for each source. For a training to resume exactly, it
+            must return the same shares again.
 
     Attributes:
         sources: the corpora.
-        shares: the share of each one, or the function.
+        shares: the share of each source, or the function.
 
     Raises:
         TypeError: a source is not a corpus, or a share is not a number.
@@ -97,7 +97,7 @@ class Mixture:
         ]
 
     def of_sessions(self, names: Sequence[Sequence[str]]) -> Mixture:
-        """Return a mixture whose sources that are functions have only these sessions, as in a state.
+        """Return a mixture with only these sessions in the sources that are functions, to load a state.
 
         Raises:
             StateError: a session is missing.
@@ -137,8 +137,8 @@ class Mixture:
             step: the number of the batch in its epoch, of any rank.
 
         Raises:
-            ValueError: a source has no row in a batch, of fixed shares; or the function returned shares that
-                are not numbers of at least 0 with the sum 1.
+            ValueError: fixed shares leave a source without a row, or the function did not return numbers of
+                at least 0 with the sum 1.
         """
         is_fixed = not callable(self.shares)
         shares = self.shares if is_fixed else self._shares_at(epoch, step)
@@ -150,7 +150,8 @@ class Mixture:
             rows[i] += 1
         if is_fixed and min(rows) < 1:
             raise ValueError(
-                f"batch_size={batch_size}. The shares {self.shares} leave a source without a row"
+                f"batch_size={batch_size} with the shares {self.shares} has {rows} rows of the sources; "
+                "expected at least 1 of each"
             )
         return tuple(rows)
 
@@ -174,11 +175,13 @@ class Mixture:
         In each batch, the rows of the first source come first. ``row`` and ``run`` are numbers in the row's
         source. ``weight`` is divided by its mean in the source, so that each source has its share of a
         weighted loss; the means are in ``mean_weights`` of the result. ``extra`` maps each name to a list of
-        arrays, an array per source. With ``pool_rows``, which the sources share, each rank reads all chunks.
+        arrays, an array per source. ``pool_rows`` is shared among the sources, and each rank reads all
+        chunks.
 
-        Sources that are functions are called again at the end of each epoch. A source with other rows then
-        starts again, and ``source`` of the result is the new mixture. A state names the sessions of these
-        sources. It can be loaded while these sessions exist, and new ones are used from the next epoch on.
+        Sources that are functions are called again at the end of each epoch. If a source then has other
+        rows, its own epoch starts again, and ``source`` of the result is the new mixture. A state names the
+        sessions of these sources. It can be loaded as long as these sessions exist; new sessions are used
+        from the next epoch on.
         """
         from tape2048.batches.batches import MixedBatches
 

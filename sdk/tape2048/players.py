@@ -58,15 +58,15 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
     _ENGINE: {"start_timeout_s": 60.0, "move_timeout_s": 10.0},
 }  # fmt: skip
 
-#: Parameters of a search, which a name has in words.
+#: Parameters of a search, which a name describes in words.
 _SEARCH = ("depth", "look_below", "look_twice_below", "look_spawns")
 _EVERY_BOARD = 16  # a board has fewer empty cells
 
 
 def player_text(facts: Mapping[str, Any]) -> str:
-    """Return the player of a session's facts with its parameters, as ``record`` takes it; empty for none."""
+    """Return a session's player with its parameters, as ``record`` takes it; empty if the facts have none."""
     name, args = _player_args(facts)
-    if name == _ENGINE and "command" in args:  # which may hold commas, so it comes last
+    if name == _ENGINE and "command" in args:  # a command may contain commas, so it comes last
         args = {key: args[key] for key in sorted(args, key=lambda key: key == "command")}
     return f"{name}:{','.join(f'{key}={show_plain(each)}' for key, each in args.items())}" if args else name
 
@@ -116,7 +116,7 @@ def player_name(facts: Mapping[str, Any]) -> str:
     different names. A player without parameters and SHA-256 has no digits.
 
     Args:
-        facts: A session's facts.
+        facts: a session's facts.
 
     Returns:
         At most 100 characters; ``unknown player`` if the facts have no player.
@@ -192,7 +192,7 @@ def plies_of(kind: str, args: Mapping[str, Any]) -> int:
 def is_called(given: str, label: str, name: str) -> bool:
     """Whether a text selects the player of this label and name.
 
-    It is the label, the name, their first words, or ends in the digits of a name.
+    The text is the label or the name, or their first words, or ends with the digits of a name (``@012345``).
     """
     ends = tuple(given + mark for mark in "@:, ")
     if any(text == given or text.startswith(ends) for text in (label, name)):
@@ -227,8 +227,8 @@ def player_label(facts: Mapping[str, Any]) -> str:
 class PlayedBy(msgspec.Struct, frozen=True):
     """A player whose games are in a corpus."""
 
-    name: str  # with its parameters, as its sessions say; empty where they do not
-    sha256: str  # of the player; empty in sessions without it, which are taken for one player's by name
+    name: str  # with its parameters; empty if its sessions have none
+    sha256: str  # empty if its sessions have none: then sessions with the same name have the same player
     games: int  # number of its games
 
     @property
@@ -296,9 +296,9 @@ class PlayerTable(tuple[PlayerGames, ...]):
 
 
 def identity_of_player(facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Return name and SHA-256 of the player of a session's facts; players are the same if the latter is.
+    """Return name and SHA-256 of a session's player.
 
-    Without a SHA-256, which is then empty, players are the same if the name is.
+    Players with the same SHA-256 are the same. Without it (empty), players with the same name are.
     """
     given = facts.get("player_sha256")
     return player_text(facts), given if isinstance(given, str) else ""
@@ -343,7 +343,7 @@ def identity_of(engine: str | None) -> Identity | None:
 
 
 def facts_of_engine(engine: str | None) -> dict[str, Any]:
-    """Return the player of an engine's text, with or without a seed, as the facts of a session have it."""
+    """Return the player of an engine's text (with or without a seed), as facts of a session."""
     identity = identity_of(engine) or identity_of(f"{engine} seed=0")
     if identity is None:
         return {"player": engine or ""}

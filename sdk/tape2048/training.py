@@ -1,15 +1,15 @@
 """Trainings: their loop, and a directory with a lock, a checkpoint, and metrics.
 
 :class:`Training` is the loop of every training here: of players, of n-tuple critics and of PyTorch critics. A
-:class:`Learner` learns, and states where its state can be saved. The loop shows its progress, writes its
+:class:`Learner` learns, and yields where its state can be saved. The loop shows its progress, writes its
 checkpoints and metrics, resumes it, stops it, and waits for space on a full disk. A resumed training drops
-the metrics that the checkpoint does not contain, and repeats them.
+the metrics after its checkpoint, and writes them again.
 
 ::
 
     <dir>/
         checkpoint.safetensors   the state for resuming, replaced atomically
-        metrics.jsonl            a JSON object a line, with a counter of the steps before it
+        metrics.jsonl            one JSON object a line, with the number of steps so far
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _DAMAGED = "start over with another --out, or restore the file from a copy"
 
 
 class TrainingProgress(NamedTuple):
-    """How far a training of any kind is."""
+    """Progress of a training of any kind."""
 
     unit: str  # what is counted: steps, games or moves
     done: int  # units learned from
     of: int  # units in all
-    per_s: float  # units a second; 0 where that is not known yet
+    per_s: float  # units a second; 0 while it is unknown
     elapsed_s: float
-    figures: dict[str, Any]  # a mapping of names to values, as in lines of metrics and documents
+    figures: dict[str, Any]  # values by name, as in a line of metrics
 
 
 class TrainingView(Protocol):
@@ -108,7 +108,7 @@ class TrainingDirectory:
             raise StorageError(f"cannot be created or opened ({error.strerror})", path=self.path) from error
         if fd is None:
             raise BusyError(
-                "another training runs in this directory", path=self.path, hint="name another with --out"
+                "another training runs in this directory", path=self.path, hint="choose another with --out"
             )
         try:
             sweep_drafts(self.path)  # drafts of checkpoints can take gigabytes
@@ -120,13 +120,13 @@ class TrainingDirectory:
                     self.path.rmdir()
 
     def read_checkpoint(self) -> memoryview | None:
-        """Map the checkpoint; None without one. StorageError if the operating system cannot tell."""
+        """Map the checkpoint; None if there is none. StorageError if the directory cannot be read."""
         with storage_errors(self.checkpoint, "looking for a checkpoint"):
             found = path_exists(self.checkpoint)
         return map_path(self.checkpoint).data if found else None
 
     def cut_metrics(self, steps: int) -> None:
-        """Drop malformed lines, and the lines of steps after a checkpoint, which will be repeated."""
+        """Drop malformed lines, and lines of more than ``steps`` steps, which the training will repeat."""
         with storage_errors(self.metrics, "reading metrics"):
             lines = self.metrics.read_bytes().splitlines(keepends=True) if path_exists(self.metrics) else []
         kept = [line for line in lines if line.endswith(b"\n") and self._count(line) <= steps]
@@ -157,7 +157,7 @@ class TrainingDirectory:
         except OSError as error:
             if not self._fails:
                 refused = storage_error(error, self.metrics, "writing metrics")
-                report(f"{refused}: learning continues, and the next lines are tried again")
+                report(f"{refused}. Training continues without these metrics, and tries again for each line")
             self._fails = True
         else:
             self._fails = False
@@ -165,32 +165,32 @@ class TrainingDirectory:
 
 
 class Learner(Protocol):
-    """Something that learns, and whose state can be saved from time to time."""
+    """Trainable state that can be saved from time to time."""
 
     @property
     def done(self) -> bool:
-        """Whether everything is learned."""
+        """Whether the training is complete."""
 
     def progress(self) -> TrainingProgress:
-        """Return how far it is. Its figures contain the counter of the metrics."""
+        """Return the progress. Its figures contain the counter of the metrics."""
 
     def train(self, training: Training, /) -> Iterator[None]:
         """Learn until it is done or stopped, and yield where :meth:`save` must be called.
 
-        It has to call :meth:`Training.pause` often, and to yield soon after this returned true.
+        It must call :meth:`Training.pause` often, and yield soon after this returns true.
         """
 
     def save(self, path: Path, /) -> None:
-        """Write a checkpoint, instead of an earlier one."""
+        """Write a checkpoint, and replace an earlier one."""
 
 
 class Training:
     """The loop of a training.
 
     Args:
-        files: its directory.
-        view: shows progress and events.
-        stopped: asked several times a second; true ends the training after a checkpoint.
+        files: the directory of the training.
+        view: display of progress and events.
+        stopped: function that is called several times a second; true ends the training after a checkpoint.
         checkpoint_s: seconds from one checkpoint to the next; by default, the learner alone decides.
     """
 
@@ -209,7 +209,7 @@ class Training:
         self._due = math.inf
 
     def pause(self, progress: TrainingProgress) -> bool:
-        """Show the progress; return whether the learner should stop where it can be saved."""
+        """Show the progress; return whether the learner should yield as soon as it can be saved."""
         self._show(progress)
         return self.stopped() or time.monotonic() >= self._due
 
@@ -220,11 +220,11 @@ class Training:
     def run(self, make: Callable[[memoryview | None], L]) -> L:
         """Train, and return the learner.
 
-        A disk that is full during the training is reported once, and the next checkpoint is written when
-        there is space. At the end of the training it is an error.
+        If the disk is full during the training, that is reported once, and the next checkpoint is written
+        when there is space. At the end of the training, a full disk is an error.
 
         Args:
-            make: makes the learner of a checkpoint's content, or of None at the start of a training.
+            make: function that makes the learner from a checkpoint's content, or from None at the start.
         """
         content = self.files.read_checkpoint()
         learner = make(content)
@@ -241,7 +241,7 @@ class Training:
                 if learner.done or self.stopped():
                     raise
                 if not full:
-                    self.event(f"{error}: learning continues, and a checkpoint is written when there is room")
+                    self.event(f"{error}. Training continues, and writes a checkpoint when there is space")
                 full = True
             else:
                 full = False
@@ -255,7 +255,7 @@ class Training:
 def write_checkpoint(
     path: Path, form: str, config: object, arrays: Mapping[str, npt.NDArray[Any]], **texts: str
 ) -> None:
-    """Write a checkpoint of arrays, instead of an earlier one."""
+    """Write a checkpoint of arrays, and replace an earlier one."""
     texts = {"format": form, "config": msgspec.json.encode(config).decode(), **texts}
     with publishing_file(path, replace=True) as file:
         file.writelines(encode(arrays, texts))
@@ -307,7 +307,7 @@ def check_array(
 
 
 def check_same(found: Mapping[str, Any], expected: Mapping[str, Any], path: Path, hint: str = _HINT) -> None:
-    """Refuse the checkpoint of another training."""
+    """Raise StateError if a checkpoint has other settings than this training."""
     differing = [
         f"{name} = {found.get(name)!r}, not {expected.get(name)!r}"
         for name in {**expected, **found}
@@ -318,9 +318,9 @@ def check_same(found: Mapping[str, Any], expected: Mapping[str, Any], path: Path
 
 
 def read_metrics(path: Path, last_bytes: int | None = None) -> list[dict[str, Any]]:
-    """Return the lines of metrics that are JSON objects, of the file's end only with ``last_bytes``.
+    """Return the lines of metrics that are JSON objects; with ``last_bytes``, only of the end of the file.
 
-    An incomplete line is skipped.
+    Malformed lines, such as an incomplete one, are skipped.
     """
     with path.open("rb") as file:
         if last_bytes is not None:

@@ -136,7 +136,7 @@ class TestOpen:
         sent = pickle.dumps(Corpus.open(tmp_path))
         change_database(tmp_path / OURS[0] / "metadata.db", "UPDATE runs SET highest_tile = 4")
         (tmp_path / OURS[0] / "manifest.json").unlink()
-        with pytest.raises(errors.CorpusError, match="differ from the pickled"):
+        with pytest.raises(errors.CorpusError, match="have changed since the corpus was pickled"):
             pickle.loads(sent)  # noqa: S301
 
 

@@ -196,7 +196,7 @@ def test_a_full_disk_delays_checkpoints(tmp_path: Path, clock: Clock) -> None:
     training = Training(directory(tmp_path), view, lambda: False, checkpoint_s=100.0)
     assert training.run(lambda _: learner) is learner
     assert learner.saved == [10, 20, 26, 32, 42, 48, 58, 60]
-    continued = f"{full}: learning continues, and a checkpoint is written when there is room"
+    continued = f"{full}. Training continues, and writes a checkpoint when there is space"
     written = {step: f"checkpoint at {step} steps" for step in learner.saved}
     assert view.events == [
         written[10], continued, written[32], continued, written[48], written[58], written[60]

@@ -68,16 +68,16 @@ def boards_html(boards: Iterable[tuple[Sequence[int], str]]) -> str:
 
 
 class DrawsBoards:
-    """A critic that shows its opinion of boards in a notebook."""
+    """Base class of critics that show their probabilities for a board in a notebook."""
 
     def show(self: Any, board: int | Iterable[int]) -> Drawing:
         """Show a board with the probability of each tile, in a notebook.
 
         Args:
-            board: A packed board, or its 16 exponents.
+            board: a packed board, or its 16 exponents.
 
         Raises:
-            ValueError: It is neither.
+            ValueError: ``board`` is neither.
 
         Example:
             >>> from tape2048.critic import NTupleCritic
@@ -94,7 +94,7 @@ class DrawsBoards:
 
     def _repr_html_(self: Any) -> str:
         names = ", ".join(player.player_name for player in self.info.players)
-        players = names or "players that it does not name"
+        players = names or "unknown players"
         predicts = ", ".join(map(str, self.thresholds))
         facts = facts_table("Critic", {"kind": self.kind, "predicts": predicts, "judges": players})
         return facts if self.needs_embeddings else facts + self.show(_EXAMPLE).html

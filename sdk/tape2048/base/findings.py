@@ -45,8 +45,8 @@ class Report(msgspec.Struct, frozen=True):
         path: the directory.
         rows: number of rows that were checked.
         runs: number of runs in the run table.
-        checksums: number of checksums that were recomputed; 0: the (foreign) directory has none, and changed
-            bytes show only where they break a rule.
+        checksums: number of checksums that were recomputed. 0: the third-party directory has none, so
+            changed bytes are found only where they break a rule.
         findings: all defects, in the order of their discovery.
         notes: facts that are no defects, such as rows that readers leave out.
 

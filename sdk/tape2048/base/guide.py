@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _U64 = np.uint64
 
-#: Least buckets for each range (at most twice as many). 20M rows in runs of 2,500 have 312 KB of them; most
-#: have no boundary inside, few have two, and only those need the walk.
+#: Minimum number of buckets for each range; there are at most twice as many. The buckets of 20M rows in runs
+#: of 2,500 take 312 KB. Most contain no boundary, few contain two, and only those need the walk.
 BUCKETS_PER_RANGE = 4
-#: Of more ranges, a bucket has about eight, so that a range takes 2 bytes in place of 40. A look-up walks.
+#: With more ranges, a bucket covers about eight, so that a range takes 2 bytes instead of 40; look-ups walk.
 _MANY_RANGES, _RANGES_PER_BUCKET = 1 << 22, 8
 _MADE_BUCKETS = 1 << 20  # buckets that are made together, at 60 bytes each
-#: An entry's 31 bits can count a bucket of so many bits.
+#: The 31 bits of an entry's offset suffice for buckets of ``2**30`` numbers.
 _SHIFT_MAX = 30
 
 
@@ -70,6 +70,6 @@ def make_guide(starts: NDArray[np.integer[Any]]) -> Guide:
 
 
 def _later(starts: NDArray[Any], padded: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the starts at some places, without a copy of all starts that is padded."""
+    """Return the starts at some places, which may be beyond the end; avoids a padded copy of all starts."""
     beyond = places - (len(starts) - 1)
     return np.where(beyond > 0, padded[np.maximum(beyond, 0)], starts[np.minimum(places, len(starts) - 1)])

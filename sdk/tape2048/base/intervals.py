@@ -25,7 +25,7 @@ def wilson(count: int, of: int) -> Share:
     centre = p + Z95 * Z95 / (2 * of)
     half = Z95 * math.sqrt(p * (1 - p) / of + Z95 * Z95 / (4 * of * of))
     scale = 1 + Z95 * Z95 / of
-    # Rounding would make 1e-19 of the bound 0, and pages would show it as "<0.01%".
+    # Rounding would turn a bound of 0 into 1e-19, which pages would show as "<0.01%".
     low, high = (centre - half) / scale if count else 0.0, (centre + half) / scale if count < of else 1.0
     return Share(p, low, high)
 

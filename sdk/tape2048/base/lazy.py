@@ -15,7 +15,7 @@ def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
     """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
     The names are imported in its source as ``from module import name as name`` for type checkers,
-    under ``if TYPE_CHECKING:``. Each one's module is imported at the first access.
+    under ``if TYPE_CHECKING:``. The module of a name is imported at the first access to the name.
     """
     module = sys.modules[package]
     spec: Any = module.__spec__

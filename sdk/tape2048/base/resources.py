@@ -66,7 +66,7 @@ def _meminfo(path: Path) -> int:
         for line in path.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # another system does not say
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # other systems have no MemAvailable
 
 
 def _left_in(group: Path) -> list[int]:

@@ -24,7 +24,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a list, which commas or white space separate; an empty one between two commas."""
+    """Split a list at commas and white space. Two commas in a row give an empty word."""
     return re.split(r"\s*,\s*|\s+", text.strip())
 
 
@@ -63,7 +63,7 @@ def _escaped(value: Any) -> Any:
 
 
 def valid_text(text: str) -> str:
-    """Escape what is not valid Unicode."""
+    """Escape the parts of a text that are not valid Unicode."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -64,10 +64,10 @@ def _close_all() -> None:
 class Prefetcher(Generic[R]):
     """Ordered prefetch: threads make the results of ``first <= number < end``, at most ``ahead`` early.
 
-    Threads start on numbers in order, so there is no deadlock. Once they are as far ahead as they may be,
-    they continue after ``group`` results were taken. Without threads, a result is made when it is taken.
+    Threads start on numbers in order, so there is no deadlock. When ``ahead`` results are ready, they wait
+    until ``group`` of them were taken. Without threads, a result is made when it is taken.
 
-    To ``waits`` are added the seconds in which :meth:`take` waited for results, and the threads for it.
+    ``waits`` sums the seconds in which :meth:`take` waited for results, and in which threads waited for it.
     """
 
     def __init__(

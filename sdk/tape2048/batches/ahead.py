@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tape2048.rows.view import ViewTables
 
 
-#: Columns of the table of games: what a row's number in the map lacks to its number among all rows of the
-#: games, the numbers of the first and the last row, steps from a row to the next one, and the outcome.
+#: Columns of the table of games: the difference between a row's number among all rows of the games and its
+#: number in the map; numbers of the game's first and last row; steps from a row to the next one; the outcome.
 _ADDED, _FIRST, _LAST, _RATE, _SCORE, _HIGHEST = range(6)
 
 #: A tile's term in the score, by its exponent; a look-up takes 0.7 of the time of a shift and a product.
@@ -62,7 +62,7 @@ def _fill_points(rows: Any, games: Any, moves: Any, exps: Any, points: Any) -> A
         total = 0
         for cell in range(16):
             total += _TERMS[exps[i, cell]]
-        r = run[i]  # and no view of its row: that would count references, atomically
+        r = run[i]  # not a view of the game's row, whose reference count would be updated atomically
         number = base[i] + games[r, _ADDED] + moves
         if number > games[r, _LAST]:
             continue
@@ -111,9 +111,9 @@ class Games:
         self.gatherer = gatherer
 
     def expand(self, rows: Batch, apart: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the numbers of rows ``apart`` from a batch's, ``[n, K]``, and which are in the game.
+        """Return the numbers of rows ``apart`` from a batch's, ``[n, K]``, and whether they are in the game.
 
-        Others have the number of the game's last row.
+        A number past the end of the game becomes the number of its last row.
         """
         shape = rows.rows, len(apart)
         numbers, valid = np.empty(shape, np.int64), np.empty(shape, np.bool_)
@@ -202,7 +202,7 @@ class Ahead:
         raise CorpusError(
             f"the board at step {step} of run {name} contradicts the start from two tiles, or the "
             f"final score of {score:,}",
-            hint="Leave out games that start otherwise. `tape2048 validate` finds wrong scores.",
+            hint="Leave out games that start from other boards. `tape2048 validate` finds wrong scores.",
         )
 
 
@@ -210,10 +210,10 @@ def _check_session(session: Any, name: str, moves: int) -> int:
     """Return the steps from a row to the next one; raise CorpusError if a field needs boards in between."""
     rate = sample_rate(session)
     if START_BOARDS in session.meta:
-        msg = f"{name} needs the score of each board, unknown in games from given boards"
+        msg = f"{name} needs the score of each board; games that start from given boards do not have it"
         raise CorpusError(msg, path=session.path, hint="Leave this session out.")
     if rate != 1 and (moves or not rate):
-        msg = f"{name} needs the board after every move; some are not recorded here"
+        msg = f"{name} needs the board after every move; found a session without some of them"
         hint = "Leave this session out, or take windows of its rows."
         raise CorpusError(msg, path=session.path, hint=hint)
     return rate

@@ -250,10 +250,10 @@ class Batch(Mapping[str, "NDArray[Any]"]):
         """Show the first rows as boards with their other fields, in a notebook.
 
         Args:
-            count: Number of rows.
+            count: number of rows.
 
         Raises:
-            ValueError: The batch has no field ``tokens``.
+            ValueError: the batch has no field ``tokens``.
 
         Example:
             >>> from tape2048 import Corpus
@@ -280,7 +280,7 @@ def _capacity_of(arrays: Mapping[str, NDArray[Any]], layout: BatchLayout) -> int
     """Return the rows of buffers; raise ValueError if one does not fit its field."""
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or not array.ndim:
-            raise ValueError(f"the buffer for {name} is {array!r:.80}; expected an array of NumPy's")
+            raise ValueError(f"the buffer for {name} is {array!r:.80}; expected a NumPy array")
     capacity = min(len(array) for array in arrays.values())
     for name, array in arrays.items():
         dtype, shape = layout.type_of(name)
@@ -294,7 +294,7 @@ def _capacity_of(arrays: Mapping[str, NDArray[Any]], layout: BatchLayout) -> int
 
 
 class BatchPool:
-    """Buffers of an iteration, each of which is filled again once nothing else refers to it or to its owners.
+    """Buffers of an iteration. A buffer is filled again once nothing else refers to it or to its owners.
 
     All views of an owner (slices, tensors, memory views) count as references.
     """

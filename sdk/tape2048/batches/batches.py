@@ -45,7 +45,7 @@ import numpy as np
 
 from tape2048._version import __version__
 from tape2048.base.guide import make_guide
-from tape2048.base.text import as_int, facts_table
+from tape2048.base.text import as_int, counted, facts_table
 from tape2048.batches.ahead import Games, Windows
 from tape2048.batches.batch import (
     FIRSTS,
@@ -81,7 +81,7 @@ _STREAM_HINT = "raise cache_max_mb, or stream some sessions at a time: pool_rows
 _SAME_HINT = "open the same sessions with the same filters, and make batches with the same settings"
 #: Hints for a state with a difference; `_SAME_HINT` for the others.
 _STATE_HINTS = {
-    "version": "another version of tape2048 shuffles otherwise: start the epoch again",
+    "version": "start the epoch again: the version of tape2048 that saved the state shuffles differently",
     "world_size": "with pool_rows, resume on as many ranks as before, or at the start of an epoch",
 }
 _WINDOW_HINT = "Take a smaller window or stride."
@@ -185,8 +185,9 @@ class Part:
             far = [name for name, field in own if name == "move" or (field and field.moves is not None)]
             if self._tables.store.remote and far:
                 raise CorpusError(
-                    f"the field {far[0]} reads neighbours of the pool's rows, not kept of sessions in stores",
-                    hint='take "action", or leave pool_rows out',
+                    f"the field {far[0]} needs the rows after a pool's rows; with sessions in stores, these "
+                    "are not kept",
+                    hint='use the field "action", or leave pool_rows out',
                 )
             self._pool = PoolReader(
                 self._gatherer, self.rows,
@@ -227,7 +228,7 @@ class Part:
         return self._pool is not None
 
     def serve(self, batch: Batch, order: Order, epoch: tuple[int, int], places: tuple[int, int]) -> None:
-        """Fill a batch with the rows of some places, by first and number, of an epoch of a seed."""
+        """Fill a batch; ``epoch`` is (seed, epoch), and ``places`` the first place and the number of rows."""
         if self._pool is not None:
             self._pool.fill(batch, epoch, places, order)
         else:
@@ -250,7 +251,7 @@ class WindowPart(Part):
         }  # fmt: skip
         span, longest = (window - 1) * stride + 1, int(tables_of(corpus).runs["rows"].max())
         if span > longest:
-            msg = f"a window reaches over {span:,} rows; the longest game has {longest:,}"
+            msg = f"a window spans {span:,} rows; expected at most {longest:,}, the rows of the longest game"
             raise CorpusError(msg, hint=_WINDOW_HINT)
         firsts = source if pad else _whole_only(source, corpus, span - 1)
         super().__init__(firsts, batch_size, of_firsts, ranks)
@@ -271,7 +272,7 @@ class WindowPart(Part):
         self._windows = Windows(Games(self._tables, tables, self._boards), window, stride, left_out)
 
     def serve(self, batch: Batch, order: Order, epoch: tuple[int, int], places: tuple[int, int]) -> None:
-        """Fill a batch with the windows from some places on, or, if it is one of rows, with their rows."""
+        """Fill a batch with the windows at some places; a batch without windows with their first rows."""
         found = windows_of(batch)
         super().serve(batch if found is None else found[0], order, epoch, places)
         if found is not None:
@@ -311,7 +312,7 @@ class Batches:
         source: a corpus, or ``corpus.capped(...)``.
         batch_size: rows of a batch, B >= 1.
         **options: the arguments below.
-        shuffle: draw a new random order for each epoch. Otherwise, keep the order of the corpus.
+        shuffle: whether each epoch has a new random order. Otherwise, rows keep the order of the corpus.
         seed: seed of all epochs, 0 <= seed < 2**64.
         fields: names out of :data:`tape2048.batches.FIELDS`, and names of columns. A column has values
             ``[B]`` or ``[B, D]``; ``bf16`` has its bits, ``u16``. All sessions of the rows need the column,
@@ -321,24 +322,26 @@ class Batches:
         augment: ``"d4"`` applies a random symmetry of the square to each row's board, moves and masks, drawn
             again in each epoch. Columns turn whose facts have ``"moves": true``: values of the four moves,
             ``[N, 4]``, and numbers of moves, ``u8[N]``. Embeddings cannot. Other columns stay unchanged.
-        drop_last: drop the last batch if it is short.
+        drop_last: whether to drop the last batch if it is short.
         rank: index of this loader; by default ``$RANK``, or 0.
         world_size: number of loaders that share each epoch; by default ``$WORLD_SIZE``, or 1.
-        pool_rows: with ``shuffle``, draw from a pool of at most so many rows in memory.
-        pool_sessions: with ``pool_rows``, read all chunks of so many adjacent sessions before the next
-            sessions, in random order. Sessions in a store are then fetched once in an epoch.
+        pool_rows: with ``shuffle``, maximum number of rows of a pool in memory, from which batches are drawn.
+        pool_sessions: with ``pool_rows``, number of adjacent sessions that are read together, in random
+            order, before the next ones. Sessions in a store are then fetched once in an epoch.
         extra: a mapping of further fields to arrays, ``[N]`` or ``[N, D]``, with a value for each row of
             :attr:`corpus`. They hide columns of the same names. Pickling includes them.
-        weight: name of a column or array of ``[N]`` that the field ``weight`` is multiplied by. An invalid
-            weight is an error of its batch. Some weight must be positive, and they are read until one is.
-        targets: name of a column or array of ``[N, T]`` that replaces the labels, as ``f32[B, T]``. A value
-            that is no probability is an error of its batch.
-        window: K: serve K boards of the game from each row on. Every field is ``[B, K, ...]``. ``row`` is the
-            number of the window's first row, and ``weight`` counts windows. Boards come from all rows of the
-            game, also from rows that a phase, a selection or a cap leaves out.
-        stride: recorded rows from a board of a window to the next one.
-        pad: serve windows past the end of a game, too: they repeat its last row, and the field ``valid`` is
-            false there. Otherwise, only rows with a whole window start one.
+        weight: name of a column or array of ``[N]`` that the field ``weight`` is multiplied by. A batch with
+            an invalid weight raises an error. At least one weight must be positive, and weights are read
+            until one is.
+        targets: name of a column or array of ``[N, T]`` that replaces the labels, as ``f32[B, T]``. A batch
+            with a value that is not a probability raises an error.
+        window: number K of boards of the game that are served from each row on. Every field is
+            ``[B, K, ...]``. ``row`` is the number of the window's first row, and ``weight`` counts windows.
+            Boards come from all rows of the game, also from rows that a phase, a selection or a cap leaves
+            out.
+        stride: number of recorded rows from a board of a window to the next one.
+        pad: whether windows can reach past the end of a game. They repeat its last row, and the field
+            ``valid`` is false there. Otherwise, only rows with a whole window start one.
 
     Attributes:
         corpus: the view that the rows come from.
@@ -346,15 +349,15 @@ class Batches:
         seed: as given, or as loaded.
         epoch: the current epoch, from 0.
         position: number of consumed batches of this epoch, since ``start``.
-        start: rows of this epoch that a state of another batch size or number of ranks had counted.
-            Otherwise, 0.
+        start: rows of this epoch that were consumed before a state of another batch size or number of ranks
+            was loaded; otherwise 0.
 
     Raises:
         TypeError: ``source`` is not a corpus.
         ValueError: an argument is invalid.
         ConfigError: the rank is outside [0, world_size), or there are fewer rows than ranks.
         EmptyCorpusError: with ``drop_last``, there is no whole batch.
-        CorpusError: these sessions do not have a field, or it does not go with a setting.
+        CorpusError: these sessions do not have a field, or a field cannot be combined with an option.
 
     Example:
         >>> from tape2048 import Corpus
@@ -391,8 +394,8 @@ class Batches:
         self._handed_out = False
         if not len(self):
             rank_rows = self._shared_rows // self.world_size
-            msg = f"{rank_rows:,} rows a rank make no whole batch of {self.batch_size:,}"
-            hint = "a smaller batch_size" + ("" if self._strides else ", or drop_last=False")
+            msg = f"found {rank_rows:,} rows for each rank; expected a whole batch of {self.batch_size:,}"
+            hint = "pass a smaller batch_size" + ("" if self._strides else ", or drop_last=False")
             raise EmptyCorpusError(msg, hint=hint)
 
     def _open(self) -> tuple[list[Part], list[int]]:
@@ -400,8 +403,8 @@ class Batches:
         part = _open_part(self.source, self.batch_size, self._options, (self.rank, self.world_size))
         self.corpus, self.rows, self._shared_rows = part.corpus, part.rows, part.shared_rows
         if self._shared_rows < self.world_size:
-            found = f"{self.rows:,} rows for {self.world_size} ranks"
-            raise ConfigError(found, hint="fewer ranks, or a smaller pool")
+            found = f"found {self.rows:,} rows for {self.world_size} ranks; expected a row for each rank"
+            raise ConfigError(found, hint="use fewer ranks, or smaller pool_rows")
         return [part], []
 
     def __len__(self) -> int:
@@ -579,7 +582,7 @@ class Batches:
         try:
             found = msgspec.convert(dict(state), _State)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise StateError(f"no state of a loader: {error}") from error
+            raise StateError(f"found something else than a state of a loader: {error}") from error
         mine = self._state()
         free = {"seed", "epoch", "position", "start", "places", "rank", "batch_size", "sessions", "release"}
         if self.pool_rows is None or found.position == found.start == 0:
@@ -601,16 +604,20 @@ class Batches:
         taken = self._taken(found.epoch, start, position if 0 <= position <= then.batches else 0)
         bases = [place - each for place, each in zip(found.places, taken, strict=False)]
         limits = [
-            (found.seed, largest), (found.epoch, largest), (found.start, self._shared_rows),
-            (found.position, then.batches), (found.batch_size - 1, largest), (found.world_size - 1, largest),
-            *((base, largest >> 1) for base in bases),
+            ("seed", 0, largest), ("epoch", 0, largest), ("start", 0, self._shared_rows),
+            ("position", 0, then.batches), ("batch_size", 1, largest), ("world_size", 1, largest),
         ]  # fmt: skip
-        wrong_places = len(found.places) != len(self._strides)
-        if wrong_places or not all(0 <= value <= most for value, most in limits):
-            raise StateError(
-                f"seed {found.seed}, epoch {found.epoch}, position {found.position} of {then.batches} batches"
-                f", places {found.places}"
-            )
+        wrong = [
+            f"{name} is {getattr(found, name)}; expected {least} to {most}"
+            for name, least, most in limits
+            if not least <= getattr(found, name) <= most
+        ]
+        if len(found.places) != len(self._strides):
+            wrong.append(f"places has {counted(len(found.places), 'number')}; expected {len(self._strides)}")
+        elif not all(0 <= base <= largest >> 1 for base in bases):
+            wrong.append(f"places is {found.places}; expected places that fit the position")
+        if wrong:
+            raise StateError(f"the state is invalid: {', '.join(wrong)}")
         self.seed = found.seed
         self.go_to(found.epoch, position, start, *bases)
         self._served.clear()
@@ -718,9 +725,7 @@ class MixedBatches(Batches):
         mixture, options = self.source, self._options
         counts = mixture.rows_of_batch(self.batch_size)
         if mixture.grows and self.world_size > 1:
-            msg = (
-                f"a mixture whose sources grow, on {self.world_size} ranks, which may see different sessions"
-            )
+            msg = f"found {self.world_size} ranks, on which functions may open different sources; expected 1"
             raise ConfigError(
                 msg, hint="Open the same sessions on all ranks, and make batches for each epoch."
             )
@@ -729,7 +734,8 @@ class MixedBatches(Batches):
         extra = options["extra"] or {}
         if any(len(arrays) != len(counts) for arrays in extra.values()):
             raise ValueError(
-                f"extra: expected {len(counts)} arrays for each name, equal to the number of sources"
+                f"extra has {[*map(len, extra.values())]} arrays for its names; expected {len(counts)} for "
+                "each, one for each source"
             )
         parts = []
         for number, (one, share, rows) in enumerate(zip(mixture.sources, shares, counts, strict=True)):
@@ -811,7 +817,10 @@ class MixedBatches(Batches):
         self._served.clear()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As :meth:`Batches.load_state_dict`; sources that are functions serve the sessions of the state."""
+        """Continue from a state, as :meth:`Batches.load_state_dict`.
+
+        Sources that are functions serve the sessions of the state.
+        """
         before, names = self.source, state.get("sessions")
         try:
             if names and self.source.grows:
@@ -856,7 +865,7 @@ def _checked(options: BatchOptions) -> BatchOptions:
     if options["pool_rows"] is not None:
         own["pool_rows"] = as_int("pool_rows", options["pool_rows"])
         if not own["shuffle"]:
-            raise ValueError("pool_rows is for shuffle=True. The rows in order need no pool")
+            raise ValueError("pool_rows with shuffle=False; expected None, since rows in order need no pool")
     return own
 
 
@@ -870,7 +879,7 @@ def _check_window(own: BatchOptions) -> None:
     if min(own["window"], own["stride"]) < 1:
         raise ValueError(f"window={own['window']}, stride={own['stride']}; expected at least 1 of each")
     if own["pool_rows"] is not None:
-        raise ValueError("pool_rows is for single rows. The rows after them are not in the pool")
+        raise ValueError("pool_rows with window; expected None, since a pool lacks the rows after its rows")
 
 
 def launched_ranks(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:

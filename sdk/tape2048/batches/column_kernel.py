@@ -27,7 +27,7 @@ U64 = np.uint64
 #: Rows of a chunk, a power of two: 64 took 5 to 8% longer, and 256 as long; two chunks fit the L1 cache.
 CHUNK = 128
 
-#: ``ColumnEntries.moves`` of the number of a move.
+#: ``ColumnEntries.moves`` of a column whose values are numbers of moves.
 A_MOVE = U64(255)
 
 _LINE = U64(64)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tape2048.batches.batch import LabelDtype
     from tape2048.rows.view import ViewTables
 
-#: The facts of columns that are equal in all sessions of a view. Other numbers of the same ``names`` are
-#: replaced by those of the first session.
+#: The facts of columns that are equal in all sessions of a view. If sessions number the same ``names``
+#: differently, the numbers of the first session replace the others.
 _SHARED_FACTS = ("model_sha", "pooling", "player_sha256", "thresholds", "moves", "names")
 
 
@@ -78,10 +78,13 @@ def plan_fields(
         info, path = each.info, each.path
         if info.facts["model_sha"]:
             raise CorpusError(
-                f"{info.name} belong to unturned boards, but augment turns the boards", path=path
+                f"the column {info.name} belongs to unturned boards, but augment turns the boards",
+                path=path,
+                hint="Pass augment=None, or leave the column out.",
             )
         if info.facts["moves"] and info.width != 4 and (info.dtype, info.width) != ("u8", None):
-            raise CorpusError(f"moves in {_describe(info)}; expected [N, 4] or u8 [N]", path=path)
+            found = f"the column {info.name} has moves in {_describe(info)}"
+            raise CorpusError(f"{found}; expected [N, 4] or u8 [N]", path=path)
     if weight and (width := columns[weight].info.width) is not None:
         raise ValueError(f"weight={weight!r} has shape [N, {width}]; expected [N]")
     if targets:
@@ -89,11 +92,15 @@ def plan_fields(
         info = columns[targets].info
         if (info.width or 1) != len(tiles):
             raise ValueError(
-                f"targets={targets!r} is {_describe(info)}; expected [N, {len(tiles)}], by threshold"
+                f"targets={targets!r} is {_describe(info)}; expected [N, {len(tiles)}], one per threshold"
             )
         if info.facts["thresholds"] not in (None, tiles.tolist()):
-            found = f"made for the thresholds {info.facts['thresholds']}; expected {tiles.tolist()}"
-            raise CorpusError(found, path=columns[targets].path, hint="Pass the column's thresholds.")
+            found = f"the column {targets} was made for the thresholds {info.facts['thresholds']}"
+            raise CorpusError(
+                f"{found}; expected {tiles.tolist()}",
+                path=columns[targets].path,
+                hint="Pass the column's thresholds.",
+            )
     infos = tuple(column.info for column in columns.values())
     return BatchLayout(tuple(names), len(tiles), label_dtype, infos, weight, targets), [*columns.values()]
 
@@ -104,8 +111,8 @@ def _of_array(name: str, array: Any, tables: ViewTables) -> ViewColumn:
     dtype = next((key for key, text in COLUMN_DTYPES.items() if found.dtype.newbyteorder("<") == text), None)
     if dtype is None or found.ndim not in {1, 2} or len(found) != rows or 0 in found.shape:
         raise ValueError(
-            f"extra: {name} is {found.dtype} of shape {found.shape}; expected numbers, one row for each of "
-            f"the corpus: shape ({rows},) or ({rows}, D)"
+            f"extra: {name} is {found.dtype} of shape {found.shape}; expected numbers of shape ({rows},) or "
+            f"({rows}, D), for the {rows} rows of the corpus"
         )
     found = np.ascontiguousarray(found, COLUMN_DTYPES[dtype])
     info = ColumnInfo(
@@ -145,7 +152,7 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
             raise CorpusError(
                 f"found {_describe(own)}; expected {_describe(info)}, as in {min(paths.items())[1]}",
                 path=path,
-                hint=f"Make {name} equal in all sessions, or open only the sessions that have it.",
+                hint=f"Write {name} with the same type and facts in all sessions, or open some of them only.",
             )
         paths[owner] = path
     assert info is not None, "a view without rows"
@@ -154,7 +161,8 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
     strides = {each.rows.strides[0] for each in located.values()}
     for owner, each in located.items():
         mine = slice(*np.searchsorted(rows.session, (owner, owner + 1)))
-        # A row of each line, whose number is subtracted again, modulo 2**64, as for the rows.
+        # As for the rows, the address of a line's first row minus its number times the stride, modulo 2**64,
+        # is the origin to which a row's number times the stride is added.
         firsts = rows.line_firsts[mine]
         values, at = each.rows, rows.place[mine] + firsts.astype(np.int64)
         if not each.linear or len(strides) > 1 or others:
@@ -172,7 +180,7 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
 
 
 def names_of(info: ColumnInfo) -> dict[str, int] | None:
-    """Return the names of a column's numbers; None unless there are different numbers of one byte or two."""
+    """Return a column's numbers by name; None unless the column is u8 or u16 and the numbers are distinct."""
     names, size = info.facts["names"], {"u8": 1 << 8, "u16": 1 << 16}.get(info.dtype, 0)
     if not isinstance(names, dict) or not all(
         type(each) is int and 0 <= each < size for each in names.values()
@@ -182,7 +190,7 @@ def names_of(info: ColumnInfo) -> dict[str, int] | None:
 
 
 def join_names(names: dict[str, int], own: dict[str, int], size: int) -> dict[str, int] | None:
-    """Return both mappings as one, with free numbers for the second one's other names; None without any."""
+    """Join two mappings of names to numbers; new names in ``own`` get free numbers. None if these run out."""
     free = iter({*range(size)}.difference(names.values()))
     joint = names | {each: next(free, -1) for each in own if each not in names}
     return None if -1 in joint.values() else joint
@@ -197,7 +205,7 @@ def renumbered(values: NDArray[Any], own: dict[str, int], names: dict[str, int],
     if not is_named[values].all():
         found = values[is_named[values].argmin()]
         message = f"found the number {found}, which is not among its names {own}"
-        raise CorpusError(message, path=path, hint="Open sessions with other names one by one.")
+        raise CorpusError(message, path=path, hint="Open this session alone, or correct its names.")
     found_numbers: NDArray[Any] = table[values]
     return found_numbers
 

@@ -73,7 +73,7 @@ class Condition:
         self._between += word == "BETWEEN"
         if word == "AND" and self._between:
             self._between -= 1
-            return "|"  # which binds closer than Python's in; SQL's | became @, which is unknown
+            return "|"  # it binds closer than Python's `in`; SQL's own `|` became `@`, which is rejected
         if word in _WORDS:
             return _WORDS[word]
         self.names.append(token[0].lower())
@@ -135,7 +135,11 @@ class _Rows(NamedTuple):
         raise ValueError(f"found {shown[:200]}")
 
     def beside(self, node: ast.expr, other: ast.expr) -> Any:
-        """Return the value of a node; beside a time, its instant; beside named numbers, that of a name."""
+        """Return the value of a node that is compared with another one.
+
+        Compared with a time, it becomes an instant; compared with a column that names its numbers, a name
+        becomes its number.
+        """
         found = self.value(node)
         near = {each.id for each in ast.walk(other) if isinstance(each, ast.Name)} - {"abs"}
         beside = {self.names[int(word[1:])] for word in near}

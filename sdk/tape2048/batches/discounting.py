@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tape2048.rows.view import ViewTables
 
-_PIECE_ROWS = 1 << 18  # about so many rows of games are computed together
+_PIECE_ROWS = 1 << 18  # approximate number of rows that are computed together
 
 
 def discounted(tables: ViewTables, discount: float) -> NDArray[np.float32]:
@@ -42,7 +42,8 @@ def discounted(tables: ViewTables, discount: float) -> NDArray[np.float32]:
         batch = Batch.allocate(layout, end - first)
         with gatherer.hold(first, end):
             gatherer.fill(order, (first, end - first), batch)
-        # All games at a time, from their last rows back. They are sorted by length: the shortest end first.
+        # All games together, from their last rows backwards. They are sorted by length, so that the games
+        # with rows left are always the first ones.
         by_length = np.argsort(-np.diff(edges), kind="stable")
         lengths, at = np.diff(edges)[by_length], edges[1:][by_length] - first
         going = np.searchsorted(-lengths, -np.arange(int(lengths[0])), "left")

@@ -52,7 +52,7 @@ _F32_MAX = float(np.finfo(np.float32).max)
 #: Rows that show the mean of a weight, in this many parts: 1e9 rows take 4 GB of a column.
 _SAMPLE_ROWS, _SAMPLE_PARTS = 1 << 20, 256
 
-#: Bits of the rows that are copied together to a pool, or to the columns.
+#: Binary logarithm of the rows that are copied together to a pool, or to the columns.
 CHUNK_SHIFT = 16
 
 
@@ -97,9 +97,9 @@ class Gatherer:
             raise CorpusError(
                 f"no action in the rows of {counted(len(without), 'session')}: {names}{more}",
                 path=without[0].path,
-                hint='leave them out, or take the field "move", which recovers moves from the boards',
+                hint='leave these sessions out, or use the field "move", which is recovered from the boards',
             )
-        # Not the view, which may hold this gatherer: only the garbage collector frees a cycle.
+        # Not the view: it may hold this gatherer, and only the garbage collector frees a cycle.
         self.store = tables.store
         self._rowmap, self._runs, self._held_runs = tables.rowmap, tables.runs, _Held(tables.runs)
         if not fields and len(self._rowmap.tape.span):  # for records
@@ -153,7 +153,8 @@ class Gatherer:
     def _join(self, table: NDArray[np.uint8]) -> None:
         """Copy boards and columns into memory, beside each other.
 
-        Shuffled batches with four values and a loss then have 0.8 of the rows/s without, and else 0.45.
+        Shuffled batches with two columns (four values and a loss) then have 0.8 of the rows/s of batches
+        without columns, instead of 0.45.
         """
         order, size = Order.straight(), 1 << CHUNK_SHIFT
         firsts = range(0, len(table), size)
@@ -209,7 +210,7 @@ class Gatherer:
     def gather(self, numbers: NDArray[np.int64], batch: Batch, order: Order | None = None) -> None:
         """Fill a batch with the rows of these numbers; raise IndexError for a number outside the view.
 
-        ``order``: that of the numbers, with keys.
+        ``order``: the listed order of these numbers, if it has keys.
         """
         order = order or Order.listed(numbers)
         with self.store.hold(self.sessions_of(numbers) if self.fetches else []):

@@ -29,7 +29,7 @@ class Cap(NamedTuple):
     Attributes:
         guide: over the capped numbers of the ranges' rows.
         firsts: the view's number of each range's first row, and the number of rows, ``u64[n + 1]``.
-        evenly: draw at equal distances, not one random row of each of equal stretches.
+        evenly: 1 to draw rows at equal distances; 0 to draw one random row of each of equal parts.
         weights: rows of the view that a drawn row of each range represents, ``f32[n]``.
     """
 
@@ -113,7 +113,7 @@ class Plan(NamedTuple):
     """The tables of all steps: arrays, or their addresses in the kernel.
 
     Attributes:
-        limit: numbers of the view's rows, after the cap.
+        limit: number of rows of the view, after the cap.
         cap: the rows that are drawn.
         rows: where the rows of the view are, or were before they were copied to the pool.
         packed: 1 where boards are served as words: of a pool, packed in memory, or made of tape.

@@ -9,9 +9,9 @@ A batch is a random sample of its pool's chunks, not of the corpus: with c chunk
 places of the corpus. The pool should therefore hold hundreds of chunks: 512 chunks have 33M rows or 0.94 GB,
 twice that in memory. Where boards suffice and are packed or on tape, the pool has boards alone: 0.27 GB.
 
-With ``pool_sessions``, the order is random within windows of adjacent chunks with rows of at most so many
-sessions, and so is that of the windows. A corpus in a store is then fetched once in an epoch, and two windows
-in the cache suffice. The sessions of the next pool are fetched while a pool is served.
+With ``pool_sessions``, adjacent chunks with rows of at most so many sessions form a window. The windows have
+a random order, and so have the chunks within each window. A corpus in a store is then fetched once in an
+epoch, and two windows in the cache suffice. The sessions of the next pool are fetched while a pool is served.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class PoolReader:
         self._shift = max(0, min(CHUNK_SHIFT, (rows // (CHUNKS_MIN * self._world)).bit_length() - 1))
         size = 1 << self._shift
         if pool_rows < 2 * size:
-            raise ValueError(f"pool_rows={pool_rows}; expected at least two chunks of {size} rows")
+            raise ValueError(
+                f"pool_rows={pool_rows}; expected at least {2 * size}, two chunks of {size} rows"
+            )
         self._pool_chunks = pool_rows // 2 >> self._shift
         self._chunks = -(-rows // size)
         self.rank_rows = rows
@@ -102,12 +104,12 @@ class PoolReader:
             short = self._chunks * size - rows
             self.rank_rows = max(0, self._chunks // self._world * size - short)
         self._windows = self._cut_windows(pool_sessions)
-        # The cache has to hold the sessions of any two windows.
+        # The cache must hold the sessions of any two windows.
         edges = (self._windows << self._shift).tolist()
         between = gatherer.sessions_between
         windows = [between(first, min(end, rows)) for first, end in itertools.pairwise(edges)]
         largest = sorted(windows, key=gatherer.size_of)[-2:]
-        hint = "raise cache_max_mb, or lower pool_sessions, two windows of which are here at a time"
+        hint = "raise cache_max_mb, or lower pool_sessions: the cache holds two windows of so many sessions"
         gatherer.check_fits(set().union(*largest), hint)
         self._epochs: dict[tuple[int, int], _Epoch] = {}
         self._reset()
@@ -236,12 +238,12 @@ class PoolReader:
         self._gatherer.prefetch(self._sessions_of(share, number))
         for at in np.argsort(firsts).tolist():  # by session, so that each is held once
             first, length = int(firsts[at]), int(lengths[at])
-            held = self._gatherer.hold(first, first + length)  # and then the last one goes
+            held = self._gatherer.hold(first, first + length)  # before the previous hold is released
             self._gatherer.read(order, first, rows[places[at] : places[at] + length])
         held.close()
         is_idle = self._fetcher is None or not self._fetcher.is_alive()
         if self._gatherer.fetches and number + 1 < len(share.chunks) and is_idle:
-            # Until this thread reads that pool, when this one has been served in part.
+            # There is time until this thread reads the next pool, when a part of this one has been served.
             wanted = self._sessions_of(share, number + 1)
             self._fetcher = threading.Thread(target=self._fetch_ahead, args=(wanted,), daemon=True)
             self._fetcher.start()

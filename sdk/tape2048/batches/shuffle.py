@@ -31,9 +31,9 @@ uniform to 3e-7 (n = 1e9).
 domains, all n! permutations are equally likely; over larger domains, the number of pairs that share ``high``
 and keep their distance in ``low`` is distributed as in a random permutation (Patarin, "Generic attacks on
 Feistel schemes", Asiacrypt 2001). With 20 rounds, no deviation is above 2 standard errors of 1,500 to
-500,000 permutations. With 12 rounds, none is from n = 256 up, but for 5! and 7! there are 21 and 75.
-Therefore the shuffle has 12 rounds, and 24 up to n = 2**16, where speed does not matter. This is a shuffle
-and not a cipher: it does not resist prediction.
+500,000 permutations. With 12 rounds, that holds from n = 256 up, but n = 5 and n = 7 deviate by 21 and 75
+standard errors. Therefore the shuffle has 12 rounds, and 24 up to n = 2**16, where speed does not matter.
+This is a shuffle and not a cipher: it does not resist prediction.
 """
 
 from __future__ import annotations
@@ -166,20 +166,20 @@ def _product(x: Any, keys: Any, at: Any) -> Any:
 
 @register_jitable
 def _low_step(high: Any, keys: Any, at: Any) -> Any:
-    """F, the summand of the low half."""
+    """Return F, the summand of the low half."""
     y = _product(high, keys, at)
     return y ^ y >> (keys[_LANE_BITS] >> U64(1))
 
 
 @register_jitable
 def _high_step(low: Any, keys: Any, at: Any) -> Any:
-    """G, the summand of the high half."""
+    """Return G, the summand of the high half."""
     return _product(low, keys, at) * keys[_HIGH_SIZE] >> keys[_LANE_BITS]
 
 
 @kernel
 def permuted(i: Any, keys: Any) -> Any:
-    """Return the image of one position (``u64``, below n); many at once are much faster."""
+    """Return the image of one position (``u64``, below n); :func:`fill_permuted` is faster for many."""
     low_bits, size = keys[_LOW_BITS], keys[_HIGH_SIZE]
     mask = (U64(1) << low_bits) - U64(1)
     while True:

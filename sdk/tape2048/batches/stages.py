@@ -1,7 +1,7 @@
-"""Stages of runs: stretches of rows with one highest tile on the board, and equal shares of them.
+"""Stages of runs: ranges of rows with the same highest tile on the board, and equal shares of them.
 
-The highest tile never falls in a game, so halving ranges of rows finds where it rises. In 10M rows on tape,
-of 1,066 games, that takes 20 ms of one core, and reading all boards 800.
+The highest tile of a game never falls, so a binary search finds where it rises. In 10M rows on tape, of 1,066
+games, that takes 20 ms of one core; reading all boards takes 800 ms.
 """
 
 from __future__ import annotations
@@ -51,10 +51,15 @@ def stage_firsts(gatherer: Gatherer, starts: NDArray[np.int64]) -> NDArray[np.in
 def even_shares(
     rows: NDArray[np.int64], begins: NDArray[np.int64], taken: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Share the rows that are taken of each run evenly among its stages, as far as they have rows.
+    """Share the rows that are taken from each run evenly among its stages, as far as these have rows.
 
-    ``rows`` of each stage, ``i64[n]``; the first stage of each run, and n, ``i64[R + 1]``; rows ``taken`` of
-    each run, at least a row per stage, ``i64[R]``.
+    Args:
+        rows: number of rows of each stage, ``i64[n]``.
+        begins: first stage of each run, then n: ``i64[R + 1]``.
+        taken: number of rows to take from each run, at least one per stage: ``i64[R]``.
+
+    Returns:
+        The number of rows to take from each stage, ``i64[n]``.
     """
     counts, left, shares = np.diff(begins), taken.copy(), np.empty_like(rows)
     order = np.lexsort((rows, np.repeat(np.arange(len(counts)), counts)))  # of each run, the smallest first

@@ -1,8 +1,8 @@
 """The first of equal boards of a view, exactly and in bounded memory.
 
-Each board has a key, to which no other board leads: its bits, scrambled. The keys of all rows go through one
-hash table, in the order of the view; a row whose key is not there yet is kept. The table has 12 bytes for
-each row. If that is too much, the rows are read several times, and each pass takes a range of the keys.
+Each board has its own key: its bits, scrambled by a bijection. The keys of all rows go through one hash
+table, in the order of the view; a row whose key is not there yet is kept. The table has 12 bytes for each
+row. If that is too much, the rows are read several times, and each pass takes a range of the keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENTRIES = 1.5
 _KEY_BYTES = 8
 #: Rows that a thread reads at a time, and keys whose entries are requested before the first is compared.
 _CHUNK_ROWS, _AHEAD = 1 << 14, 48
-#: Bits of the number of passes at most.
+#: There are at most ``2**16`` passes.
 _PASS_BITS_MAX = 16
 
 
@@ -69,12 +69,12 @@ def _mark_new(keys: Any, chosen: Any, table: Any, places: Any, words: Any) -> An
     Args:
         keys: of consecutive rows.
         chosen: bits of a key that tell its pass, and the pass; other keys are skipped.
-        table: address of the table and its entries. It has an entry more, for the key 0.
-        places: the first row, and entries that are used.
+        table: address of the table and number of its entries. One more entry is for the key 0.
+        places: number of the first row, and number of used entries.
         words: the mask.
 
     Returns:
-        The entries that are used now; -1: all.
+        The number of used entries; -1 if the table is full.
     """
     bits, turn = chosen
     address, entries = table

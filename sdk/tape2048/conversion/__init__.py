@@ -1,4 +1,4 @@
-"""Conversion between all formats that hold runs; building data sets and sessions of them."""
+"""Conversion between all formats that hold runs; building of data sets and sessions from runs."""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
 """Audit of recordings: whether their games are 2048.
 
-One broken rule decides. Chi-square tests compare the values of the spawned tiles, and their cells among the
-empty cells in reading order. Only spawns with at least two empty cells count: they end no game, so it does
-not matter whether a source keeps final boards.
+A single broken rule shows that they are not. Chi-square tests compare the values of the spawned tiles, and
+their cells among the empty cells in reading order, with the probabilities of the game. Only spawns with at
+least two empty cells count: they end no game, so it does not matter whether a source keeps final boards.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], object] | None
     Examined = tuple[SourceRun, str | None, NDArray[np.int64], tuple[int, str] | None]
 
-#: Share of the audits of real 2048 that fail, at most.
+#: Significance level: at most this share of the audits of real 2048 fails.
 LEVEL = 0.001
-#: Fewer spawns prove nothing. With these, nine of ten audits find a share of 4s of 0.12.
+#: Fewer spawns prove nothing. With this number, nine of ten audits detect a share of 4s of 0.12.
 SPAWNS_MIN = 10_000
 #: Expected count of each class that a chi-square test needs.
 EXPECTED_MIN = 5
@@ -84,10 +84,10 @@ def audit(
         path: a source for :func:`tape2048.conversion.open_source`.
         max_moves: number of moves after which no further game is read; None: all games.
         workers: number of threads; None: the number of cores.
-        progress: called with the part read, and the whole.
+        progress: function that is called with the part that was read, and the whole.
 
     Raises:
-        TapeError: as :func:`tape2048.conversion.open_source`. Damaged runs, and damaged sessions of a
+        TapeError: as for :func:`tape2048.conversion.open_source`. Damaged runs, and damaged sessions of a
             directory, are skipped.
 
     Example:
@@ -178,7 +178,7 @@ def _examine(found: SourceRun) -> Examined:
                 rule, error = _RULES if isinstance(caught, ReplayError) else _SCORES, caught.detach()
         if rule != _RULES:
             count_spawns(states, moves if found.ending_known else moves[:-1], given, counts)
-            counts[16] *= not found.given_start  # of which the rules say nothing
+            counts[16] *= not found.given_start  # the rules do not determine a given start
             counts[_FACTS, 5] = found.given_start
     counts[_FACTS, 0] = rule != _ROWS and (rule is not None or error is None)
     return found._replace(error=error), rule, counts, key
@@ -195,10 +195,13 @@ def _rules(broken: dict[str, tuple[int, str]], facts: NDArray[np.int64]) -> list
     checks = [
         rule(_RULES, games, "break the rules"),
         rule(_SCORES, scores, "have another score or highest tile"),
-        rule(_STARTS, games, "start with fewer than two tiles" + ", or where no game comes" * bool(given)),
+        rule(
+            _STARTS, games, "start with fewer than two tiles" + ", or from an impossible board" * bool(given)
+        ),
     ]
     if given:
-        checks.append(AuditCheck("given starts", given, None, f"{given:,} of {games:,} games were given one"))
+        text = f"{given:,} of {games:,} games start from a given board"
+        checks.append(AuditCheck("given starts", given, None, text))
     text = f"{ended:,} of {ends:,} games end without a legal move, {ends - ended:,} break off"
     checks.append(AuditCheck("ends", ends, True if ends else None, text if ends else "not checked"))
     count, first = broken.get(_ROWS, (0, ""))

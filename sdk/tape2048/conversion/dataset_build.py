@@ -1,4 +1,4 @@
-"""Builder of data sets: build, append, write a view; :mod:`tape2048.datasets.dataset` describes atomicity.
+"""Building of data sets: build, append, write a view. See :mod:`tape2048.datasets.dataset` on atomicity.
 
 Several threads decode runs and lay them out as rows, which are written in the order of their sources: the
 same sources give the same bytes on any number of threads. Memory is bounded by a few runs for each thread.
@@ -117,11 +117,12 @@ def build_dataset(
 ) -> Built:
     """Build a data set of all runs of some sources.
 
-    A game that several of their sessions and data sets hold is added once, and a warning names them; run
-    files and packs are not compared. A run that cannot be read, breaks the rules
+    A game that several sessions or data sets hold is added once, and a warning names them; games of run files
+    and packs are not compared. A run that cannot be read, breaks the rules
     (:func:`tape2048.runs.check_rules`), or has more than 65,536 steps is left out. The result and the
-    manifest list it and the reason. Branch values in [0, 1] are kept, except that the chosen move's becomes
-    1. The values of a step with others are normalised, and the result counts such runs.
+    manifest list it and the reason. Branch values in [0, 1] are kept, except that the value of the chosen
+    move becomes 1. The values of a step with a value outside [0, 1] are normalised, and the result counts
+    such runs.
 
     Args:
         output: the directory to make. It must not exist.
@@ -164,9 +165,9 @@ def append_dataset(
     lossy: bool = False,
     progress: Callable[[int, int, int], object] | None = None,
 ) -> Built:
-    """Add all runs of some sources to a data set; their ids continue after the highest one.
+    """Add all runs of some sources to a data set; their ids continue after the highest id.
 
-    A warning names the games of sessions and data sets that it holds already, and that it then holds twice.
+    Games that the data set already holds are added again, and a warning names their sessions and data sets.
     A new directory is written beside the old one and exchanged with it in one step: readers see the old data
     set or the new one, also after a crash. Rows in one ``steps.npy`` are copied (and their checksum
     compared); shards are linked.
@@ -184,8 +185,8 @@ def append_dataset(
         NotASessionError: ``path`` is not a data set.
         ChecksumError: its rows were changed. Nothing is appended.
         MaintenanceError: see :func:`~tape2048.conversion.open_source`.
-        StorageError: another process appends to it. The file system cannot exchange two names; or the
-            operating system could not write.
+        StorageError: another process appends to the data set, the file system cannot exchange two names, or
+            the operating system could not write.
         FormatError: the data set or a source is damaged.
 
     Example:
@@ -245,7 +246,7 @@ def write_view(
     target = _new_target(output)
     view.refuse_parts()
     if not len(view.runs):
-        raise EmptyCorpusError("found a view without a run, expected some. Nothing was written", path=target)
+        raise EmptyCorpusError("the view has 0 runs; expected at least 1. Nothing was written", path=target)
     ends = np.cumsum(view.runs["steps"], dtype=np.int64)
     with new_dataset(target, shard_rows) as writer:
         for first in range(0, len(view), _VIEW_ROWS):
@@ -262,7 +263,7 @@ def write_view(
 def _new_target(output: str | os.PathLike[str]) -> Path:
     target = Path(os.path.abspath(output))
     if os.path.lexists(target):
-        hint = "append to it, or name another directory"
+        hint = "append to it, or choose another directory"
         raise NameTakenError("the path exists. Nothing was replaced", path=target, hint=hint)
     return target
 
@@ -292,7 +293,7 @@ def _add_all(
 def new_dataset(
     target: Path, shard_rows: int | None, old: OpenDataset | None = None
 ) -> Iterator[DatasetWriter]:
-    """Give the writer of a draft; publish it, instead of ``old``, when the block ends without an error."""
+    """Yield the writer of a draft; publish it, in place of ``old``, when the block ends without an error."""
     with (
         storage_errors(target, "writing it"),
         Draft(target) as draft,
@@ -345,7 +346,7 @@ def lay_out(found: SourceRun) -> LaidOut | SkippedRun:
 
 
 class DatasetWriter:
-    """Writes a data set to an unpublished directory: first the rows of ``old``, then further runs.
+    """Writer of a data set in an unpublished directory: first the rows of ``old``, then further runs.
 
     ``shard_rows`` is the number of rows of a full shard; None: one ``steps.npy``. ``files`` maps the name of
     each finished file to its size and checksum. ``runs``, ``tables``, ``sources``, ``skipped``, ``lost`` and
@@ -413,7 +414,7 @@ class DatasetWriter:
         groups: Iterable[Sequence[LaidOut | SkippedRun]],
         skipped: list[SkippedRun] | None = None,
     ) -> None:
-        """Write the rows of a source, in order; ``skipped`` is a list that its reader adds runs to."""
+        """Write the rows of a source, in order; ``skipped`` is the list to which its reader adds runs."""
         runs, rows, left_out, normalised = self.runs, self.rows, len(self.skipped), self.normalised
         for group in groups:
             self._add([one for one in group if isinstance(one, LaidOut)])
@@ -425,7 +426,9 @@ class DatasetWriter:
     def _add(self, group: list[LaidOut]) -> None:
         for number, one in enumerate(group, start=self._first_id + self.runs):
             if number > RUN_ID_MAX:
-                raise FieldError(f"a run would have id {number}. A row's run_id holds at most {RUN_ID_MAX}")
+                raise FieldError(
+                    f"the next run has id {number}; expected at most {RUN_ID_MAX}, as run_id holds"
+                )
             one.records.view(DATASET_ROW_DTYPE)["run_id"] = number
             self.write(one.records)
             self.lost.update(one.lost)

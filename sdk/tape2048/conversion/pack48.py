@@ -1,4 +1,4 @@
-"""Packs of 48-byte rows: runs become a pack, and packs of any rows become one pack.
+"""Packs of 48-byte rows: conversion of runs to a pack, and merging of packs with any rows.
 
 ::
 
@@ -160,18 +160,19 @@ def merge_packs(
 ) -> Merged:
     """Merge packs of other programs into a new one, and leave the originals unchanged.
 
-    Rows keep every field, and runs get new ids from 0. Numbers that two packs name otherwise, such as
-    ``valuation_type``, are renumbered by name. The new pack has the name of the first one. Columns in files
-    and other errors are as for :func:`tape2048.maintenance.merge_sessions`.
+    Rows keep every field, and runs get new ids from 0. If two packs number the names of a field differently,
+    such as ``valuation_type``, its numbers change, and its names stay. The new pack has the name of the first
+    one. Columns in files and other errors are as for :func:`tape2048.maintenance.merge_sessions`.
 
     Args:
-        paths: the packs, at least one.
+        paths: the packs, at least two.
         out_dir: the directory that gets the new pack.
-        all_columns: refuse to leave out a column.
-        progress: called with the rows copied so far, and all rows.
+        all_columns: whether a column that would be left out is an error.
+        progress: function that is called with the rows copied so far, and all rows.
 
     Raises:
-        MaintenanceError: also for rows of two types, a run in two packs, or names that cannot be joined.
+        MaintenanceError: rows have different types, a run is in two packs, or names cannot be joined; also
+            as for :func:`tape2048.maintenance.merge_sessions`.
 
     Example:
         >>> from tape2048.conversion import convert, merge_packs
@@ -243,7 +244,7 @@ def _open_packs(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
         found, first = part.foreign.layout.dtype, _rows_of(parts[0]).layout.dtype
         if found != first:
             raise MaintenanceError(
-                f"rows of type {found.descr}; {parts[0].path.name} has {first.descr}",
+                f"rows of type {found.descr}; expected {first.descr}, as in {parts[0].path.name}",
                 path=part.path,
                 hint="convert both: tape2048 convert PACK --to pack48 --out NEW",
             )
@@ -270,8 +271,8 @@ def _joint_names(parts: list[Session], field: str) -> dict[str, int]:
         found = None if own is None else join_names(joint, own, np.iinfo(info.numpy_dtype).max + 1)
         if found is None:
             raise MaintenanceError(
-                f"found {str(info.facts.get('names'))[:80]}; "
-                f"expected names of different {info.dtype} numbers, few enough in all packs",
+                f"found the names {str(info.facts.get('names'))[:80]}; expected a different {info.dtype} "
+                "number for each name, and few enough names in all packs",
                 path=part.path / f"{field}s.json",
             )
         joint = found

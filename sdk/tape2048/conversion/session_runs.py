@@ -1,10 +1,10 @@
-"""Conversion of a session to runs, and of runs to a session; sessions in the other storage.
+"""Conversion of a session to runs, and of runs to a session; repacking of a session in the other storage.
 
-Repacking writes a session's rows onto tape, or back. Both hold the same games: rows onto tape and back are
-the same ``steps.npy``. A tape holds every move and each game's final board, which ``steps.npy`` has only in
-part, so that some games are played again. The session is validated before and after, and the rows of both are
-compared. Ids, seeds and facts stay the same, except for ``storage``. Columns stay the same, with the new
-checksum of the rows.
+Repacking writes a session's rows onto tape, or back. Both hold the same games: rows onto tape and back give
+the same ``steps.npy``. A tape holds every move and every final board. ``steps.npy`` may lack some of them, so
+some games are replayed. The session is validated before and after, and the rows of both are compared. Ids,
+seeds and facts stay the same, except for ``storage``. Columns stay the same, with the new checksum of the
+rows.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from tape2048.session.columns import Located
 
     #: Plays a game again: from its seed, its number of moves and the board that it was given to start from
-    #: (or 0) to its boards, ``u64[n + 1]``, and its moves, ``u8[n]``. Where the number is wrong, n is another
-    #: one.
+    #: (or 0) to its boards, ``u64[n + 1]``, and its moves, ``u8[n]``. If the number of moves is wrong, n
+    #: differs from it.
     Play = Callable[[int, int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
 
     #: Makes the :data:`Play` of a session's player, from the session's path and its facts; raises ReplayError
@@ -70,7 +70,8 @@ NO_LAST_MOVE = "the last move and the final board"
 NO_CHOICE = "which of two moves was made, where both explain the boards"
 #: Characters of a converted session's player.
 _PLAYER_CHARS = 1000
-#: In the messages of errors about missing rows. Missing rows do not make a game invalid.
+#: Part of each error message about rows that were not recorded. An audit recognizes these errors by it, since
+#: such a game is not invalid.
 SAMPLED = "recorded (sample_rate)"
 
 
@@ -85,11 +86,11 @@ def session_run(
 
     Args:
         session: the session.
-        ordinal: of the run in ``session.runs``.
-        play: plays a game again, as the session's player did; None: nothing is played.
-        lossy: without ``play``, end a game without recorded moves at its last recorded board. If two moves
-            explain a pair of boards, the run has either.
-        final_board: whether a game is played again for its final board alone.
+        ordinal: index of the run in ``session.runs``.
+        play: function that replays a game, as the session's player played it; None: no game is replayed.
+        lossy: whether, without ``play``, a game without recorded moves ends at its last recorded board. If
+            two moves explain a pair of boards, the run has either of them.
+        final_board: whether a game is replayed for its final board alone.
 
     Returns:
         The run; whether its final board is certain, and not the candidate of
@@ -97,8 +98,8 @@ def session_run(
         the session's, its elapsed time unknown (0).
 
     Raises:
-        ReplayError: the session has no moves, or not all steps, and there is no ``play``.
-        ReplayError: the game comes out differently.
+        ReplayError: the session has no moves, or not all steps, and there is no ``play``; or the replay
+            differs from the session.
         FieldError: a tile above 32768.
 
     Example:
@@ -143,9 +144,9 @@ def session_run(
         same = len(made) == steps and (not len(at) or int(at.max()) < steps)
         if not (same and np.array_equal(states[at], boards) and (moves is None or (made[at] == moves).all())):
             raise ReplayError(
-                f"{name} (seed {row['seed']}) comes out differently when it is replayed",
+                f"the replay of {name} (seed {row['seed']}) differs from the recorded game",
                 path=session.path,
-                hint="tape2048 validate --replay lists all games that differ",
+                hint="run `tape2048 validate --replay`, which lists all games that differ",
             )
         return Run(states, made, meta), True, ()
     if not is_whole:
@@ -191,14 +192,14 @@ class MoveValues(NamedTuple):
 
     columns: tuple[str, ...]
     values: Located
-    legal: Located | None  # the moves that have a value; None: the legal ones, and values get normalized
+    legal: Located | None  # the moves that have a value; None: all legal moves, and values are normalized
 
 
 def move_values(session: Session, *, annotated: bool = True) -> MoveValues | None:
-    """Find a session's column of a value for each move, of type f32; None if it has none.
+    """Find a session's column ``f32[N, 4]`` with a value for each move; None if it has none.
 
-    That is ``values`` of ``tape2048 annotate``, if ``annotated`` ones are wanted, or else ``branch_evs`` in
-    the rows of another program.
+    That is the column ``values`` of ``tape2048 annotate``, unless ``annotated`` is false, or else
+    ``branch_evs`` in the rows of another program.
     """
     columns = session.columns
     for name in (*(["values"] if annotated else []), "branch_evs"):
@@ -256,7 +257,7 @@ def _meta(session: Session, row: np.void) -> RunMeta:
 
 
 def player_of(replayer: Replayer | None, path: Path, facts: Mapping[str, Any]) -> tuple[Play | None, str]:
-    """Return the function that plays a session's games again; or None, and the reason."""
+    """Return the function that replays a session's games, or None; and the reason for None."""
     try:
         return None if replayer is None else replayer(path, facts), "no player was given"
     except ReplayError as error:
@@ -272,26 +273,26 @@ def write_session(
 ) -> int:
     """Write a session with moves from runs. It appears atomically.
 
-    A session does not hold branch values and the elapsed time of a run; of rows, nor the board after its
-    last move. Its start is that of the runs, if all have the same. Its player is the engine of the runs, or
-    the names of several, or ``"converted"`` without any. A run whose engine's text carries a game's seed
-    keeps the seed. That of any other run is a hash of its boards and moves, so that the same game has the
-    same identity everywhere.
+    A session holds no branch values and no elapsed time of a run. A session of rows does not hold the board
+    after the last move, either. The session has the start of the runs, if all have the same. Its player is
+    the engine of the runs; the names of several are joined, and without any it is ``"converted"``. A run
+    whose engine's text contains a game's seed keeps the seed. Any other run gets a hash of its boards and
+    moves as its seed, so that the same game has the same identity everywhere.
 
     Args:
         directory: the session, which must not exist.
-        runs: in their order; ids count from 0.
-        facts: added to the table ``session``.
-        storage: ``"rows"``, or ``"tape"``, which holds whole games alone.
+        runs: the runs, in the order of the session; ids count from 0.
+        facts: further facts for the table ``session``.
+        storage: ``"rows"``, or ``"tape"``, which holds only games that ended.
 
     Returns:
         The number of runs.
 
     Raises:
         NameTakenError: ``directory`` exists.
-        FieldError: a score or a run that is too large for a session's fields.
-        FormatError: a run that the rules do not allow (:func:`tape2048.runs.check_rules`), or that no tape
-            holds (:func:`tape2048.tape.check_games`).
+        FieldError: a score or a run is too large for a session's fields.
+        FormatError: the rules do not allow a run (:func:`tape2048.runs.check_rules`), or a tape cannot hold
+            it (:func:`tape2048.tape.check_games`).
         StorageError: the operating system could not write it.
 
     Example:
@@ -337,7 +338,7 @@ def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
             try:
                 writer.add_boards(run.boards, run.moves, run.states[-1:], record)
             except FormatError as error:  # which names the hidden draft
-                hint = "a tape holds games from their first board; --to session takes others"
+                hint = "use --to session: a tape holds only games from their first board on"
                 raise type(error)(error.message, hint=hint) from error
             count += 1
         writer.finish({**session_facts(players, starts), **facts})
@@ -364,7 +365,7 @@ def session_facts(players: Iterable[tuple[str, str | None]], starts: set[int]) -
 def run_record(
     run: Run, run_id: int, first_row: int, players: dict[tuple[str, str | None], None]
 ) -> tuple[int, ...]:
-    """Return the row of the run table of a checked run, and add its player; errors as `write_session`."""
+    """Check a run and return its row of the run table; add its player. Errors as for `write_session`."""
     meta = run.meta
     check_meta(meta, max_score=2**32 - 1)
     check_rules(run)
@@ -383,7 +384,7 @@ _PIECE_ROWS = 1 << 18
 
 
 class Repacked(NamedTuple):
-    """The result of :func:`repack_session`: the new session, rows, runs, and both sizes without columns."""
+    """The result of :func:`repack_session`: the new session, and sizes in bytes without columns."""
 
     path: Path
     rows: int
@@ -401,25 +402,27 @@ def repack_session(
     lossy: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> Repacked:
-    """Write a session in the other storage, under the same name or the next free one, and leave the original.
+    """Write a copy of a session in the other storage, under the same name or the next free one.
 
     It is published only after a complete validation, and if its rows and runs equal the original's.
-    Memory holds the run tables and a piece of the rows.
+    Memory holds the run tables and a part of the rows.
 
     Args:
         path: a session of the recorder, of ``merge`` or of ``convert``.
         out_dir: the directory for the new session; created if missing.
         storage: ``"tape"`` or ``"rows"``, other than the session's.
-        replayer: makes the player of a session, as for :func:`tape2048.conversion.open_source`. It replays
-            the games of a session without ``record_action``, and games that both a 2 and a 4 would end.
-        lossy: let a 2 end such games where they cannot be played again. No row tells the difference.
-        progress: called with the rows written so far, and all rows.
+        replayer: function that makes the player of a session, as for
+            :func:`tape2048.conversion.open_source`. It replays the games of a session without
+            ``record_action``, and games that both a 2 and a 4 would end.
+        lossy: whether such games end with a 2 if they cannot be replayed. Rows do not show the difference.
+        progress: function that is called with the rows written so far, and all rows.
 
     Raises:
-        MaintenanceError: the session has this storage, is foreign or sampled, fails its validation, or lacks
-            moves or final boards that cannot be played again.
-        FormatError: it cannot be opened; or a game breaks off or breaks the rules, which no tape holds.
-        ReplayError: a game comes out differently.
+        MaintenanceError: the session has this storage, is from another program or sampled, fails its
+            validation, or lacks moves or final boards that cannot be replayed.
+        FormatError: the session cannot be opened; or a game did not end or breaks the rules, so a tape cannot
+            hold it.
+        ReplayError: the replay of a game differs from the session.
         StorageError: an operation of the file system failed.
 
     Example:
@@ -467,16 +470,14 @@ def _check_source(session: Session, storage: Storage) -> None:
     if (session.tape is not None) == (storage == TAPE):
         raise MaintenanceError(f"the session is in this storage already: {storage}", path=session.path)
     if rows_entry(session.manifest) is None or session.blocks is None or not session.contiguous:
-        found = "a foreign session, without a manifest, block checksums or one file of rows"
+        found = "a session of another program, without a manifest, block checksums or a single file of rows"
         raise MaintenanceError(found, path=session.path, hint="convert it first: tape2048 convert")
     rate = session.meta.get("sample_rate", 1)
     sampled = np.flatnonzero(session.runs["rows"] != session.runs["steps"])
     if rate != 1 or sampled.size:
-        found = (
-            f"only every {rate}th step was recorded (sample_rate)" if rate != 1 else "not all steps are there"
-        )
+        found = f"one step in {rate} was recorded (sample_rate)" if rate != 1 else "some steps are missing"
         raise MaintenanceError(
-            f"{found}. A tape holds each", path=session.path, hint="the session was not changed"
+            f"{found}; a tape needs every step", path=session.path, hint="keep the session in rows"
         )
 
 
@@ -491,9 +492,9 @@ def _rows_onto_tape(
     play, why = player_of(replayer, session.path, session.meta)
     if play is None and "action" not in (session.dtype.names or ()):
         raise MaintenanceError(
-            f"its moves were not recorded (record_action), and its games cannot be played again: {why}",
+            f"its moves were not recorded (record_action), and its games cannot be replayed: {why}",
             path=session.path,
-            hint="bring its player back, with its weights, or keep the session unchanged",
+            hint="make its player and weights available, or keep the session in rows",
         )
     with TapeWriter(draft, given_starts=START_BOARDS in session.meta) as writer:
         for games, rows in game_pieces(session.runs, _PIECE_ROWS):
@@ -503,9 +504,9 @@ def _rows_onto_tape(
                 if not (certain or lossy):
                     raise MaintenanceError(
                         f"run {session.runs['id'][ordinal]}: both a 2 and a 4 may have ended the game, "
-                        f"and it cannot be played again: {why}",
+                        f"and it cannot be replayed: {why}",
                         path=session.path,
-                        hint="--lossy (lossy=True) takes a 2: no row tells the difference",
+                        hint="pass --lossy (lossy=True) to assume a 2; rows do not show the difference",
                     )
                 runs.append(run)
             boards, moves = (
@@ -542,5 +543,5 @@ def _check_same(session: Session, written: Session) -> None:
     if not same:
         found = "the new session does not hold the same rows. Nothing was published"
         raise MaintenanceError(
-            found, path=session.path, hint="look at the kernel's log (dmesg) for the device"
+            found, path=session.path, hint="look at the kernel's log (dmesg) for errors of the device"
         )

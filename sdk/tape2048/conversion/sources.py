@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 #: Kinds of sources with sessions.
 SESSIONS = ("session", "sessions")
 
-#: The formats of kinds of sources that are no formats: a run's file, a directory of them, one of sessions.
+#: The formats of the kinds of sources that are not formats: a run file, a directory of run files, and a
+#: directory of sessions.
 _FORMATS = {"run": "a2run2", "runs": "a2run2", "sessions": "session"}
 
 #: The fields of records that become branch values.
@@ -65,13 +66,13 @@ class SourceRun(NamedTuple):
     """One run of a source, or its error.
 
     Attributes:
-        name: of the run, for people: a file's path, an entry's number, a run's id.
+        name: name of the run for people: a file's path, an entry's number, or a run's id.
         run: the run; None if it could not be read.
-        ending_known: whether the final board is the source's own, not a candidate.
-        values_lost: steps whose chosen move's value the source does not hold.
-        lost: what the run lacks since the source was opened with ``lossy``.
-        id: the run's id in its session; None elsewhere.
-        given_start: whether it was given the board to start from, as its session says.
+        ending_known: whether the final board is certain. Otherwise, it is a candidate.
+        values_lost: number of steps without the value of the chosen move, which the source does not hold.
+        lost: losses that ``lossy`` permitted, such as the last move.
+        id: the run's id in its session; None for other sources.
+        given_start: whether it started from a given board, as its session says.
         error: the defect; None with a run.
 
     Example:
@@ -119,10 +120,10 @@ class RunSource:
     """A source of runs.
 
     Attributes:
-        path: of the source.
+        path: path of the source.
         kind: a name of ``tape2048.formats.registry.FORMATS``, or ``"run"``, ``"runs"`` or ``"sessions"``.
         count: number of runs, damaged ones included.
-        columns: names of its columns that are no part of its runs.
+        columns: names of its columns that do not become part of its runs.
     """
 
     path: Path
@@ -171,22 +172,22 @@ def open_source(
         path: a run file, a directory with run files below it, a pack, a pack.dat, a data set, a session,
             a directory of sessions, or JSONL or Parquet with one run a row. A game that several sessions of
             a directory hold comes once, as with ``Corpus.open``.
-        replayer: makes the player of a session, to replay games if the session and the rules leave moves or
-            boards open. If it is None or raises ReplayError, no game is replayed.
-        lossy: whether games without recorded moves that cannot be played again end at their last board.
-        final_boards: whether a session's games are played again for their final boards alone.
+        replayer: function that makes the player of a session, to replay games if the session and the rules
+            leave moves or boards open. If it is None or raises ReplayError, no game is replayed.
+        lossy: whether games without recorded moves that cannot be replayed end at their last board.
+        final_boards: whether a session's games are replayed for their final boards alone.
         values: whether runs of a session with the column ``values`` (``tape2048 annotate``) get them as
             branch values, normalized by :func:`tape2048.runs.normalize`. The ``branch_evs`` of another
             program's rows always are the branch values of sessions without that column.
 
     Raises:
         MaintenanceError: a session without moves cannot be replayed, and ``lossy`` is False.
-        ReplayError: a session that cannot be played again keeps every Nth step only. No row was read.
-        MissingPathError: no such file or directory.
-        MagicError: it is of no known kind.
-        NotASessionError: a directory without any run file.
+        ReplayError: a session has only every Nth step, and cannot be replayed. No row was read.
+        MissingPathError: ``path`` does not exist.
+        MagicError: the file is of no known kind.
+        NotASessionError: the directory has no run file.
         FormatError: the source is damaged as a whole.
-        StorageError: it cannot be read.
+        StorageError: the source cannot be read.
 
     Example:
         >>> from tape2048.conversion import open_source
@@ -213,8 +214,8 @@ def open_sources(
 ) -> list[RunSource]:
     """Open several sources, with the options and errors of :func:`open_source`.
 
-    A game that several of their sessions and data sets hold comes once. A warning names those that the
-    ``target`` holds already. Run files and packs are not compared: they have no run tables.
+    A game that several of their sessions and data sets hold comes once. A warning names those with games that
+    the ``target`` already holds. Run files and packs are not compared: they have no run tables.
     """
     from tape2048.rows.duplicates import Copies, distinct_runs, warn_of_doubled
     from tape2048.rows.run_columns import RunColumns
@@ -276,9 +277,10 @@ def kind_of(path: Path) -> str:
     if path.suffix in kind_by_suffix:
         return kind_by_suffix[path.suffix]
     raise MagicError(
-        f"has no known magic and {path.suffix or 'no'} extension; not a known kind of file with runs",
+        f"found no known magic, and {f'the extension {path.suffix}' if path.suffix else 'no extension'}; "
+        "expected a file with runs",
         path=path,
-        hint="a2run2 files have no magic: name them *.a2run2, and JSON lines *.jsonl",
+        hint="name a2run2 files *.a2run2, and JSON lines *.jsonl: these formats have no magic",
     )
 
 
@@ -393,10 +395,10 @@ def read_sessions(
 
 
 def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | None:
-    """Return the function that plays a session's games again; None without a replayable player, and on tape.
+    """Return the function that replays a session's games; None if there is none, or on tape.
 
-    Raises MaintenanceError if the player is needed for moves and ``lossy`` is not set, and ReplayError if it
-    is needed for boards.
+    Raises MaintenanceError if a replay is needed for moves and ``lossy`` is not set, and ReplayError if it is
+    needed for boards.
     """
     from tape2048.conversion.session_runs import SAMPLED, player_of
     from tape2048.session.files import SessionFiles
@@ -404,7 +406,7 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
     files = SessionFiles(path)
     directory = files.path
     if files.on_tape:
-        return None  # which holds every move and the final boards
+        return None  # a tape holds every move and the final boards
     facts = read_facts(directory / METADATA_DB)
     play, why = player_of(replayer, directory, facts)
     if play is not None:
@@ -412,15 +414,15 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
     rate = facts.get("sample_rate", 1)
     if isinstance(rate, int) and rate > 1:
         raise ReplayError(
-            f"only every {rate}th step was {SAMPLED}, and its games cannot be replayed: {why}",
+            f"one step in {rate} was {SAMPLED}, and its games cannot be replayed: {why}",
             path=directory,
-            hint="export and Session read its rows; for whole games, record with sample_rate = 1",
+            hint="read its rows with `tape2048 export` or Session, or record with sample_rate = 1",
         )
     if not files.layout.move and not lossy:
         raise MaintenanceError(
             f"its moves were not recorded, and its games cannot be replayed: {why}",
             path=directory,
-            hint="--lossy ends each game at its last recorded board, without its last move; "
-            "recordings with --record-action know every move",
+            hint="pass --lossy to end each game at its last recorded board, without its last move, or record "
+            "with --record-action",
         )
     return None

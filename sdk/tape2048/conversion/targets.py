@@ -91,9 +91,9 @@ def target_of(path: str | os.PathLike[str], kind: str | None = None) -> str:
         kind = next((name for name in RUN_FORMATS if suffix and FORMATS[name].suffix == suffix), None)
         if kind is None:
             hint = f"name a format with --to: {', '.join(RUN_FORMATS)}"
-            raise FormatError(f"extension {suffix!r} is that of no format to write", path=path, hint=hint)
+            raise FormatError(f"no format to write has the extension {suffix!r}", path=path, hint=hint)
     if kind not in RUN_FORMATS:
-        raise FormatError(f"unknown target {kind!r}; expected one of {', '.join(RUN_FORMATS)}", path=path)
+        raise FormatError(f"unknown format {kind!r}; expected one of {', '.join(RUN_FORMATS)}", path=path)
     return kind
 
 
@@ -148,7 +148,9 @@ def convert(
     if os.path.lexists(where):
         raise NameTakenError("the path exists. Nothing was replaced", path=where)
     if player is not None and ENGINES not in FORMATS[kind].lacks:
-        found = f"found the player {player!r} for a {kind}, whose runs keep their engines"
+        found = (
+            f"found the player {player!r}; expected none, since runs of the format {kind} keep their engines"
+        )
         raise MaintenanceError(found, path=where, hint="leave --player out, or use --to session")
     if not isinstance(source, RunSource):
         lacks = FORMATS[kind].lacks
@@ -259,7 +261,7 @@ class Conversion:
             from tape2048.game.rules import legal_masks
 
             if legal_masks(np.array([run.final_board], np.uint64))[0]:
-                message = f"a tape holds games that ended, but {found.name} breaks off. Nothing was written"
+                message = f"{found.name} breaks off; a tape holds only games that ended. Nothing was written"
                 raise MaintenanceError(message, path=self.source.path, hint="Use --to session.")
         kind = self.source.kind
         lacks = [fact for fact in FORMATS[self.kind].lacks if fact in _HAS]
@@ -277,7 +279,7 @@ class Conversion:
         return [] if player == self.first_player else [ENGINES]
 
     def _other_start(self, found: SourceRun, losses: list[str]) -> list[str]:
-        """Return the loss of a run in a session if the first run has another start, or if it has no year.
+        """Return the loss of a run's start in a session, if it differs from the first run's or has no year.
 
         Once two starts differ, all are lost: :func:`convert` counts them at the end.
         """
@@ -293,13 +295,11 @@ class Conversion:
 
     def _lose(self, loss: str, name: str) -> None:
         if not self.lossy:
-            hint = "--lossy leaves it out"
+            hint = "pass --lossy to leave it out"
             if loss == ENGINES:
-                hint = "--player NAME names one player for all runs; --lossy joins the names of the engines"
+                hint = "pass --player NAME for all runs, or --lossy to join the names of the engines"
             if loss == UNCERTAIN and self.source.kind in SESSIONS:
-                hint = (
-                    "--lossy ends the game at the board before. A data set or pack.dat needs no final board"
-                )
+                hint = "pass --lossy to end the game one board earlier, or write a data set or a pack.dat"
             message = f"{self.kind} cannot hold {loss} ({name}). Nothing was written"
             raise MaintenanceError(message, path=self.source.path, hint=hint)
         self.lost[loss] += 1

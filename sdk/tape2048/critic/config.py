@@ -32,7 +32,7 @@ FREE = frozenset(
 #: Values of earlier versions that are the defaults of other settings now, or that changed nothing.
 _EARLIER = {"targets": "outcome", "teacher": ""}
 
-#: Far past anything that learns; AdamW's step in float32 overflows at about 1e37.
+#: Far above any useful learning rate; AdamW's step in float32 overflows at about 1e37.
 _LEARNING_RATE_MAX = 1e30
 
 
@@ -47,7 +47,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
         str,
         about(
             "the directory of sessions (or one session, or a store: s3://bucket/prefix) to learn from",
-            why="where `record` leaves them",
+            why="where `record` writes sessions",
             group="Data and output",
             flag="DATA",
         ),
@@ -55,18 +55,18 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     where: Annotated[
         str,
         about(
-            'a condition on runs in SQL, such as "max_score >= 50000"; empty: all of them',
+            'a condition on runs in SQL, such as "max_score >= 50000"; empty: all runs',
             why="a critic should learn from the kind of games that it will score",
         ),
     ] = ""
     columns: Annotated[
-        str, about("overlay directory with columns; empty: none", why="a store's sessions need one")
+        str, about("overlay directory with columns; empty: none", why="only sessions in a store need it")
     ] = ""
     targets: Annotated[
         str,
         about(
-            "column with the probabilities to learn, by threshold; empty: the outcomes of the games",
-            why="every session has outcomes; `critic score` makes a column of another critic's probabilities",
+            "column with the probabilities to learn, one per threshold; empty: the outcomes of the games",
+            why="every session has outcomes; `critic score` writes a critic's probabilities as a column",
             form="the name of a column",
             pattern=_COLUMN,
         ),
@@ -106,7 +106,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
         str,
         about(
             "the player whose games are learned from, by the name that `tape2048 list` shows, or its first "
-            "words; empty: the only one",
+            "words; empty: the only player",
             why="sessions of one player are the common case",
         ),
     ] = ""
@@ -114,7 +114,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
         bool,
         about(
             "learn from games of several players together",
-            why="a probability is that of one player's games: another one gets further, or less far",
+            why="the probabilities differ between players",
         ),
     ] = False
     thresholds: Annotated[
@@ -134,12 +134,15 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
         Share, about("share of the runs that training never reads", why="`critic eval` needs held-out games")
     ] = 0.1
     split_salt: Annotated[
-        str, about("another text makes another split", why="the same split as elsewhere")
+        str, about("text that selects another split", why="other commands then make the same split")
     ] = ""
     seed: Annotated[
         int,
         about(
-            "decides first parameters, order and chance", why="a training can be repeated", le=2**63 - 1, ge=0
+            "seed of first parameters, order of rows and random choices",
+            why="a training can be repeated",
+            le=2**63 - 1,
+            ge=0,
         ),
     ] = 1
 
@@ -161,7 +164,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
         return {name: share for name, share in shares.items() if share > 0 or name != "test"}
 
     def check(self) -> None:
-        """Raise ConfigError for settings that are valid one by one and contradict each other."""
+        """Raise ConfigError for settings that are valid one by one but contradict each other."""
         if is_url(self.out):
             raise ConfigError(f"out: found {self.out}, expected a directory")
         try:
@@ -186,8 +189,8 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     ) -> None:
         """Raise a StateError unless a checkpoint is of these settings and of this data.
 
-        A setting that an earlier version did not have counts as its default, and a removed setting does not
-        count where it was the default.
+        A setting that an earlier version did not have counts as its default. A removed setting is ignored if
+        it had its default.
         """
         found = {
             name: value
@@ -215,21 +218,21 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     """
 
     removed = MappingProxyType(
-        {"teacher": "`targets` names a column, as `critic score` makes it of a critic"}
+        {"teacher": "`targets` names a column, such as `critic score` writes for a critic"}
     )
 
     use_embeddings: Annotated[
         bool,
         about(
-            "learn a head alone, on the sessions' embeddings. Otherwise, tower and head together, on tokens",
+            "train only a head, on the sessions' embeddings; otherwise tower and head together, on tokens",
             why="embeddings need `tape2048 embed` first",
         ),
     ] = False
     per_run: Annotated[
         Count | None,
         about(
-            "rows of each run in an epoch, spread over the run, drawn again for each epoch, and weighted by "
-            "the run's rows / those drawn",
+            "maximum number of rows of each run in an epoch, spread over the run, drawn again for each "
+            "epoch, and weighted by rows of the run / drawn rows",
             why="positions of one game are similar, and long games have thousands",
             none="off",
         ),
@@ -245,20 +248,26 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     tower: Annotated[
         str,
         about(
-            "empty: a new one of the sizes below. A directory: start from its parameters; or module:factory; "
-            "with use_embeddings, the tower that must have made them",
-            why="no tower ships",
+            "directory of the tower to start from, or module:factory; with use_embeddings, the tower that "
+            "made the embeddings; empty: a new tower of the sizes below",
+            why="tape2048 comes without a tower",
             group="Model",
         ),
     ] = ""
     tower_dim: Annotated[Count, about("width of the tower's vectors", why="small enough for a CPU")] = 128
-    tower_layers: Annotated[Count, about("layers of the tower", why="as `tower_dim`")] = 2
+    tower_layers: Annotated[Count, about("layers of the tower", why="small enough for a CPU")] = 2
     tower_heads: Annotated[
-        Count, about("attention heads of a layer; divides tower_dim", why="32 numbers each")
+        Count, about("attention heads of a layer; divides tower_dim", why="32 dimensions for each head")
     ] = 4
-    tower_ffn: Annotated[Count, about("width of a layer's feed-forward part", why="as `tower_dim`")] = 256
+    tower_ffn: Annotated[
+        Count, about("width of a layer's feed-forward part", why="small enough for a CPU")
+    ] = 256
     tower_dropout: Annotated[
-        Share, about("share of the tower's activations left out in training", why="many games, a small tower")
+        Share,
+        about(
+            "share of the tower's activations left out in training",
+            why="a small tower on many games does not overfit",
+        ),
     ] = 0.0
     hidden: Annotated[
         Count | None,
@@ -269,17 +278,18 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         ),
     ] = None
     dropout: Annotated[
-        Share, about("share of the hidden layer left out in training", why="as `tower_dropout`")
+        Share,
+        about("share of the hidden layer left out in training", why="a small head does not overfit"),
     ] = 0.0
     ordered: Annotated[
-        bool, about("make P(>= T) unable to increase with T", why="a plain head learns nearly that")
+        bool, about("force P(>= T) not to increase with T", why="a plain head nearly learns that")
     ] = False
     pos_weight: Annotated[
         str,
         about(
-            "weight of true labels in the loss: none, dataset (false rows for each true one) or a number for "
-            "each threshold; written critics have its shift of the logits removed",
-            why="it does not help ranking, and calibration needs none",
+            "weight of true labels in the loss: none, dataset (false rows per true row), or a number for "
+            "each threshold; its shift of the logits is removed from written critics",
+            why="it does not improve the ranking, and calibration needs none",
             group="Training",
             form="none, dataset, or a number for each threshold, separated by commas or spaces",
             many=True,
@@ -297,16 +307,16 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         Count | None,
         about(
             "draw batches from a pool of so many rows in memory, read in chunks",
-            why="memory, and a cache that holds the sessions, can serve any row",
+            why="rows in memory or in the cache are served in any order",
             none="off",
         ),
     ] = None
     pool_sessions: Annotated[
         Count | None,
         about(
-            "with pool_rows, sessions that the pools are read from at a time. The cache has to hold twice as "
-            "many",
-            why="a directory can serve any row",
+            "with pool_rows, number of sessions that pools are read from at a time. The cache must hold "
+            "twice as many",
+            why="a local directory needs no cache",
             none="off",
         ),
     ] = None
@@ -317,7 +327,9 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     learning_rate: Annotated[
         float, about("highest learning rate of AdamW", why="usual for small encoders", gt=0)
     ] = 1e-3
-    weight_decay: Annotated[float, about("of AdamW, on matrices alone", why="its usual value", ge=0)] = 0.01
+    weight_decay: Annotated[
+        float, about("weight decay of AdamW, on matrices only", why="its usual value", ge=0)
+    ] = 0.01
     warmup_steps: Annotated[
         int,
         about(
@@ -329,7 +341,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     clip_norm: Annotated[
         Positive | None,
         about(
-            "longest gradient. A longer one is cut to this length",
+            "maximum norm of the gradient; a longer gradient is scaled down to it",
             why="one odd batch must not undo an hour",
             none="off",
         ),
@@ -350,7 +362,10 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     ] = 20
     checkpoint_steps: Annotated[
         Count,
-        about("steps between checkpoints; each validation also writes a checkpoint", why="a minute or two"),
+        about(
+            "steps between checkpoints; each validation also writes a checkpoint",
+            why="a crash costs a minute or two",
+        ),
     ] = 200
     device: Annotated[
         str,
@@ -377,7 +392,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     load: Annotated[
         str,
         about(
-            "rows in memory (ram), their boards alone (packed), mapped (mmap), or the first of these that "
+            "rows in memory (ram), only their boards (packed), mapped (mmap), or the first of these that "
             "fits half of the free memory (auto)",
             why="memory is fastest",
             choices=("auto", "ram", "packed", "mmap"),
@@ -396,7 +411,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     wandb_project: Annotated[
         str,
         about(
-            "also send metrics to this project of Weights & Biases (pip install wandb); empty: no",
+            "project of Weights & Biases that also receives the metrics (pip install wandb); empty: none",
             why="nothing is sent without consent",
         ),
     ] = ""
@@ -409,7 +424,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         return tuple(float(word) for word in self.pos_weight.split())
 
     def check(self) -> None:
-        """Raise ConfigError for settings that are valid one by one and contradict each other."""
+        """Raise ConfigError for settings that are valid one by one but contradict each other."""
         super().check()
         try:
             weights = self.weights or (1.0,) * len(self.tiles)
@@ -423,7 +438,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
                 f"a multiple of tower_heads ({self.tower_heads})",
             ),
             ("learning_rate", self.learning_rate <= _LEARNING_RATE_MAX, f"at most {_LEARNING_RATE_MAX:g}"),
-            ("pool_sessions", self.pool_sessions is None or self.pool_rows, "pool_rows beside it"),
+            ("pool_sessions", self.pool_sessions is None or self.pool_rows, "none without pool_rows"),
             ("dropout", self.dropout < 1, "below 1"),
             ("tower_dropout", self.tower_dropout < 1, "below 1"),
             (
@@ -449,13 +464,17 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     player: Annotated[
         str,
         about(
-            "play games with this built-in player, and record none, instead of reading `data`; empty: no",
-            why="recorded games are there, and can be examined",
+            "built-in player that plays the games, which are not recorded; empty: read the games of `data`",
+            why="recorded games can be inspected and learned from again",
         ),
     ] = ""
     games: Annotated[
         Count | None,
-        about("games that `player` plays", why="a player needs it: 15,000 make a good critic", none="off"),
+        about(
+            "number of games that `player` plays",
+            why="only `player` needs it: 15,000 games make a good critic",
+            none="off",
+        ),
     ] = None
     tuples: Annotated[
         str,
@@ -472,7 +491,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         str,
         about(
             "the tiles, or sums of different tiles, at which a new stage, with its own tables, starts",
-            why="the same pattern means more where large tiles are there already",
+            why="the same pattern means more on a board with large tiles",
             form="tiles or sums in ascending order, separated by commas or spaces: 12288 starts with 8192 "
             "and 4096",
             many=True,
@@ -482,7 +501,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     stride: Annotated[
         Count,
         about(
-            "learn from every so many rows of a game, from its first on",
+            "learn from one row in so many of a game, starting with its first",
             why="neighbouring boards are almost the same, and half a byte a row stays in memory",
             group="Training",
         ),
@@ -490,7 +509,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     decay: Annotated[
         Share,
         about(
-            "lambda of the lambda-return, from one row that is learned from to the next",
+            "lambda of the lambda-return, per row that is learned from",
             why="0.6, 0.9 and 0.95 learned less from as many games",
         ),
     ] = 0.8
@@ -509,7 +528,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     patience: Annotated[
         Count | None,
         about(
-            "end after so many validations in a row without a lower loss, with the critic of the lowest",
+            "end after so many validations in a row without a lower loss, and keep the best critic",
             why="outcomes of about a hundred games are too few to choose by",
             none="off",
         ),
@@ -530,8 +549,8 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
     weight_step: Annotated[
         float,
         about(
-            "the unit of a stored weight, in logits. The largest weight is 32767 of them",
-            why="finer ones are no better, and larger files",
+            "the unit of a stored weight, in logits. The largest weight is 32767 units",
+            why="finer units make larger files, and no better critics",
             ge=0.001,
             le=1,
         ),
@@ -540,7 +559,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         float,
         about(
             "replace each weight with less squared error than this by the mean of its table",
-            why="0.1 halves the file; of 15,000 games it costs accuracy, of 100,000 none",
+            why="0.1 halves the file; this costs accuracy with 15,000 games, and none with 100,000",
             ge=0,
         ),
     ] = 0.0
@@ -556,7 +575,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         return self.threads or available_cores()
 
     def check(self) -> None:
-        """Raise ConfigError for settings that are valid one by one and contradict each other."""
+        """Raise ConfigError for settings that are valid one by one but contradict each other."""
         super().check()
         if self.tiles[-1] > TOP_TILE:
             raise ConfigError(f"thresholds: found {self.tiles[-1]}, expected tiles up to {TOP_TILE}")
@@ -564,14 +583,14 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         if bool(self.player) != (self.games is not None):
             raise ConfigError(
                 f"player: found {self.player!r} beside games = {self.games}, expected both or none",
-                hint="--player ntuple --games 15k",
+                hint="pass both, such as --player ntuple --games 15k",
             )
         if self.player and (column := self.targets or self.weight):
             found = f"player: found {self.player!r} beside the column {column!r}, expected only one setting"
             raise ConfigError(found, hint="Record the games: unrecorded games have no columns.")
 
 
-#: Configurations in the package, each of the critic that ships under its name.
+#: Configurations in the package. Each is the configuration of the shipped critic of the same name.
 PRESETS = ("default",)
 
 

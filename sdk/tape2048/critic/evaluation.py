@@ -7,12 +7,11 @@ highest tile, ``by="tile"``, the baseline of that name has no information.) Two 
 ``all`` rows, and ``undecided``, the rows whose board does not have the tile yet. The labels of the other
 rows are known from the board.
 
-**Rows.** The question is what becomes of a position, wherever it occurs: at each board, the share of games
-that continue from it to the tile. All rows of all games answer it. Of a capped sample (``per_run``), each row
-counts for ``length / rows drawn`` rows of its game, in every metric, in the prevalence, and where baselines
-are calibrated. Without these weights, a position of a short game would count more than the same position of a
-long game. Games that soon end would be too frequent at any board, and labels and the probabilities of a
-critic would be too low.
+**Rows.** A critic estimates, for each board, the share of games that continue from it to the tile. All rows
+of all games together measure that share. In a capped sample (``per_run``), each row counts for ``length /
+rows drawn`` rows of its game, in every metric, in the prevalence, and where baselines are calibrated. Without
+these weights, a position of a short game would count more than the same position of a long game. Games that
+soon end would be too frequent at any board, and labels and the probabilities of a critic would be too low.
 """
 
 from __future__ import annotations
@@ -147,12 +146,12 @@ Baseline: TypeAlias = Callable[["NDArray[np.uint64]", "NDArray[np.uint32]"], "ND
 
 
 def highest_tile(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.uint8]:  # noqa: ARG001
-    """Give each board the exponent of its highest tile."""
+    """Return the exponent of each board's highest tile, ``u8[n]``."""
     return np.asarray(boards_to_exps(boards).max(axis=1, initial=0))
 
 
 def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Give each board the game's score so far, computed from the board and its step number.
+    """Return the score of the game at each board, computed from the board and its step number: ``i64[n]``.
 
     Merges keep the sum S of the tiles' values, so with a spawned twos and b spawned fours, ``S = 2 a + 4 b``.
     By step t, ``a + b = t + 2``, so ``b = S / 2 - (t + 2)``. Building each tile from twos scores
@@ -183,7 +182,7 @@ def load_isotonic() -> Any:
     except ImportError as error:
         raise MissingPackageError(
             f"the calibration of baselines needs scikit-learn, which cannot be imported ({error})",
-            hint="pip install scikit-learn. The extra has it, too: pip install 'tape2048[critic]'",
+            hint="pip install scikit-learn, or pip install 'tape2048[critic]'",
         ) from error
     return IsotonicRegression
 
@@ -191,7 +190,7 @@ def load_isotonic() -> Any:
 #: Ways to divide rows into stages.
 StagesBy: TypeAlias = Literal["moves", "tile", "progress"]
 
-#: With fewer runs of either class, the bootstrap is unreliable, and AUROC and AUPRC have no interval.
+#: With fewer runs of a class, the bootstrap is unreliable, and AUROC and AUPRC have no interval.
 INTERVAL_RUNS_MIN = 5
 
 
@@ -204,7 +203,7 @@ def _critic_of(function: Callable[[Any], Any], tiles: tuple[int, ...]) -> Callab
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(function, torch.nn.Module):
         name, call = type(function).__name__, partial(_module_probabilities, function)
-        del forms["boards u64[N]"]  # as indices, they can crash a GPU
+        del forms["boards u64[N]"]  # packed boards as indices of an embedding can crash a GPU
 
     def probabilities(boards: NDArray[np.uint64]) -> NDArray[np.float32]:
         shape, problems = (len(boards), len(tiles)), []
@@ -265,27 +264,27 @@ def evaluate(
             module from tokens ``u8[N, 16]`` to logits ``[N, T]``; or a function from boards ``u64[N]`` or
             tokens to probabilities ``[N, T]``.
         corpus: games outside the critic's training part.
-        thresholds: the T tiles of a module or function. A critic has its own.
+        thresholds: the T tiles of a module or function. A critic has its own thresholds.
         train: games of the training part, on which baselines are calibrated; None: baselines have no Brier
             score and ECE.
         baselines: a mapping of names to functions, beside the prevalence and the highest tile.
         by: the kind of stages; see the module.
         per_run: maximum number of rows of each game, >= 1, weighted; None: all.
-        replicates: of the bootstrap by run; 0: no intervals.
-        seed: decides rows and replicates, >= 0.
-        oracle: plays rollouts with the player of the games, against which probabilities are measured, too.
-        positions: number of rows to play on from, >= 1, a uniform part of the sample. With ``precision``, the
-            most.
-        precision: choose the number of positions: the first at which the ends of the interval of the critic's
-            R2 over all rows are at most this far from R2, for each threshold. None: ``positions``.
+        replicates: number of replicates of the bootstrap by run; 0: no intervals.
+        seed: seed of rows and replicates, >= 0.
+        oracle: rollouts by the player of the games, against which probabilities are measured, too.
+        positions: number of rows from which rollouts are played, >= 1, drawn from the sample. With
+            ``precision``, the maximum.
+        precision: maximum distance of R2 from the ends of its interval, for the critic over all rows and each
+            threshold. Positions are added until it is reached. None: ``positions``.
         workers: number of threads. None: the number of cores.
-        progress: called with the kind of work (``"rows"``, ``"training rows"``, ``"rollouts"``,
-            ``"bootstrap"``), the amount done, and the whole. None: while rollouts are played, lines on
-            standard error with the time that is left, the first after two seconds.
+        progress: function that is called with the kind of work (``"rows"``, ``"training rows"``,
+            ``"rollouts"``, ``"bootstrap"``), the amount done, and the whole. None: while rollouts are played,
+            lines on standard error show the time that is left, the first after two seconds.
 
     Raises:
-        TypeError: ``corpus`` or ``train`` is no corpus.
-        ValueError: an invalid argument, or a function that returns no probabilities.
+        TypeError: ``corpus`` or ``train`` is not a corpus.
+        ValueError: an argument is invalid, or a function does not return probabilities.
         MissingPackageError: ``train`` is given, and scikit-learn is not installed.
         TapeError: as for reading rows and calling the critic.
 
@@ -318,7 +317,7 @@ def evaluate(
     tiles = tuple(getattr(critic, "thresholds", check_thresholds(thresholds).tolist()))
     scored = critic if hasattr(critic, "needs_embeddings") else _critic_of(critic, tiles)
     predictors: dict[str, Baseline] = {
-        PREVALENCE: lambda boards, _: np.zeros(len(boards)),  # the same score, which is calibrated to it
+        PREVALENCE: lambda boards, _: np.zeros(len(boards)),  # calibration turns it into the prevalence
         TILE: highest_tile,
         **(baselines or {}),
     }
@@ -365,7 +364,7 @@ def evaluate(
 def _check_precision(precision: float | None, replicates: int) -> None:
     if precision is not None and not (0 < precision < 1 and replicates):
         raise ValueError(
-            f"precision={precision}, replicates={replicates}; expected between 0 and 1, and at least 1"
+            f"precision={precision}, replicates={replicates}; expected 0 < precision < 1 and replicates >= 1"
         )
 
 
@@ -400,8 +399,8 @@ def _predictors(
     own = sample.probabilities
     if own.shape != (len(sample.runs), len(tiles)):
         raise ValueError(
-            f"the critic gave {own.shape} for {counted(len(sample.runs), 'board')} and "
-            f"{counted(len(tiles), 'threshold')}"
+            f"the critic returned shape {own.shape}; expected ({len(sample.runs)}, {len(tiles)}), for "
+            f"{counted(len(sample.runs), 'board')} and {counted(len(tiles), 'threshold')}"
         )
     found = {CRITIC: _Predictor(list(own.T), [np.argsort(column)[::-1] for column in own.T], own)}
     for name, scores in sample.baselines.items():
@@ -430,7 +429,7 @@ class _Evaluator(NamedTuple):
         enough = min(positive, len(runs) - positive) >= INTERVAL_RUNS_MIN
         note = "no rows"
         if len(runs):
-            few = "" if positive in {0, len(runs)} else ": too few of a kind for an interval"
+            few = "" if positive in {0, len(runs)} else ": too few of a class for an interval"
             note = f"{positive:,} positive runs of {len(runs):,}{few}"
         scores: dict[str, Scores] = {}
         first = None
@@ -483,7 +482,7 @@ class _Evaluator(NamedTuple):
         return ReliabilityCurve(self.tiles[at], bins.listed())
 
 
-#: Positions of the first look at the intervals, if their number follows from a precision.
+#: With a precision, number of positions before the intervals are checked for the first time.
 PILOT = 256
 
 
@@ -500,10 +499,10 @@ class _Asking(NamedTuple):
         return Answer(self.oracle, self.sample, rows, of_runs, self.weights[runs], rollouts)
 
     def until(self, precision: float | None, order: NDArray[np.int64], tiles: Sequence[int]) -> Answer:
-        """Play from more rows until the intervals of R2 are as precise, or to the end of the order (None).
+        """Play rollouts from more and more rows until the intervals of R2 have the precision; None: from all.
 
         The width of an interval falls with the root of the number of positions. A threshold whose R2 is not
-        measurable yet needs at least twice as many positions. Where games are too few, more positions of
+        measurable yet needs at least twice as many positions. If there are too few games, more positions of
         the same games do not help.
         """
         if precision is None:
@@ -554,7 +553,7 @@ R2_RUNS_MIN = 30
 
 
 def rarer(reached: NDArray[np.bool_]) -> int:
-    """Return the number of the rarer kind."""
+    """Return the count of the rarer value."""
     return min(int(reached.sum()), int((~reached).sum()))
 
 

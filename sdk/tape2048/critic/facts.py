@@ -1,4 +1,4 @@
-"""Facts of a critic: what it predicts, whose games it learned from, and which of them it never saw."""
+"""Facts of a critic: the tiles that it predicts, the players that it judges, and the split of its games."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def training_facts(
 
 
 def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy], dict[str, Corpus]]:
-    """Open the sessions of a training: all rows, whose games they are, and the parts of the split.
+    """Open the sessions of a training, and return all rows, their players, and the parts of the split.
 
-    Raises an EmptyCorpusError without a session or a run, or if a part has no runs. A ConfigError for
-    an invalid share or games of several players; and the errors of ``Corpus.open``.
+    Raises EmptyCorpusError if there is no session or run, or if a part has no runs; ConfigError for an
+    invalid share or games of several players; and the errors of ``Corpus.open``.
     """
     from tape2048.corpus import Corpus
 
@@ -142,7 +142,7 @@ def check_columns(part: Corpus, config: LearningConfig) -> tuple[float, str | No
 
 
 def doubts(players: Sequence[PlayedBy]) -> list[str]:
-    """Return remarks on players whose sessions do not say exactly what played them."""
+    """Return a remark on each player that sessions name without a SHA-256."""
     return [
         f"games of {player}: their sessions lack the player's SHA-256; assumed to be of one player"
         for player in players
@@ -151,7 +151,7 @@ def doubts(players: Sequence[PlayedBy]) -> list[str]:
 
 
 def strangers(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[PlayedBy]:
-    """Return the players that a critic does not judge; none for a critic that does not say whom it judges."""
+    """Return the players that a critic does not judge; none if the critic names no players."""
     judged = {player.sha256 for player in facts.players}
     return [player for player in players if judged and player.sha256 not in judged]
 
@@ -172,11 +172,12 @@ def critic_path(path: str | os.PathLike[str]) -> Path:
         file = Path(str(importlib.resources.files(__package__))) / "ntuple/weights" / SHIPPED[str(path)]
     if not file.is_file():
         is_neural = (file / "critic.json").exists()
-        hint = f"a path, or a shipped critic: {', '.join(SHIPPED)}"
+        hint = f"name a path, or a shipped critic: {', '.join(SHIPPED)}"
         raise ModelError(
-            "a neural critic" if is_neural else "no such file", path=file,
-            hint="from tape2048.torch import TorchCritic" if is_neural else hint,
-        )  # fmt: skip
+            "found a PyTorch critic; expected an n-tuple critic" if is_neural else "no such file",
+            path=file,
+            hint="load it with tape2048.torch.TorchCritic" if is_neural else hint,
+        )
     return file
 
 
@@ -192,8 +193,8 @@ def embeddings_of(session: Session | RemoteSession, tower_sha256: str) -> NDArra
     made_by = str(info.facts.get("model_sha"))
     if made_by != tower_sha256:
         raise ColumnError(
-            f"found embeddings of the tower {made_by[:16]}..., and the critic learned from embeddings "
-            f"of {tower_sha256[:16]}...",
+            f"found embeddings of the tower {made_by[:16]}...; expected {tower_sha256[:16]}..., from whose "
+            "embeddings the critic learned",
             path=path.parent,
             hint="name the critic's tower (--tower), or make embeddings with it",
         )

@@ -60,7 +60,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """A number and its 95% interval by run.
 
     Attributes:
-        value: of the sample itself.
+        value: value of the sample itself.
         low: lower end; None with too few runs for an interval.
         high: upper end.
 
@@ -89,7 +89,7 @@ class RunBootstrap:
     Args:
         runs: R, number of runs.
         replicates: B, number of replicates. Each draws R runs.
-        seed: the same seed gives the same draws.
+        seed: seed of the draws.
 
     Attributes:
         replicates: B.
@@ -147,7 +147,7 @@ def ranking(
     if order is None:
         order = np.argsort(values)[::-1]
     elif len(order) and not 0 <= order.min() <= order.max() < len(values):
-        raise ValueError(f"an order with rows up to {order.max()}; there are {len(values)}")
+        raise ValueError(f"an order of rows {order.min()} to {order.max()}; expected 0 to {len(values) - 1}")
     ordered = values[order]
     last_of_tie = np.ones(len(order), np.bool_)
     last_of_tie[:-1] = ordered[1:] != ordered[:-1]
@@ -356,17 +356,20 @@ def _checked(
     if truths.dtype != np.bool_ and not (shares and truths.dtype.kind == "f"):
         raise ValueError(f"labels of {truths.dtype}; expected bool")
     if len(owners) and not 0 <= owners.min() <= owners.max() < len(weights):
-        raise ValueError(f"runs from {owners.min()} to {owners.max()}; there are weights of {len(weights)}")
+        raise ValueError(
+            f"runs from {owners.min()} to {owners.max()}; expected 0 to {len(weights) - 1}, for which there "
+            "are weights"
+        )
     if np.isnan(values).any():
-        raise ValueError(f"score {int(np.isnan(values).argmax())} is NaN")
+        raise ValueError(f"score {int(np.isnan(values).argmax())} is NaN; expected a number")
     return values, truths, owners.astype(np.int32, copy=False)
 
 
 def weighted(sums: Sequence[NDArray[Any]], weights: Floats) -> list[NDArray[np.float64]]:
     """Weight sums by run, ``[R]`` or ``[K, R]`` each, by each weighting: ``f64[W]`` or ``f64[K, W]``.
 
-    The product needs float64 weights: all at once would take twice their memory, in each thread. No block is
-    narrow, since BLAS adds up single columns in another order.
+    The product needs float64 weights. Converting all of them at once would take twice their memory in each
+    thread. No block is narrow, since BLAS adds up single columns in another order.
     """
     exact = [each.astype(np.float64) for each in sums]
     found = [np.empty((*each.shape[:-1], weights.shape[1])) for each in exact]

@@ -1,16 +1,14 @@
 """The oracle: true probabilities of positions, estimated by rollouts that are kept on disk.
 
-It plays N games on from each position with the player that played it. Rollouts are stored while they are
-played, by player, first positions, N and seed. An interrupted oracle continues, a finished oracle is read,
-and only positions without rollouts are played. The files are in ``tape2048/oracle`` below
+From each position, it plays N games to their ends, with the player of the recorded game. Rollouts are stored
+while they are played, by player, first positions, N and seed. An interrupted oracle continues, a finished
+oracle is read, and only positions without rollouts are played. The files are in ``tape2048/oracle`` below
 ``$XDG_CACHE_HOME`` or ``~/.cache``, beside the compiled kernels: safetensors with ``boards`` (``u64[n]``),
 ``counts`` (``u16[n, 16]``) and, in the table of text, the number of positions done.
 
-Predictions measured against rollouts.
-
-A game's outcome is one draw from its position's true probability q, and luck dominates every metric of
-outcomes. The share r of N rollouts that reach a tile is q with binomial noise
-of known size, which can be taken out:
+**Metrics of predictions against rollouts.** A game's outcome is one draw from its position's true probability
+q, and luck dominates every metric of outcomes. The share r of N rollouts that reach a tile is q with binomial
+noise of known size, which can be subtracted:
 
 ===========  =====================================================================================
 R2           explained variance of q: 1 - (mean (p - r)^2 - v) / (var r - v), where the noise is
@@ -77,16 +75,16 @@ EXPONENTS = 16
 #: Counts are ``u16``. The noise of one rollout is unknown.
 ROLLOUTS_MIN, ROLLOUTS_MAX = 2, 65_535
 
-#: Seconds of play between two savings, at least.
+#: Minimum number of seconds of play between two saves.
 SAVE_S = 5.0
 
-_NAMING = 64  # positions that name a file: further ones are added to it
+_NAMING = 64  # first positions, which determine a file's name: further positions are added to the same file
 
-_REMOVE = "remove the file, and its rollouts are played again"
+_REMOVE = "remove the file: its rollouts are then played again"
 
 
 class Play(Protocol):
-    """Plays rollouts; ``play_rollouts`` of the recorder's ``players`` with a player, rollouts and a seed."""
+    """Function that plays rollouts of one player, N and seed, such as the recorder's ``play_rollouts``."""
 
     def __call__(
         self, boards: NDArray[np.uint64], /, *, first: int, progress: Callable[[int, int], object] | None
@@ -100,7 +98,7 @@ class Play(Protocol):
 class Rollouts(NamedTuple):
     """The rollouts of positions."""
 
-    counts: NDArray[np.uint16]  # those that came to at least the exponent e, `u16[n, 16]`
+    counts: NDArray[np.uint16]  # rollouts that reached at least exponent e, `u16[n, 16]`
     rollouts: int  # N, games from each position
     known: int  # positions whose rollouts were on disk
 
@@ -116,11 +114,11 @@ class Oracle(NamedTuple):
     """Rollouts by one player, kept on disk.
 
     Attributes:
-        play: plays them.
-        player_sha256: of the player.
+        play: function that plays rollouts.
+        player_sha256: SHA-256 of the player.
         rollouts: N, games from each position, 2 to 65,535.
-        seed: of the rollouts, 64 bits.
-        directory: of the files; None: see the module.
+        seed: seed of the rollouts, 64 bits.
+        directory: directory of the files; None: the directory that the module names.
 
     Example:
         >>> from pathlib import Path
@@ -183,7 +181,7 @@ class Oracle(NamedTuple):
                 progress(min(len(counts), len(boards)) * self.rollouts + games, total)
 
         if not path.exists():
-            save()  # what cannot be kept is not played
+            save()  # fails before any game is played if the file cannot be written
         told(0, 0)
         while len(counts) < len(boards):
             begin, first = time.monotonic(), len(counts)
@@ -221,7 +219,8 @@ def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> NDAr
         or (counts.dtype, counts.shape) != (np.dtype("<u2"), (len(known), EXPONENTS))
         or not (done.isascii() and done.isdecimal() and int(done) <= len(known))
     ):
-        raise FormatError("it does not hold the rollouts that its name represents", path=path, hint=_REMOVE)
+        message = "does not match its name; expected rollouts of this player, seed and positions"
+        raise FormatError(message, path=path, hint=_REMOVE)
     return counts[: int(done)].copy()
 
 
@@ -251,7 +250,7 @@ def oracle_scores(
 
     Args:
         probabilities: predictions ``[n]``. No NaN, n >= 1.
-        shares: of the rollouts that reached the tile, ``[n]``.
+        shares: share of each position's rollouts that reached the tile, ``[n]``.
         rollouts: N, at least 2.
         runs: run of each position, ``[n]``, below R.
         weights: ``[R, W]``, not negative. The first weighting is the sample itself. See
@@ -296,8 +295,8 @@ def explained(
 ) -> tuple[Estimate | None, str | None]:
     """Return R2, or why it cannot be measured, from mean squared errors and variances of each weighting.
 
-    No prediction explains more than all, so what the noise adds above 1 is cut off. Where even the value is
-    above 1, the lower end moves down with it: luck does not make an interval shorter.
+    No prediction explains more than the whole variance, so R2 and its interval end at 1. If noise lifts the
+    value above 1, the lower end moves down by the excess, so that luck does not make the interval shorter.
     """
     variance, drawn = variances[0], variances[1:][~np.isnan(variances[1:])]
     error = drawn.std() if len(drawn) else 0.0
@@ -311,7 +310,7 @@ def explained(
     low, high = (
         raw.low - (raw.value - value),
         max(raw.high, value),
-    )  # a constant's replicates are all above it
+    )  # for a constant prediction, all replicates are above the value
     return Estimate(value, min(low, value), min(high, 1.0)), None
 
 
@@ -335,7 +334,7 @@ def _ece_noise(gaps: NDArray[np.float64], bins: Bins, runs: Integers, weights: F
 class Means(msgspec.Struct, frozen=True):
     """The mean labels, rollouts and predictions of the critic over the same positions.
 
-    The labels of a capped sample say too little unless they are weighted: see the module.
+    The mean label of a capped sample is too low unless it is weighted: see :mod:`tape2048.critic.evaluation`.
     """
 
     labels: Estimate  # share of positions whose own game reached the tile
@@ -358,8 +357,8 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 
     player_sha256: str
     positions: int  # a uniform part of the sample
-    rollouts: int  # from each
+    rollouts: int  # games from each position
     known: int  # positions whose rollouts were on disk
-    precision: float | None  # the distance of R2 from the ends of its interval that was asked for
+    precision: float | None  # the requested distance of R2 from the ends of its interval
     seed: int  # of the rollouts
     curves: list[TruthCurve]  # by threshold

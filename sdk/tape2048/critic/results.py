@@ -48,13 +48,13 @@ class Stage(msgspec.Struct, frozen=True):
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics of one predictor."""
 
-    auroc: Estimate | None = None  # None where there is only one class
-    auprc: Estimate | None = None  # as above
+    auroc: Estimate | None = None  # None if there is only one class
+    auprc: Estimate | None = None  # None if there is only one class
     brier: Estimate | None = None  # None for a predictor without probabilities
-    log_loss: Estimate | None = None  # in nats; None as above
-    skill: Estimate | None = None  # 1 - log loss / base_log_loss, paired; None as either
-    ece: Estimate | None = None  # as above
-    gain: Estimate | None = None  # the critic's AUROC minus this one's, paired; None for the critic
+    log_loss: Estimate | None = None  # in nats; None for a predictor without probabilities
+    skill: Estimate | None = None  # 1 - log loss / base_log_loss, paired; None if either is None
+    ece: Estimate | None = None  # None for a predictor without probabilities
+    gain: Estimate | None = None  # the critic's AUROC minus this predictor's, paired; None for the critic
     oracle: OracleScores | None = None  # None without rollouts or without probabilities
 
 
@@ -66,9 +66,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     rows_positive: int  # rows of games that reached the tile
     runs: int  # games with rows in the stage
-    runs_positive: int  # the games of these that reached the tile
+    runs_positive: int  # games with rows in the stage that reached the tile
     prevalence: float | None  # weighted share of positive rows; None where there are no rows
-    base_log_loss: float | None = None  # of this prevalence as the probability; None where there is one class
+    base_log_loss: float | None = None  # log loss of the prevalence as the prediction; None with one class
     note: str | None = None  # why metrics are missing; None where none are
     scores: dict[str, Scores] = {}
 
@@ -85,16 +85,16 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         thresholds: tiles.
-        stages: in order.
-        predictors: names, the critic first.
+        stages: stages in order.
+        predictors: names of the predictors, the critic first.
         rows: number of rows in the sample.
         rows_in_all: number of rows that these represent.
         runs: number of runs in the sample.
         per_run: maximum number of rows of a game; None: all.
-        replicates: of the bootstrap.
-        seed: of the rows and the bootstrap.
-        cells: stage by stage, threshold by threshold.
-        reliability: by threshold.
+        replicates: number of bootstrap replicates.
+        seed: seed of the rows and the bootstrap.
+        cells: metrics, stage by stage, threshold by threshold.
+        reliability: reliability curves by threshold.
         truth: the rollouts; None without an oracle.
 
     Example:
@@ -285,5 +285,5 @@ def _points(found: list[Estimate | None]) -> tuple[list[float], NDArray[np.float
     """Return values, and the lengths of their whiskers ``f64[2, n]``, for ``errorbar``; NaN where missing."""
     ends = [(one.value, one.low, one.high) if one else (math.nan,) * 3 for one in found]
     centre, low, high = np.array(ends, np.float64).reshape(-1, 3).T
-    # With replicates that are biased, such as a bin's, an end may be on the other side of the value.
+    # Replicates can be biased, as those of a bin are: then an end can be on the other side of the value.
     return centre.tolist(), np.maximum([centre - low, high - centre], 0)

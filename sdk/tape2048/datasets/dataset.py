@@ -56,9 +56,9 @@ def refuse_empty(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) ->
 
 
 class TableCorpus(Corpus):
-    """A corpus of data sets, whose records are those of the files: 32 bytes, with the branch values.
+    """A corpus of data sets, with the records of the files: 32 bytes, with the branch values.
 
-    All views, fields and batches of a corpus are there. Selections by ``filter_by_...`` may be empty.
+    It has all views, fields and batches of a corpus. Selections by ``filter_by_...`` may be empty.
     """
 
     #: The type of the records of :meth:`get_batch`.
@@ -110,13 +110,13 @@ class TableCorpus(Corpus):
 
         Args:
             indices: row numbers ``[n]``, in any order, repeats allowed; or a mask ``bool[N]``. A
-                negative number is an error, not counted from the end. ``int64`` is the fast type.
+                negative number is an error, and does not count from the end. ``int64`` is the fastest type.
             out: ``row_dtype[n]`` to write into, contiguous; None: a new array.
 
         Raises:
-            IndexError: a number outside [0, N), or a mask of another length.
-            TypeError: not integers of one dimension.
-            ValueError: an unsuitable ``out``.
+            IndexError: a number is outside [0, N), or a mask has another length.
+            TypeError: the indices are not integers of one dimension.
+            ValueError: ``out`` has another type, shape or order.
         """
         numbers = self._row_numbers(indices)
         if out is None:
@@ -137,7 +137,7 @@ class TableCorpus(Corpus):
         """Return one run of :attr:`runs` as a :class:`Run`.
 
         Args:
-            ordinal: of the run.
+            ordinal: index of the run in :attr:`runs`.
             final_board: the board after its last move; None: the stored one, or the candidate of
                 :func:`tape2048.game.moves.last_boards`.
 
@@ -185,7 +185,7 @@ class TableCorpus(Corpus):
         """Raise ValueError for a view of parts of games, which no file holds."""
         if (self.row_counts != self.runs["rows"]).any():
             raise ValueError(
-                f"{self!r} has parts of games. A file holds whole games: write it without phase() or select()"
+                f"{self!r} has parts of games; expected whole games: write it without phase() and select()"
             )
 
     def filter_by_score(self, min_score: int | None = None, max_score: int | None = None) -> Self:
@@ -201,7 +201,7 @@ class TableCorpus(Corpus):
         return self._of_runs(_between(self.run_table.rows["highest_tile"], min_tile, max_tile))
 
     def filter_by_engine(self, *engines: str | None) -> Self:
-        """Make a view of the runs of these engines; None: of the runs without one."""
+        """Make a view of the runs of these engines; None selects the runs without an engine."""
         known = np.array([name in engines for name in (*self.run_table.engines, None)], np.bool_)
         return self._of_runs(known[self.run_table.rows["engine"]])
 
@@ -226,25 +226,26 @@ def _restore(
 class Dataset(TableCorpus):
     """One data set, or several as one, or a view of them: a corpus whose records are ``DATASET_ROW_DTYPE``.
 
-    :meth:`Corpus.open` reads the same paths, beside sessions, as rows of sessions. Nothing must be closed.
+    :meth:`Corpus.open` reads the same paths, beside sessions, as rows of sessions. There is nothing to close.
     Pickling sends the paths and the selection, and unpickling opens the paths again.
 
     Args:
-        path: a data set's directory or a pack.dat, or several. Run ids of the second and later ones continue
-            after the highest one before, in :attr:`runs` and in every row. A game that several hold is served
-            once, as by :meth:`Corpus.open`. Of a pack.dat, each record is converted when it is read.
+        path: a data set's directory or a pack.dat, or several. The run ids of each further path continue
+            after the highest id before, in :attr:`runs` and in every row. A game that several paths hold is
+            served once, as by :meth:`Corpus.open`. The records of a pack.dat are converted when they are
+            read.
         load: ``"ram"`` reads all rows into memory, in parallel; ``"mmap"`` maps them, which is slow for
             random rows that are not in the page cache.
-        progress: called with the bytes read and all bytes, while rows are read into memory.
+        progress: function that is called with the bytes read and all bytes, while rows are read into memory.
 
     Attributes:
         paths: the directories, absolute.
-        manifests: of each directory; None for a directory without manifest.
+        manifests: manifest of each directory; None for a directory without manifest.
 
     Raises:
         NotASessionError: a path is not a data set.
-        FormatError: a subclass, for the first defect found. FieldError: a pack.dat has a run
-            of more than 65,536 steps.
+        FormatError: a subclass, for the first defect found.
+        FieldError: a pack.dat has a run of more than 65,536 steps.
         StorageError: the operating system could not read a file.
         ValueError: no path, or an unknown ``load``.
 
@@ -280,14 +281,16 @@ class Dataset(TableCorpus):
             longest = int(found.table.rows["steps"].max(initial=0))
             if longest > RUN_STEPS_MAX:
                 raise FieldError(
-                    f"a run has {longest} steps; rows of a data set hold at most {RUN_STEPS_MAX} of one",
+                    f"a run has {longest} steps; expected at most {RUN_STEPS_MAX} in rows of a data set",
                     path=place,
-                    hint="DataPack.load reads it",
+                    hint="read it with DataPack.load",
                 )
             sessions.append(Session.of_dataset(place, found.shifted(shift) if shift else found))
             shift = max(shift, 1 + int(sessions[-1].runs["id"].max(initial=0))) if len(found.table) else shift
         if shift - 1 > RUN_ID_MAX:
-            raise FieldError(f"run id {shift - 1}. A row's run_id holds at most {RUN_ID_MAX}", path=place)
+            raise FieldError(
+                f"run id {shift - 1}; expected at most {RUN_ID_MAX}, as run_id holds", path=place
+            )
         self.manifests = [session.dataset.manifest for session in sessions if session.dataset]
         self._become(sessions, load, progress)
 

@@ -1,4 +1,4 @@
-"""pack.dat in memory: reading, building, appending, writing. :mod:`tape2048.session.packdat`: the bytes."""
+"""pack.dat in memory: reading, building, appending, writing; the bytes: :mod:`tape2048.session.packdat`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class DataPack(TableCorpus):
         """Read a file as :meth:`load` does, under the name of :meth:`tape2048.Corpus.open`."""
         return cls.load(*args, **options)
 
-    # A corpus has its kind of storage by this name; a pack has the reader's name of the design document.
+    # In a corpus, `load` is the kind of storage. Here it is the reader, by its name in the format's design.
     @classmethod
     def load(  # type: ignore[override]
         cls, path: str | os.PathLike[str], load: Load = "ram"
@@ -171,14 +171,14 @@ class DataPack(TableCorpus):
         return cls._of(of_records(records.view(np.uint8), table, Path("pack.dat"), padded))
 
     def append(self, runs: Iterable[Run]) -> None:
-        """Add runs at the end; their ids continue after the highest one.
+        """Add runs at the end; their ids continue after the highest id.
 
-        This changes the memory alone; :meth:`save` writes a new file. Existing views do not change.
+        This changes only the pack in memory; :meth:`save` writes a new file. Existing views do not change.
 
         Raises:
             TypeError: an item is not a :class:`Run`.
             ValueError: this is a view.
-            FieldError, FormatError: as :meth:`build`. Nothing is added.
+            FieldError, FormatError: as for :meth:`build`. Nothing is added.
         """
         from tape2048.datasets.records import packdat_records
 
@@ -221,13 +221,13 @@ class DataPack(TableCorpus):
         """Add the runs of every run file below a directory, in path order.
 
         Args:
-            directory: with run files, of any kind.
+            directory: a directory with run files of any kind.
             workers: number of decoding threads. None: the number of cores.
-            on_skip: called with path and error of a file that is left out; None: the error is raised, and
-                nothing is added.
+            on_skip: function that is called with path and error of a file that is left out; None: the error
+                is raised, and nothing is added.
 
         Raises:
-            FormatError: a damaged file, without ``on_skip``. No run file.
+            FormatError: a file is damaged, and there is no ``on_skip``; or there is no run file.
             StorageError: the directory cannot be listed.
         """
 

@@ -1,7 +1,7 @@
 """Records of 32 bytes, the rows of pack.dat and of the data set directory.
 
-Runs become records and back. Branch values in records are within [0, 1]. If a step has other values, they are
-normalised. The chosen move's becomes 1.
+Runs become records and back. Branch values in records are within [0, 1]. If a step has a value outside, its
+values are normalised. The value of the chosen move becomes 1.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ def restore_values(
     has: NDArray[np.bool_] | None = None,
     half: np.float32 = _HALF,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Restore, in place, the chosen moves' values, which records replace by 1.0.
+    """Restore, in place, the values of the chosen moves, which records replace by 1.0.
 
-    The others determine the value in a run whose values are normalised: they contain a 0 and a
-    ``1 - 2**-23``, or are all 0.5. It is lost where both ends are among the moves that were not chosen (the
-    player did not take a best move), and in every step of a run with values in another form. A lost one
-    becomes ``1 - 2**-23``.
+    The normalised values of a step contain a 0 and a ``1 - 2**-23``, or are all 0.5. In a run with such
+    values, the values of the other moves therefore determine the chosen value. It is lost if both ends are
+    among the other moves (the player did not take a best move), and in every step of a run with values in
+    another form. A lost value becomes ``1 - 2**-23``.
 
     ``legal``, ``u8[n]``, are the moves with values; without ``has``, it becomes 0 at steps without values.
-    ``has`` is whether each step has values; None: where the chosen one is not 0. ``half`` is 0.5 as the
+    ``has`` is whether each step has values; None: where the chosen value is not 0. ``half`` is 0.5 as the
     records hold it. Return ``has``, and the number of steps whose chosen value is lost.
     """
     chosen = values[np.arange(len(moves)), moves]

@@ -1,7 +1,7 @@
 """Full verification of a data set.
 
-Opening makes the checks whose cost is in proportion to the runs. This module makes the others: every checksum
-of the manifest, and every row against the run table and the rules of the game.
+Opening a data set makes the checks whose cost grows with the number of runs. This module makes the others: it
+compares every checksum with the manifest, and every row with the run table and the rules of the game.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 #: Runs that are checked together, on one thread.
 _JOB_RUNS = 32
 
-#: Rows that are listed for each kind of defect. Further rows are counted.
+#: Number of rows that are listed for each kind of defect. Further rows are only counted.
 _NAMED_MAX = 5
 
-#: The defects of a row, from number 1. The first one counts.
+#: The defects of a row, by number. Of several, the first is reported.
 _DEFECTS = {
     1: (BookkeepingError, "belongs to another run"),
     2: (BookkeepingError, "has another step_index than its place in the run"),
-    3: (FieldError, f"is not of these rules: {RULES_1}"),
+    3: (FieldError, f"breaks the rules: {RULES_1}"),
     4: (FieldError, "has a move that is not legal on its board"),
-    5: (FieldError, "has an ev_legal that is not the board's"),
-    6: (FieldError, "has ev_values that are neither all 0, nor in [0, 1] with the chosen one 1"),
+    5: (FieldError, "has an ev_legal that differs from the legal moves of its board"),
+    6: (FieldError, "has ev_values that are neither all 0, nor in [0, 1] with 1 for the chosen move"),
     7: (FieldError, "does not lead to the next row's board by one spawn"),
 }
 
@@ -59,7 +59,7 @@ def verify_dataset(
 
     Args:
         path: the directory, or the pack.dat.
-        progress: called with the bytes read and all bytes; of a pack.dat, with the rows.
+        progress: function that is called with the bytes read and all bytes; for a pack.dat, with rows.
 
     Returns:
         All findings. A defect does not raise.
@@ -81,7 +81,7 @@ def verify_dataset(
             dataset = Dataset(place, "mmap")
             findings, checksums = _checksum_findings(dataset, place, progress)
             if (rows := dataset.sessions[0].foreign) is not None and rows.in_place():
-                break  # and else the checksums are of other files
+                break  # otherwise, the files were exchanged since the data set was opened
     except TapeError as error:
         return Report(str(place), 0, 0, 0, (Finding.of(error),))
     findings += row_findings(dataset, place, place / METADATA_DB)
@@ -148,7 +148,7 @@ def row_findings(
     for kind, count in counts.items():
         if count > _NAMED_MAX:
             error, text = _DEFECTS[kind]
-            yield Finding.of(error(f"{count} rows, each of which {text}", path=path))
+            yield Finding.of(error(f"each of {count} rows {text}", path=path))
 
 
 def _check_job(

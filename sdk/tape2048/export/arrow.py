@@ -51,8 +51,8 @@ def record_batches(
         Batches, all of one schema.
 
     Raises:
-        TypeError: ``corpus`` is no corpus.
-        ValueError: an unknown table, invalid thresholds, or ``records`` below 1.
+        TypeError: ``corpus`` is not a corpus.
+        ValueError: ``table`` is unknown, a threshold is invalid, or ``records`` is below 1.
 
     Example:
         >>> import tape2048

@@ -59,11 +59,10 @@ def make_table(
     """Make a table of a corpus.
 
     ``rows`` has ``session`` (its name), ``run_id``, ``step_idx``, ``exps`` (16 exponents), ``action`` if
-    every session has it, and the sessions' columns, ``bf16`` as float32. None adds the columns that are equal
-    in all sessions, and logs the others. ``runs`` has ``session``, ``player``, ``run_id``, ``seed``,
-    ``steps``,
-    ``max_score``, ``highest_tile``, and ``rows``, the number of the run's rows in the view. Both have
-    ``reached_<tile>`` for each threshold.
+    every session has it, and the sessions' ``columns``, ``bf16`` as float32. With None, it has the columns
+    that are equal in all sessions, and the others are logged. ``runs`` has ``session``, ``player``,
+    ``run_id``, ``seed``, ``steps``, ``max_score``, ``highest_tile``, and ``rows``, the number of the run's
+    rows in the view. Both have ``reached_<tile>`` for each threshold.
     """
     tables_of(corpus)
     if name not in get_args(TableName):
@@ -92,7 +91,8 @@ def make_table(
         fields = [ExportColumn(field, t.base, t.shape[0] if t.shape else None) for field, t in types]
         own = (session, *fields, *labels)
         if taken := {each.name for each in own} & {each.name for each in more}:
-            raise ColumnError(f"column {min(taken)!r} has the name of a field of rows", hint="Export others.")
+            msg = f"column {min(taken)!r} has the name of a field of rows"
+            raise ColumnError(msg, hint="Export other columns, or rename this column.")
         return ExportTable(name, (*own, *more), len(corpus), row_values)
     counts = corpus.row_counts.astype(np.uint32)
     player, codes = _text_column("player", [player_label(session.meta) for session in corpus.sessions])
@@ -134,7 +134,7 @@ def run_file_table(
     thresholds: Sequence[int] = (),
     progress: Callable[[int, int], object] | None = None,
 ) -> tuple[ExportTable, list[SkippedRun]]:
-    """Sum up run files: read every run, and make a table of their metadata.
+    """Read all runs of some sources, and make a table of their metadata.
 
     The columns are ``source`` (the file's path; of a pack or a data set, also the run's number), ``steps``,
     ``start_unix_s``, ``elapsed_s``, ``max_score``, ``highest_tile``, ``engine`` (empty for none), and
@@ -143,14 +143,14 @@ def run_file_table(
     Args:
         sources: from :func:`tape2048.conversion.open_source`.
         thresholds: tiles for which labels are added.
-        progress: called with the runs read and all runs.
+        progress: function that is called with the runs read and all runs.
 
     Returns:
         The table, and the runs that could not be read.
 
     Raises:
         StorageError: a file cannot be read.
-        ValueError: invalid thresholds.
+        ValueError: a threshold is invalid.
 
     Example:
         >>> from tape2048.conversion import open_source

@@ -51,7 +51,7 @@ def export(
 
     Args:
         corpus: the source. A view gives its own rows and runs.
-        path: of the new file.
+        path: the new file.
         format: ``"parquet"``, ``"arrow"`` (IPC file, Feather version 2), ``"jsonl"`` or ``"csv"``.
         table: ``"rows"`` (``session, run_id, step_idx, exps``, and ``action`` where every session has it) or
             ``"runs"`` (``session, player, run_id, seed, steps, max_score, highest_tile, rows``).
@@ -69,9 +69,10 @@ def export(
         MissingPackageError: Parquet or Arrow without pyarrow.
         NameTakenError: the file exists.
         CorpusError: mapped rows were truncated since the corpus was opened.
-        StorageError: the operating system refused something.
-        TypeError: ``corpus`` is no corpus.
-        ValueError: an unknown format, table or compression, invalid thresholds, or ``u64`` of another format.
+        StorageError: the operating system could not read rows or write the file.
+        TypeError: ``corpus`` is not a corpus.
+        ValueError: ``format``, ``table`` or ``compression`` is unknown, a threshold is invalid, or the format
+            has no option ``u64``.
 
     Example:
         >>> import tape2048
@@ -99,12 +100,12 @@ def write_table(
 
     Args:
         table: from :func:`tape2048.export.table.make_table` or :func:`tape2048.export.table.run_file_table`.
-        path: as for :func:`export`, with the other arguments and the errors.
-        format: of the file.
-        compression: of the format.
-        u64: of JSON lines.
+        path: the new file; errors as for :func:`export`.
+        format: format of the file, as for :func:`export`.
+        compression: compression of the file, as for :func:`export`.
+        u64: form of ids and seeds in JSON lines, as for :func:`export`.
         replace: whether to replace an existing file.
-        progress: called with the number of records written and of all records.
+        progress: function that is called with the number of records written and of all records.
 
     Example:
         >>> from tape2048.conversion import open_source

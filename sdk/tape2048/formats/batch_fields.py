@@ -2,7 +2,7 @@
 
 A field with ``make`` is computed from other fields of the same rows and from the table of their games. The
 other fields are written by ``batches.gather_kernel``, in the loop that fetches the rows, or by
-``batches.ahead``, which reads a second board of the game.
+``batches.ahead``, which reads a later board of the game.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Field(NamedTuple):
         dtype: type of the values; None for ``labels``, whose type is an option.
         about: what the values are.
         width: values of a row, if there are several.
-        of_rows: whether the board is not enough to make it, so that whole rows are read.
+        of_rows: whether it needs the whole row, and not only the board.
         needs: fields that ``make`` takes.
         make: makes the values from the table of the view's runs (``CORPUS_RUN_DTYPE[R]``), and from the
             arrays of ``needs``. None: a kernel writes the field.
-        moves: of a field of ``batches.ahead``, the moves from the board to the second one; 0: the end of the
-            game suffices.
+        moves: for a field of ``batches.ahead``, the moves from the row's board to the later board; 0 if the
+            end of the game suffices. None for other fields.
     """
 
     dtype: type[np.generic] | None
@@ -47,8 +47,8 @@ def _steps_left(runs: NDArray[np.void], run: NDArray[np.uint32], step: NDArray[n
     return left
 
 
-#: Attributes of batches, which no column can have as its name: ``batch.name`` is a field. A column can be
-#: called ``values``, like the column of ``annotate``.
+#: Attributes of a batch, which would hide a column of the same name in ``batch.NAME``. A column can be called
+#: ``values``, as the column of ``annotate`` is.
 RESERVED = frozenset(
     {"allocate", "arrays", "capacity", "copy", "get", "items", "keys", "layout", "owners", "rows", "show"}
 )

@@ -42,9 +42,9 @@ PACKDAT_STEP_DTYPE = np.dtype(
     ]
 )
 
-#: Values are multiples of 1 / 65535.
+#: Values of a pack.dat are multiples of 1 / 65535.
 LEVELS = np.float32(65535)
-#: Bytes of a row of both.
+#: Bytes of a row of either type.
 ROW_BYTES = 32
 assert DATASET_ROW_DTYPE.itemsize == PACKDAT_STEP_DTYPE.itemsize == ROW_BYTES
 

@@ -6,8 +6,8 @@ The writer also completes a new session with its manifest.
 ``id`` and ``seed`` keep their bit pattern (a seed >= 2**63 is negative in SQLite). All other columns are
 counts >= 0.
 
-Foreign files may have the original design's columns only (no ``first_row``, no ``rows``), no ``blocks`` and
-no ``session``. They are untrusted: see :mod:`tape2048.io.sqlite`.
+Files of other programs may lack the columns ``first_row`` and ``rows`` and the tables ``blocks`` and
+``session``, which the original design did not have. They are untrusted: see :mod:`tape2048.io.sqlite`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _BIT_PATTERNS = frozenset({"id", "seed", _START})
 #: Most bytes of the packed copy of the run table: 10 million runs. Reading it takes twice as much memory.
 PACKED_BYTES_MAX = 400_000_000
 
-#: Rows of a table that are Python objects, of ten times the size, at a time.
+#: Rows that are fetched at a time: as Python objects, they take ten times their size.
 _FETCHED_ROWS = 1 << 16
 
 #: Most bytes of the values in the table ``session``. A recorder writes some kilobytes.
@@ -86,8 +86,8 @@ FACTS_BYTES_MAX = 16 << 20
 def _packed_hint(path: str | os.PathLike[str]) -> str:
     by_the_table = f"sqlite3 {os.fspath(path)} 'DELETE FROM runs_packed'"  # noqa: S608  (for a user's shell)
     return (
-        "restore the file from a copy; or, if the table runs is right, drop its packed copy "
-        f"(which breaks a manifest's checksum): {by_the_table}"
+        "restore the file from a copy. If the table runs is correct, you can delete its packed copy instead "
+        f"(the checksum in the manifest then no longer matches): {by_the_table}"
     )
 
 
@@ -158,9 +158,9 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
     """Read a ``metadata.db``, without changing the disk or waiting for locks.
 
     Raises:
-        SchemaError: not SQLite, damaged, being written, or with an unmerged journal.
-        SchemaError: no table ``runs``, a missing column, a view or virtual table instead of a table, or a
-            value of the wrong type.
+        SchemaError: the file is not SQLite, damaged, being written, or has an unmerged journal; or the table
+            ``runs`` or a column is missing, a view or virtual table replaces a table, or a value has the
+            wrong type.
         BookkeepingError: a count out of range, or a duplicate id.
         ChecksumError: the packed copy of the run table is damaged.
         StorageError: the operating system could not read it.
@@ -173,7 +173,8 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
     """
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         if "runs" not in tables:
-            raise SchemaError(f"no table runs. It has {', '.join(sorted(tables)) or 'none'}", path=path)
+            found = ", ".join(sorted(tables)) or "none"
+            raise SchemaError(f"no table runs: found {found}, expected at least runs", path=path)
         columns = _columns(database, tables, "runs", path)
         has_rows = columns.issuperset(_ROW_COLUMNS)
         runs, starts = _read_packed(database, tables, path) or _read_runs(database, columns, path)
@@ -223,7 +224,7 @@ def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
         what = f"runs_packed has {len(packed[0])} runs, the table runs {len(table[0])}"
         return BookkeepingError(what, path=path, hint=_packed_hint(path))
     for copied, runs in zip(packed, table, strict=True):
-        if copied is None or runs is None:  # start boards, which no packed copy has without the table
+        if copied is None or runs is None:  # no start boards, in both
             continue
         wrong = np.flatnonzero(copied != runs)
         if wrong.size:
@@ -273,7 +274,7 @@ def _insert_packed(
     data = runs[order].tobytes() + (b"" if starts is None else starts[order].tobytes())
     crc = zlib.crc32(data)
     database.execute("INSERT INTO runs_packed(crc32, data) VALUES (?, ?)", (crc, data))
-    # An edited dump creates tables before triggers, and so keeps a stale copy; but it lacks this number.
+    # An edited dump creates the tables before the triggers, so it restores a stale copy, but not this number.
     database.execute(f"PRAGMA user_version = {crc - ((crc & 1 << 31) << 1)}")  # SQLite's is signed
 
 
@@ -372,20 +373,24 @@ def _check_types(
 def _read_facts(
     database: sqlite3.Connection, path: str | os.PathLike[str], *, lenient: bool
 ) -> dict[str, Any]:
-    """Read the table ``session``; with ``lenient`` (a foreign file), text that is not JSON stays text."""
+    """Read the table ``session``; with ``lenient`` (a third-party file), text that is not JSON stays text."""
     facts: dict[str, Any] = {}
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, FACTS_BYTES_MAX)
     held = 0
     for key, value in database.execute("SELECT meta_key, meta_value FROM session"):
         held += len(key if isinstance(key, str) else "") + len(value if isinstance(value, str) else "")
         if held > FACTS_BYTES_MAX:
-            raise SchemaError(f"session holds more than {FACTS_BYTES_MAX} bytes of text", path=path)
+            raise SchemaError(
+                f"the table session has over {FACTS_BYTES_MAX} bytes of text; expected at most so many",
+                path=path,
+            )
         if not isinstance(key, str) or not isinstance(value, str):
             if lenient and isinstance(key, str) and not isinstance(value, bytes):
                 facts[key] = value
                 continue
             raise SchemaError(
-                f"session holds {key!r}: {type(value).__name__}; expected text and text", path=path
+                f"the table session has {key!r} with a {type(value).__name__}; expected a text with a text",
+                path=path,
             )
         try:
             facts[key] = msgspec.json.decode(value)
@@ -408,7 +413,11 @@ def finish_session(
     start_boards: NDArray[np.uint64] | None = None,
     anchor_rows: int | None = None,
 ) -> int:
-    """Write ``metadata.db`` and the manifest of an unpublished session, and flush them and the directory."""
+    """Write ``metadata.db`` and the manifest of an unpublished session, and flush both and the directory.
+
+    Returns:
+        The bytes of all files of the session.
+    """
     database = directory / METADATA_DB
     write_metadata(database, runs=runs, blocks=blocks, session=facts, start_boards=start_boards)
     files = {**rows_files, METADATA_DB: flush_entry(database)}

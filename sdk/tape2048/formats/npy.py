@@ -51,11 +51,11 @@ HEADER_TEXT_BYTES_MAX = 10_000
 _MAGIC = b"\x93NUMPY"
 # The width of the length field, by format version.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
-# Longer than any name or number in a header. Python refuses to print an integer of thousands of digits, which
-# error messages would have to.
+# Longer than any name or number in a header. An error message would print the number, and Python does not
+# print integers of thousands of digits.
 _LONG_WORD = re.compile(rb"\w{65}")
-# Numbers that run into words, and escapes, of which Python's parser prints warnings, and an indented last
-# line, of which NumPy does. No header has them.
+# Python's parser prints warnings about escapes and about numbers that run into words, and NumPy about an
+# indented last line. No header has them.
 _STRING = re.compile(rb"('[^']*'|\"[^\"]*\")")
 _LONG = re.compile(rb"(?<=[0-9])L\b")  # of Python 2
 _WARNED_OF = re.compile(rb"[0-9]\s*[A-Za-z_]|\n[ \t\f]+\Z")
@@ -129,15 +129,15 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
         row_dtype = np.dtype((dtype, shape[1:]))
     except Exception as error:  # NumPy documents no classes
         raise NpyError(
-            f"the header text of {len(text)} bytes is not the header of a .npy file, a literal of descr, "
-            f"fortran_order and shape: {type(error).__name__}",
+            f"the header text of {len(text)} bytes cannot be parsed ({type(error).__name__}); expected a "
+            "dict literal with descr, fortran_order and shape",
             path=path,
             offset=begin,
         ) from error
     # Not isinstance, which takes a bool for an int.
     if fortran_order or len(shape) < 1 or any(type(length) is not int or length < 0 for length in shape):
         raise NpyError(
-            f"fortran_order is {fortran_order}, shape is {str(shape)[:80]}; expected False and rows",
+            f"fortran_order is {fortran_order}, shape is {str(shape)[:80]}; expected False and (rows, ...)",
             path=path,
             offset=begin,
         )
@@ -146,7 +146,7 @@ def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
             f"rows of type {dtype.descr} hold pickled Python objects",
             path=path,
             offset=begin,
-            hint="pickles are never loaded",
+            hint="save the rows with a type without Python objects; pickles are never loaded",
         )
     return NpyHeader(row_dtype, shape[0], begin + length)
 
@@ -306,7 +306,7 @@ def open_shards(
 
 
 def _addresses(headers: Sequence[NpyHeader]) -> list[int] | None:
-    """Place files so that all rows are multiples of a row apart; None if no pages are."""
+    """Place files at pages such that all rows are multiples of a row apart; None if there are none."""
     found: list[int] = []
     end, size, page = 0, headers[0].dtype.itemsize, mmap.PAGESIZE
     for header in headers:
@@ -345,7 +345,7 @@ def _read_text(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def _short_header(head: bytes, expected: int, path: str | os.PathLike[str]) -> TruncatedError:
     return TruncatedError(
-        f"the file ends after {len(head)} bytes, within a header of at least {expected}",
+        f"the file ends after {len(head)} bytes; expected a header of at least {expected}",
         path=path,
         offset=len(head),
     )

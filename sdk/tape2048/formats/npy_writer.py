@@ -1,4 +1,4 @@
-"""Writer of a new ``.npy`` file of rows, whose header and checksums are known at its end."""
+"""Writer of a new ``.npy`` file of rows, whose header and checksums are written last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NpyWriter:
         path: the file, which must not exist.
         dtype: type of its rows.
         header_bytes: length of its header.
-        block_rows: most rows that share a checksum.
+        block_rows: maximum number of rows that share a checksum.
 
     Attributes:
         rows: number of rows so far.

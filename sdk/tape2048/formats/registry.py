@@ -1,4 +1,4 @@
-"""The registry of formats: names, extensions, readers, writers, and what each format cannot hold.
+"""The registry of formats: names, extensions, readers, writers, and the data that each format cannot hold.
 
 Conversion, exports, the commands and the documentation take their formats from here.
 """

@@ -44,7 +44,7 @@ ROW_DTYPE = np.dtype(
 
 
 class RowView(ABC):
-    """Base class of all row sources: indexing by ``get_batch``.
+    """Base class of all row sources; implements indexing with :meth:`get_batch`.
 
     Example:
         >>> from tape2048 import Session, sessions
@@ -63,7 +63,7 @@ class RowView(ABC):
 
         Args:
             indices: row numbers (integers of one dimension, repeats allowed) or a mask ``bool[N]``.
-                Negative numbers are refused, not counted from the end.
+                Negative numbers are errors, and do not count from the end.
 
         Returns:
             A new structured array ``[len(indices)]``.
@@ -73,7 +73,7 @@ class RowView(ABC):
             TypeError: not integers of one dimension.
         """
 
-    @overload  # an integer is also like an array: the first that fits counts
+    @overload  # an integer is also an ArrayLike: the first overload that fits counts
     def __getitem__(self, rows: int | np.integer[Any]) -> np.void: ...
 
     @overload
@@ -92,7 +92,7 @@ class RowView(ABC):
             return self.get_batch(rows)  # type: ignore[arg-type]
         number = given + len(self) if given < 0 else given
         if not 0 <= number < len(self):
-            raise IndexError(f"row {given}; there are {len(self)}")
+            raise IndexError(f"row {given}; expected {-len(self)} <= row < {len(self)}")
         row: np.void = self.get_batch(np.array([number]))[0]
         return row
 
@@ -127,9 +127,10 @@ def unchecked_numbers(rows: ArrayLike, count: int) -> NDArray[np.integer[Any]]:
     if numbers.ndim == 1 and numbers.size == 0 and numbers.dtype != np.bool_:
         return np.empty(0, np.int64)  # NumPy takes [] for floats
     if numbers.ndim != 1 or numbers.dtype.kind not in "biu":
-        raise TypeError(f"expected row numbers or a mask; got {numbers.dtype} of shape {numbers.shape}")
+        found = f"found {numbers.dtype} of shape {numbers.shape}"
+        raise TypeError(f"{found}; expected row numbers or a mask, of one dimension")
     if numbers.dtype == np.bool_:
         if len(numbers) != count:
-            raise IndexError(f"a mask of {counted(len(numbers), 'row')}. The source has {count}")
+            raise IndexError(f"a mask of {counted(len(numbers), 'row')}; expected {count}, one for each row")
         return np.flatnonzero(numbers)
     return numbers

@@ -53,7 +53,7 @@ FORMAT_VERSION = 1
 RULES = 2
 #: The highest tile of any game, which ends with it.
 TOP_TILE = 65536
-#: Where two tiles of 32768 did not merge.
+#: The explanation in errors of games that continue after two tiles of 32768 merged.
 RULES_1 = "two tiles of 32768 merge, which ends the game, except under rules 1"
 
 #: The fact of a session whose games start from given boards: their number (``count``) and SHA-256, of a
@@ -64,7 +64,7 @@ STEPS_NPY = "steps.npy"
 METADATA_DB = "metadata.db"
 MANIFEST = "manifest.json"
 
-#: Shards of rows, as foreign sessions name them.
+#: Names of shards of rows in sessions of other programs.
 SHARD_NAME = re.compile(r"steps-(\d{5,6})\.npy")
 
 STEPS_HEADER_BYTES = 192
@@ -109,17 +109,17 @@ CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
 CREATE TABLE blocks(first_row INTEGER PRIMARY KEY, rows INT, crc32c INT);
 """
 
-#: The same with the column that a session on tape has beside these (see above): the board
-#: after a game's two first spawns, or that it was given to start from, as SQLite's signed integer.
+#: The tables of a session on tape, with one more column: the board that the game starts from, after its first
+#: two spawns or as it was given, as SQLite's signed integer.
 TAPE_SCHEMA = SCHEMA.replace("rows INT);", "rows INT, start_board BIGINT);", 1)
 
-#: A packed copy of the run table, for readers in a tenth of the time: the row of ``runs_packed`` holds it as
-#: ``RUN_DTYPE[R]``, in the table's order, followed by the column ``start_board``, if there is one, as
-#: ``u64[R]``; with its CRC-32, which is also the file's ``user_version``
-#: (signed). The triggers empty it when the table changes, and a file restored from a dump lacks the
-#: ``user_version``: a copy counts only with all of these statements and the matching number. Other readers
-#: and writers can ignore it, but a writer that drops ``runs_packed`` has to drop the triggers, too. (CRC-32
-#: is built in; importing CRC-32C takes 30 ms.)
+#: A packed copy of the run table, which is read in a tenth of the time. The row of ``runs_packed`` has the
+#: table as ``RUN_DTYPE[R]``, in its order, then its column ``start_board``, if there is one, as ``u64[R]``.
+#: It also has the CRC-32 of these bytes, which is the file's ``user_version`` (signed), too. The triggers
+#: delete the copy when the table changes. A file restored from a dump lacks the ``user_version``. Readers
+#: therefore use a copy only if all of these statements are there and the number matches. Other readers and
+#: writers can ignore it, but a writer that drops ``runs_packed`` must drop the triggers, too. (CRC-32 is
+#: built in; importing CRC-32C takes 30 ms.)
 PACKED_SCHEMA = (
     "CREATE TABLE runs_packed(crc32 INT, data BLOB)",
     "CREATE TRIGGER runs_insert AFTER INSERT ON runs BEGIN DELETE FROM runs_packed; END",
@@ -194,7 +194,7 @@ def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, by
     with open_regular(path) as fd:
         size = os.fstat(fd).st_size
         if size > bytes_max:
-            raise ManifestError(f"{size} bytes; expected at most {bytes_max}", path=path)
+            raise ManifestError(f"the file has {size} bytes; expected at most {bytes_max}", path=path)
         content = os.pread(fd, bytes_max, 0)
     return parse_manifest(content, path, kind, version=version, what=what)
 
@@ -220,13 +220,13 @@ def file_defects(
     manifest = directory / MANIFEST
     for name, entry in files.items():
         if not is_name(name):
-            yield ManifestError(f"{name!r} is listed, which is not a valid file name", path=manifest)
+            yield ManifestError(f"lists {name!r}, which is not a valid file name", path=manifest)
             continue
         path = directory / name
         try:
             found = path.stat().st_size
         except FileNotFoundError:
-            yield ManifestError(f"{name} is listed, and missing from the directory", path=manifest)
+            yield ManifestError(f"lists {name}, which is missing from the directory", path=manifest)
             continue
         except OSError as error:
             yield StorageError(f"cannot be read: {error.strerror or error}", path=path)

@@ -90,23 +90,24 @@ def is_start(board: Any) -> Any:
     return board & U64(0xCCCCCCCCCCCCCCCC) == U64(0) and doubled == U64(0) and popcount(board) == U64(2)
 
 
-#: What :func:`start_fault` finds: each, and why no game can reach such a board.
+#: Reasons why no game reaches a board with a move to make, by the number that :func:`start_fault` returns.
 START_FAULTS = (
     "",
     "has fewer than two tiles",
-    "has no 2 and no 4, of which each move adds one",
+    "has no 2 and no 4, although every move adds one",
     "has no legal move",
-    "has tiles that no move and one new 2 or 4 leave like this",
+    "has tiles in places where no move and spawn can leave them",
 )
 
 
 @kernel
 def start_fault(board: Any) -> Any:
-    """Return why no game has a move to make on a board, an index of :data:`START_FAULTS`; 0: none is known.
+    """Return why no game has a move to make on a board, as an index of :data:`START_FAULTS`; 0: none found.
 
-    A move leaves all tiles against its side, and the spawn adds one: without some 2 or 4, a board must look
-    like that. A tile above 4 comes from two of half its size. Going back merge by merge, n tiles of at least
-    2**e were n + e - 2 tiles of at least 4, in 16 cells: the n-th largest exponent is at most 18 - n.
+    A move leaves all tiles against its side, and the spawn adds a 2 or a 4: without one of these tiles, a
+    board must look like that. A tile above 4 results from two tiles of half its value. Going back merge by
+    merge, n tiles of at least 2**e were n + e - 2 tiles of at least 4, in 16 cells: the n-th largest exponent
+    is at most 18 - n.
     """
     if is_start(board):
         return 0
@@ -242,7 +243,7 @@ def recover(states: NDArray[np.uint64], moves: NDArray[np.uint8] | None = None) 
             does not explain its pair becomes UNKNOWN.
 
     Raises:
-        ValueError: lengths that do not match, no board, or boards or moves that are not integers.
+        ValueError: the lengths do not match, there is no board, or boards or moves are not integers.
 
     Example:
         >>> found = recover(np.array([0x1100000000000000, 0x2010000000000000], np.uint64))
@@ -251,7 +252,8 @@ def recover(states: NDArray[np.uint64], moves: NDArray[np.uint8] | None = None) 
     """
     steps = len(states) - 1
     if steps < 0 or (moves is not None and len(moves) != steps):
-        raise ValueError(f"{len(states)} boards and {None if moves is None else len(moves)} moves")
+        found = f"{len(states)} boards" + ("" if moves is None else f" and {len(moves)} moves")
+        raise ValueError(f"found {found}; expected at least 1 board, and one board more than moves")
     given = np.asarray(() if moves is None else moves)
     if given.size and given.dtype.kind not in "iu":
         raise ValueError(f"moves have dtype {given.dtype}; expected integers")

@@ -9,9 +9,9 @@ it.
 Two tiles of 32768 merge, and the game ends with that move (:func:`wins`). No nibble holds the 65536, so the
 final board of the game is :data:`WON`. In rules 1 they do not merge.
 
-The kernels take ``np.uint64`` boards. They can be called from Python (slowly. A returned board is an ``int``,
-to be wrapped before it is passed on) and from other kernels (inlined). Functions with plural names take
-arrays.
+The kernels take ``np.uint64`` boards. They can be called from other kernels, which inline them, and slowly
+from Python. There, a returned board is an ``int``: pass it on as ``np.uint64(board)``. Functions with plural
+names take arrays.
 """
 
 from __future__ import annotations

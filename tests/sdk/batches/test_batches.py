@@ -181,7 +181,7 @@ class TestEpoch:
             assert (epochs[0] != one).mean() > 0.95
 
     def test_no_whole_batch(self, corpus: Corpus) -> None:
-        with pytest.raises(errors.EmptyCorpusError, match="no whole batch of 100,000"):
+        with pytest.raises(errors.EmptyCorpusError, match="expected a whole batch of 100,000"):
             corpus.batches(100_000, drop_last=True)
 
     def test_free_buffers_are_filled_again(self, corpus: Corpus) -> None:
@@ -211,7 +211,7 @@ class TestEpoch:
                 batches.buffer(arrays)
         no_array: Any
         for no_array in ([[0] * 16] * 64, None, 5, np.array(0, np.uint8)):
-            with pytest.raises(ValueError, match=r"for tokens is .*; expected an array of NumPy's"):
+            with pytest.raises(ValueError, match=r"for tokens is .*; expected a NumPy array"):
                 batches.buffer({"tokens": no_array, "labels": np.zeros((64, 3), np.float32)})
 
     def test_constant_labels_are_logged(self, corpus: Corpus, caplog: pytest.LogCaptureFixture) -> None:
@@ -575,24 +575,25 @@ class TestState:
                 other.batches(100).load_state_dict(state)
 
     @pytest.mark.parametrize(
-        "change",
+        ("change", "message"),
         [
-            {"epoch": "x"},
-            {"epoch": -1},
-            {"position": 14},
-            {"position": -1},
-            {"seed": 2**64},
-            {"more": 1},
-            {"start": -1},
-            {"start": 1294},
-            {"batch_size": 0},
-            {"world_size": 0},
-            {"world_size": -3},
+            ({"epoch": "x"}, "Expected `int`"),
+            ({"epoch": -1}, f"epoch is -1; expected 0 to {2**64 - 1}"),
+            ({"position": 14}, "position is 14; expected 0 to 13"),
+            ({"position": -1}, "position is -1; expected 0 to 13"),
+            ({"seed": 2**64}, f"seed is {2**64}; expected 0 to {2**64 - 1}"),
+            ({"more": 1}, "unknown field `more`"),
+            ({"start": -1}, "start is -1; expected 0 to 1293"),
+            ({"start": 1294}, "start is 1294; expected 0 to 1293"),
+            ({"batch_size": 0}, "batch_size is 0; expected 1 to"),
+            ({"world_size": 0}, "world_size is 0; expected 1 to"),
+            ({"world_size": -3}, "world_size is -3; expected 1 to"),
+            ({"places": [3]}, "places has 1 number; expected 0"),
         ],
     )
-    def test_malformed_state(self, corpus: Corpus, change: dict[str, Any]) -> None:
+    def test_malformed_state(self, corpus: Corpus, change: dict[str, Any], message: str) -> None:
         batches = corpus.batches(100)
-        with pytest.raises(errors.StateError):
+        with pytest.raises(errors.StateError, match=message):
             batches.load_state_dict(batches.state_dict() | change)
         with pytest.raises(errors.StateError):
             batches.load_state_dict({})
@@ -679,7 +680,9 @@ class TestRanks:
             corpus.batches(rank=rank, world_size=world_size)
 
     def test_more_ranks_than_rows(self, corpus: Corpus) -> None:
-        with pytest.raises(errors.ConfigError, match="1,293 rows for 2000 ranks"):
+        with pytest.raises(
+            errors.ConfigError, match="found 1,293 rows for 2000 ranks; expected a row for each"
+        ):
             corpus.batches(1, rank=0, world_size=2000)
 
 

@@ -284,7 +284,7 @@ def test_columns_that_do_not_turn(tmp_path: Path) -> None:
     corpus = Corpus.open(tmp_path)
     for name, message in (
         ("embeddings", "unturned boards, but augment turns"),
-        ("x", r"moves in f32 \[N, 3\]"),
+        ("x", r"the column x has moves in f32 \[N, 3\]"),
     ):
         with pytest.raises(errors.CorpusError, match=message):
             corpus.batches(fields=(name,), augment="d4")

@@ -202,8 +202,13 @@ class TestState:
             Mixture([(parts[0], 0.4), (parts[1], 0.6)]).batches(50).load_state_dict(state)
         with pytest.raises(errors.StateError):
             parts[0].batches(50).load_state_dict(state)
-        for change in ({"places": [1]}, {"places": [1, -1]}, {"places": [2**64, 1]}, {"position": 1}):
-            with pytest.raises(errors.StateError):
+        for change, message in (
+            ({"places": [1]}, "places has 1 number; expected 2"),
+            ({"places": [1, -1]}, r"places is \[1, -1\]; expected places that fit the position"),
+            ({"places": [2**64, 1]}, "places is "),
+            ({"position": 1}, "places is "),
+        ):
+            with pytest.raises(errors.StateError, match=message):
                 batches.load_state_dict({**state, **change})
 
 
@@ -225,7 +230,7 @@ class TestBadInput:
         for source, share in ((parts[0].sessions[0], 1.0), (parts[0], "1")):
             with pytest.raises(TypeError):
                 Mixture([(source, share)])
-        with pytest.raises(errors.EmptyCorpusError, match="make no whole batch of 100,000"):
+        with pytest.raises(errors.EmptyCorpusError, match="expected a whole batch of 100,000"):
             Mixture([(parts[0], 1)]).batches(100_000)
 
 

@@ -246,7 +246,7 @@ def test_statistics_count_windows(played: Played) -> None:
         ({"window": 0}, r"window=0, stride=1; expected at least 1"),
         ({"window": 2, "stride": 0}, r"stride=0; expected at least 1"),
         ({"stride": 2}, "stride and pad need window"),
-        ({"window": 2, "pool_rows": 4096}, "pool_rows is for single rows"),
+        ({"window": 2, "pool_rows": 4096}, "pool_rows with window; expected None"),
         ({"fields": ("return_0",)}, "no field 'return_0'. The nearest is 'return_K'"),
     ],
 )  # fmt: skip
@@ -259,7 +259,7 @@ def test_invalid_options(played: Played, how: dict[str, Any], match: str) -> Non
 def test_windows_longer_than_every_game(played: Played, pad: bool) -> None:
     corpus = played.corpora["rows"]
     longest = int(corpus.runs["rows"].max())
-    match = f"a window reaches over {longest + 1:,} rows; the longest game has {longest:,}"
+    match = f"a window spans {longest + 1:,} rows; expected at most {longest:,}"
     with pytest.raises(errors.CorpusError, match=match):
         corpus.batches(8, window=longest + 1, pad=pad)
     with pytest.raises(errors.EmptyCorpusError, match="no window is whole"):

@@ -153,7 +153,7 @@ def test_sampled_rows_are_not_checked(tmp_path: Path) -> None:
     assert (found.is_2048, found.moves, found.skipped) == (None, 0, [])
     assert "not checked: " in found.checks[4].text
     change_database(path / "metadata.db", "INSERT INTO session VALUES ('sample_rate', '3')")
-    assert "only every 3th step was recorded" in audit(path).checks[4].text
+    assert "one step in 3 was recorded" in audit(path).checks[4].text
 
 
 def test_few_moves_are_too_few(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ class TestLastSpawns:
 
     def test_a_player_that_plays_otherwise_is_named(self, tmp_path: Path) -> None:
         rows = write_rows(tmp_path / NAME, GAMES)
-        with pytest.raises(ReplayError, match="comes out differently"):
+        with pytest.raises(ReplayError, match=r"the replay of run .* differs"):
             repack_session(
                 rows, tmp_path, "tape", replayer=lambda *_: lambda seed, *given: play(seed + 1, *given)
             )
@@ -189,7 +189,7 @@ class TestRefused:
         for path, text in (
             (write_foreign(tmp_path / "theirs"), "foreign"),
             (write_foreign(tmp_path / "shards", shard_rows=5), "foreign"),
-            (write_ours(tmp_path / NAME, Spec(sample_rate=3)), "every 3th step"),
+            (write_ours(tmp_path / NAME, Spec(sample_rate=3)), "one step in 3"),
         ):
             with pytest.raises(MaintenanceError, match=text):
                 repack_session(path, tmp_path / "out", "tape")

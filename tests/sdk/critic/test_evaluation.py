@@ -251,7 +251,7 @@ def test_few_runs_of_a_kind_have_no_interval(corpus: Corpus, few: int, positive:
     auroc = cell.scores[CRITIC].auroc
     if few < INTERVAL_RUNS_MIN:
         assert cell.note == (
-            f"{cell.runs_positive} positive runs of {cell.runs}: too few of a kind for an interval"
+            f"{cell.runs_positive} positive runs of {cell.runs}: too few of a class for an interval"
         )
         assert auroc.low is None
     else:
@@ -310,7 +310,7 @@ def test_wrong_arguments_and_critics_are_refused(corpus: Corpus) -> None:
     wrong.say = lambda exps: exps.max(axis=1) / 15
     broken: Any = wrong
     broken.__class__ = type("Broken", (Fake,), {"__call__": lambda _, boards: np.zeros((len(boards), 2))})
-    with pytest.raises(ValueError, match=r"2\) for .* boards and 1 threshold$"):
+    with pytest.raises(ValueError, match=r"2\); expected .*, 1\), for .* boards and 1 threshold$"):
         evaluate(broken, corpus, replicates=0)
 
 

@@ -207,10 +207,10 @@ def test_estimates_skip_replicates_of_one_class() -> None:
     [
         ({"scores": np.array([0.1, np.nan, 0.3])}, "score 1 is NaN"),
         ({"labels": np.array([1, 0, 1])}, "labels of int64"),
-        ({"runs": np.array([0, 1, 2])}, "runs from 0 to 2; there are weights of 2"),
+        ({"runs": np.array([0, 1, 2])}, "runs from 0 to 2; expected 0 to 1"),
         ({"runs": np.array([0, -1, 1])}, "runs from -1"),
         ({"scores": np.zeros(4)}, "expected \\[N\\]"),
-        ({"order": np.array([3])}, "rows up to 3; there are 3"),
+        ({"order": np.array([3])}, "rows 3 to 3; expected 0 to 2"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:

@@ -618,7 +618,7 @@ class TestVerify:
                 "board",
                 0xFF34_1234_1234_1230,
                 "FieldError",
-                "row 10 is not of these rules: two tiles of 32768",
+                "row 10 breaks the rules: two tiles of 32768",
             ),
         ],
     )

@@ -385,9 +385,7 @@ class TestSplit:
             assert set(before[name].runs["seed"].tolist()) <= set(after[name].runs["seed"].tolist())
         assert not set(after["train"].runs["seed"].tolist()) & set(after["val"].runs["seed"].tolist())
 
-    @pytest.mark.parametrize(
-        ("seed", "said"), [(0, "of 10 runs, 1 have different identities"), (None, "more games")]
-    )
+    @pytest.mark.parametrize(("seed", "said"), [(0, "distinct runs: 1 of 10"), (None, "more games")])
     def test_a_part_without_rows_says_why(self, tmp_path: Path, seed: int | None, said: str) -> None:
         games = [Game(number, 3, seed=number if seed is None else seed) for number in range(1, 11)]
         write_foreign(tmp_path / NAME, Spec(games=games))

@@ -168,7 +168,7 @@ class TestManifest:
             ({"runs": 4}, {}, "runs is 4. The session has 5"),
             ({"files": {}}, {}, "metadata.db is not listed"),
             ({}, {"steps.npy": 1}, r"steps\.npy has \d+ bytes. The manifest says 1"),
-            ({}, {"other": 1}, "other is listed, and missing"),
+            ({}, {"other": 1}, "lists other, which is missing"),
             *(
                 ({}, {name: 1}, "not a valid file name")
                 for name in ("../x", "/etc/passwd", "", ".", "..", "a/b", "a\0", "x" * 256, "é" * 128)

@@ -127,7 +127,7 @@ def test_the_snapshot_opens_as_printed(
     assert after["sessions"][0]["mean_score"] is None  # from the manifest alone
     (snapshot / sessions(root)[0].name / "steps.npy").resolve().unlink()
     broken = cli("list", snapshot, expect=1)
-    assert "steps.npy is listed, and missing" in broken.out
+    assert "lists steps.npy, which is missing" in broken.out
 
 
 def test_other_files_disturb_nothing(cli: Cli, root: Path) -> None:

@@ -61,7 +61,7 @@ def test_games_that_cannot_be_played_again_are_refused(
     done = cli(*command, expect=5)
     assert done.out == ""
     assert "its moves were not recorded, and its games cannot be replayed: it was played by" in done.err
-    assert "hint: --lossy ends each game at its last recorded board" in done.err
+    assert "hint: pass --lossy to end each game at its last recorded board" in done.err
     assert "--record-action" in done.err
     assert sorted(path.name for path in root.parent.iterdir()) == before
 

@@ -171,7 +171,7 @@ def test_failed_repack_affects_one_session(cli: Cli, tmp_path: Path, foreign: Pa
     assert [each["path"] for each in done.json["sessions"]] == [str(out / NAME)]
     said = {each["path"]: each["message"] for each in done.json["failed"]}
     assert list(said) == [str(foreign), str(unsure), str(there)]
-    assert "a foreign session" in said[str(foreign)]
+    assert "a session of another program" in said[str(foreign)]
     assert "run 8: both a 2 and a 4" in said[str(unsure)]
     assert "the session does not name its player" in said[str(unsure)]
     assert "in this storage already: tape" in said[str(there)]

@@ -268,9 +268,9 @@ def test_what_is_no_critic_is_refused(tmp_path: Path) -> None:
 def test_a_neural_critic_is_told_by_name(tmp_path: Path) -> None:
     (tmp_path / "best").mkdir()
     (tmp_path / "best/critic.json").write_text(json.dumps({"version": 2}))
-    with pytest.raises(ModelError, match="a neural critic") as caught:
+    with pytest.raises(ModelError, match="found a PyTorch critic; expected an n-tuple critic") as caught:
         NTupleCritic.load(tmp_path / "best")
-    assert caught.value.hint == "from tape2048.torch import TorchCritic"
+    assert caught.value.hint == "load it with tape2048.torch.TorchCritic"
 
 
 def test_a_place_without_a_critic_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
