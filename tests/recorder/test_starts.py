@@ -227,10 +227,10 @@ def test_boards_of_games_are_starts() -> None:
     [
         ([1] + [0] * 15, "has fewer than two tiles"),
         ([3, 3] + [0] * 14, "has no 2 and no 4"),
-        ([0, 3, 0, 0, 0, 0, 5, 0, 1] + [0] * 7, "has tiles that no move"),
-        ([1, 0, 3, 0] + [0, 4, 0, 0] + [0] * 8, "has tiles that no move"),
-        ([15, 15, 15, 15, 1] + [0] * 11, "has tiles that no move"),
-        ([9, 8, 9, 8, 9, 8, 9, 8, 9, 8, 9, 8, 1, 1, 0, 0], "has tiles that no move"),
+        ([0, 3, 0, 0, 0, 0, 5, 0, 1] + [0] * 7, "cannot result from a move"),
+        ([1, 0, 3, 0] + [0, 4, 0, 0] + [0] * 8, "cannot result from a move"),
+        ([15, 15, 15, 15, 1] + [0] * 11, "cannot result from a move"),
+        ([9, 8, 9, 8, 9, 8, 9, 8, 9, 8, 9, 8, 1, 1, 0, 0], "cannot result from a move"),
     ],
 )
 def test_other_boards_are_none(cells: list[int], fault: str) -> None:

@@ -107,7 +107,7 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
         assert training.append_metrics({"step": 4}, said.append)
     assert training.metrics.read_bytes() == b'{"step":1}\n' + b'{"step":4}\n' * 2
     assert len(said) == 2
-    assert all(os.strerror(number) in each and each.endswith("are tried again") for each in said)
+    assert all(os.strerror(number) in each and each.endswith("tries again for each line") for each in said)
     assert said[0].startswith(f"{tmp_path / METRICS}: ")
     assert open_files() == before
 

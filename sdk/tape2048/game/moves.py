@@ -96,7 +96,7 @@ START_FAULTS = (
     "has fewer than two tiles",
     "has no 2 and no 4, although every move adds one",
     "has no legal move",
-    "has tiles in places where no move and spawn can leave them",
+    "cannot result from a move and a new 2 or 4",
 )
 
 

@@ -144,7 +144,7 @@ class TestLastSpawns:
         rows = write_rows(tmp_path / NAME, GAMES, record_action=False)
         with pytest.raises(MaintenanceError, match=r"its moves were not recorded .*: no player was given"):
             repack_session(rows, tmp_path, "tape", lossy=True)
-        with pytest.raises(MaintenanceError, match="again: the session does not name its player"):
+        with pytest.raises(MaintenanceError, match="replayed: the session does not name its player"):
             repack_session(rows, tmp_path, "tape", replayer=replayer)
 
     def test_a_player_that_plays_otherwise_is_named(self, tmp_path: Path) -> None:

@@ -305,4 +305,4 @@ def test_missing_root_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert "nowhere" in done.err
     (tmp_path / "games.txt").write_text("{}")
     done = cli("view", tmp_path, tmp_path / "games.txt", expect=MagicError, process=True)
-    assert "not a known kind of file with runs" in done.err
+    assert "expected a file with runs" in done.err
