@@ -74,12 +74,12 @@ class Corpus(RowView):
     run. The results are views that share the rows in memory. :meth:`batches` serves shuffled batches, epoch
     after epoch.
 
-    Sessions recorded with the action and without it open together. Records and the field ``action`` have it
-    if every session of a view's runs has it. Sessions on tape always do. The field ``move``, recovered from
-    the boards, is always there. In other views, records of the sessions with the action are copies without
-    it.
+    Sessions recorded with and without the action open together. Records contain the action, and the field
+    ``action`` is available, if every session of a view's runs has the action, as all sessions on tape have.
+    Otherwise, records are copies without the action. The field ``move``, recovered from the boards, is always
+    available.
 
-    Sessions on tape serve the same as sessions of rows, and both open together. Their boards are decoded for
+    Sessions on tape serve the same rows as other sessions, and both open together. They are decoded for
     each batch, or once with ``load="packed"``; their records are always copies. A step that the rules do not
     allow raises an error when it is decoded.
 
@@ -95,8 +95,8 @@ class Corpus(RowView):
     Attributes:
         runs: the run table, ``CORPUS_RUN_DTYPE[R]``, read-only. ``session`` indexes :attr:`sessions`. The
             other columns are the session's own: ``first_row`` and ``rows`` describe the whole run in its
-            session, :attr:`row_counts` its rows in the view. Of more than 2**20 runs in all sessions, each
-            access reads it again, at 44 bytes a run, unless you hold the last result.
+            session, :attr:`row_counts` its rows in the view. With more than 2**20 runs in all sessions, each
+            access reads the table again, at 44 bytes a run, unless you still hold the last result.
         dtype: the type of a row: ``ACTION_STEP_DTYPE`` if all sessions of the view's runs have the action;
             otherwise ``STEP_DTYPE``, and rows with the action come without it.
         game_phase: the part of each game that is in the view.
@@ -164,7 +164,7 @@ class Corpus(RowView):
 
         Args:
             root: a directory of sessions, one session, a data set, a pack.dat, a pack of another program, a
-                store (``s3://``, ``gs://`` or ``az://``, ``bucket/prefix``; ``hf://datasets/OWNER/NAME``; a
+                store (``s3://BUCKET/PREFIX``, ``gs://``, ``az://``, ``hf://datasets/OWNER/NAME``, or a
                 fleet's directory), or several of any kinds.
             where: condition or mask, as for :meth:`where`; with ``load="ram"``, only rows of the selected
                 runs are read.
@@ -177,10 +177,11 @@ class Corpus(RowView):
                 cgroup, divided by ``$LOCAL_WORLD_SIZE`` under ``torchrun``.
             cache: local directory for files that are fetched from stores. Processes can share it. By default
                 ``~/.cache/tape2048/sessions``. With it, a directory in ``root`` is read as a store.
-            cache_max_mb: bound of the cache in MB (10**6 bytes); None for none. Rows in a random order need
-                all selected sessions at once; ``batches(pool_rows=..., pool_sessions=...)`` needs a few.
+            cache_max_mb: maximum size of the cache in MB (10**6 bytes); None: no limit. It must hold all
+                selected sessions to serve rows in random order, and only a few with
+                ``batches(pool_rows=..., pool_sessions=...)``.
             columns: overlay directory of all sessions' columns; see :meth:`Session.open`. Columns of sessions
-                in stores are in the overlay alone.
+                in stores are only in the overlay.
             newest_rows: number of selected rows to open: only the newest sessions, by their start, that
                 together have at least so many. Sessions are opened as a whole, so there may be more rows.
             damaged: ``"raise"`` raises the error of a session that cannot be opened (or, on tape and with
@@ -442,7 +443,7 @@ class Corpus(RowView):
 
     @property
     def weights(self) -> NDArray[np.float32]:
-        """Weight of a row of each run, 1: ``f32[R]``; see :attr:`Capped.weights`."""
+        """Weight of the rows of each run, all 1: ``f32[R]``; see :attr:`Capped.weights`."""
         return np.ones(len(self._tables.runs), np.float32)
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
@@ -457,10 +458,10 @@ class Corpus(RowView):
         return run_table.prevalence(self.run_labels(thresholds), self.row_counts)
 
     def pos_weight(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
-        """Compute the rows with a false label per row with a true one: ``f64[T]``; reads no row.
+        """Compute the number of false labels per true label, for each threshold: ``f64[T]``; reads no row.
 
-        As a tensor (``torch.from_numpy(...).float()``) for ``BCEWithLogitsLoss(pos_weight=...)``. 1 if all
-        labels of a threshold are equal, since no weight can balance them.
+        Pass it as a tensor (``torch.from_numpy(...).float()``) to ``BCEWithLogitsLoss(pos_weight=...)``. It
+        is 1 if all labels of a threshold are equal, since no weight can balance them.
         """
         return run_table.positive_weights(self.run_labels(thresholds), self.row_counts)
 
@@ -491,15 +492,16 @@ class Corpus(RowView):
             where: SQL over columns of the run table, such as ``"max_score >= 50000 AND highest_tile >=
                 8192"``; or a mask ``bool[R]``. ``started`` is compared as an instant, with ISO 8601 (UTC
                 without an offset) or seconds since 1970. The functions ``julianday``, ``unixepoch``,
-                ``strftime``, ``date``, ``time`` and ``datetime`` read it; arithmetic and others reject it.
+                ``strftime``, ``date``, ``time`` and ``datetime`` read it; arithmetic and other functions
+                reject it.
             **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
                 (inclusive bounds), ``model`` (a tag, or several), ``player`` (the name that
                 ``tape2048 list`` shows, its first words, or ``ntuple@0123456789ab``; or several), ``since``
                 and ``until`` (the start, ISO 8601, UTC; ``until`` is exclusive).
 
         Raises:
-            EmptyCorpusError: no row is left. The message has the counts before, and the advice lists the
-                players if the filter is of players.
+            EmptyCorpusError: no row is left. The message has the counts before the filter, and the hint lists
+                the players if the filter is of players.
             ConfigError: SQLite rejects the condition, or it does more than read the run table.
             ValueError: a filter is unknown, a date is invalid, or a mask has another length.
 

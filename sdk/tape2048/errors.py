@@ -309,6 +309,6 @@ class Skipped(NamedTuple):
 
 
 def error_class(name: str) -> type[TapeError]:
-    """Return the class of a name in a message or a report; TapeError for an unknown name."""
+    """Return the error class with this name; TapeError for an unknown name."""
     found = globals().get(name)
     return found if isinstance(found, type) and issubclass(found, TapeError) else TapeError

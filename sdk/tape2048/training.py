@@ -65,7 +65,7 @@ class TrainingProgress(NamedTuple):
 
 
 class TrainingView(Protocol):
-    """Shows a training to the user."""
+    """Display of a training."""
 
     def progress(self, progress: TrainingProgress) -> None:
         """Show the progress; called after every step or twice a second."""

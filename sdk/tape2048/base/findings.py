@@ -48,7 +48,7 @@ class Report(msgspec.Struct, frozen=True):
         checksums: number of checksums that were recomputed. 0: the third-party directory has none, so
             changed bytes are found only where they break a rule.
         findings: all defects, in the order of their discovery.
-        notes: facts that are no defects, such as rows that readers leave out.
+        notes: remarks that are not defects, such as on rows that readers leave out.
 
     Example:
         >>> from tape2048 import sessions, validate_session

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def own_groups(controller: str, mounts: Path, own: Path) -> list[Path]:
-    """List the folders of this process's groups and of their parents. Each may have a limit."""
+    """List the folders of this process's control groups and of their parents. Each may have a limit."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -53,8 +53,8 @@ def _quota(folder: Path) -> float | None:
 def ram_available(root: Path = Path("/")) -> int:
     """Return the bytes of memory that this process can fill before anything is swapped or killed.
 
-    The machine's ``MemAvailable``, or less if a control group of the process leaves less: its limit minus its
-    usage without droppable file cache. ``root`` contains ``proc`` and ``sys``.
+    That is the machine's ``MemAvailable``, or less if a control group of the process leaves less: its limit,
+    minus its usage without droppable file cache. ``root`` contains ``proc`` and ``sys``.
     """
     groups = own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup")
     left = [_meminfo(root / "proc/meminfo"), *(bytes_ for group in groups for bytes_ in _left_in(group))]

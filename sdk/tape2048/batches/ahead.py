@@ -91,7 +91,7 @@ class Games:
 
     Attributes:
         table: the games, ``i64[R, 6]``.
-        gatherer: serves these rows.
+        gatherer: gatherer of these rows.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def places_of(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
 class Windows:
     """Windows of K boards, ``stride`` rows apart; the last board of a game is repeated.
 
-    ``left_out``: rows of the corpus before each run that start no window, ``i64[R]``.
+    ``left_out``: number of rows before each run, in the corpus, that start no window: ``i64[R]``.
     """
 
     def __init__(self, games: Games, window: int, stride: int, left_out: NDArray[np.int64]) -> None:

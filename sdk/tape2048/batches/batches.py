@@ -1,7 +1,7 @@
 """Batches of a corpus, epoch after epoch: shuffled, distributed over ranks, resumable to the row.
 
-(seed, e, b) and the settings alone decide the rows of batch b of epoch e. A loader's whole state is a few
-integers, resuming is starting at another b, and any thread can fill any batch::
+(seed, e, b) and the settings alone decide the rows of batch b of epoch e. A loader's whole state is therefore
+a few integers, a resumed loader starts at another b, and any thread can fill any batch::
 
     batches = corpus.batches(4096, seed=7)
     for batch in batches:  # the rest of this epoch
@@ -12,11 +12,11 @@ can fill buffers from :meth:`Batches.buffer`. A prefetching loader assigns the i
 ``batches.position`` to ``len(batches)`` to its threads, returns the buffers in this order, and calls
 :meth:`Batches.advance` for each, so that :meth:`Batches.state_dict` counts consumed batches.
 
-**Ranks.** An epoch is one sequence of batches; rank r of W has every W-th one. Of the rows after the last W
-whole batches, each rank gets an equal share as a short batch (with ``drop_last``: none), and fewer than W
-rows are dropped. With ``pool_rows``, the ranks take chunks in turns, and each serves as many rows as the rank
-with the fewest. Fewer than 2 (W - 1) chunks are dropped, at most one row in 32, and different rows in each
-epoch.
+**Ranks.** An epoch is one sequence of batches, which W ranks take in turns. The rows after the last W whole
+batches are divided equally into a short batch for each rank (with ``drop_last``, they are dropped), and fewer
+than W rows are dropped. With ``pool_rows``, the ranks take chunks in turns, and each serves as many rows as
+the rank with the fewest. Fewer than 2 (W - 1) chunks are dropped, at most one row in 32, and different rows
+in each epoch.
 
 **Another number of ranks.** A state counts the rows of the epoch that all ranks consumed. Any number of ranks
 with any batch size can load it: they share the remaining rows by the same rule. Each row is served once, and
@@ -24,10 +24,10 @@ fewer than W are dropped at the end. A state saved at the end counts dropped row
 ``pool_rows``, a state in the middle of an epoch needs as many ranks as before.
 
 **Mixtures.** Each source has separate epochs, in each of which every row is served once. A batch may
-contain the end of a source's epoch and the start of its next one; so all batches are whole, and no row is
-dropped. An epoch of the mixture is as many batches as the rows of all sources fill; a small source with a
-large share is served several times in it. The ranks take batches in turns. A state has each source's place,
-so any number of ranks, with any batch size, continues where the saved ones stopped.
+contain the end of a source's epoch and the start of its next epoch, so all batches are whole, and no row is
+dropped. An epoch of the mixture has as many batches as the rows of all sources fill. In it, a small source
+with a large share is served several times. The ranks take batches in turns. A state has each source's place,
+so any number of ranks, with any batch size, continues where the saved ranks stopped.
 
 **Pools.** ``pool_rows`` suits rows on a slow disk that do not fit the memory; see ``batches.pool``.
 """
@@ -152,7 +152,7 @@ DEFAULTS: BatchOptions = {
 
 
 class Part:
-    """A corpus, or a capped one, that serves fields of its rows at the places of an order.
+    """A corpus or a capped sample that serves fields of its rows at the places of an order.
 
     Attributes:
         source: as given.
@@ -199,7 +199,7 @@ class Part:
             self._gatherer.check_fits(self._gatherer.sessions_between(0, self.rows), _STREAM_HINT)
 
     def _plan(self, tables: ViewTables, options: BatchOptions) -> list[ViewColumn]:
-        """Check the fields, which come from rows of some tables; return their columns."""
+        """Check the fields of the rows of some tables; return their columns."""
         tiles, weight = check_thresholds(options["thresholds"]), options["weight"]
         self.layout, columns = plan_fields(
             tables, options["fields"], tiles, options["label_dtype"], extra=options["extra"],
@@ -218,7 +218,7 @@ class Part:
 
     @cached_property
     def mean_weight(self) -> float:
-        """Mean of the weights of an epoch's rows; of a column, as a sample of its rows shows it."""
+        """Mean weight of an epoch's rows; with a column of weights, an estimate from a sample of the rows."""
         drawn = int(self._tables.rowmap.run_starts[-1]) / self.rows  # 1 without a cap
         return drawn if self._weights is None else drawn * mean_weight(*self._weights)
 
@@ -315,13 +315,14 @@ class Batches:
         shuffle: whether each epoch has a new random order. Otherwise, rows keep the order of the corpus.
         seed: seed of all epochs, 0 <= seed < 2**64.
         fields: names out of :data:`tape2048.batches.FIELDS`, and names of columns. A column has values
-            ``[B]`` or ``[B, D]``; ``bf16`` has its bits, ``u16``. All sessions of the rows need the column,
-            of one dtype, width and origin.
+            ``[B]`` or ``[B, D]``; ``bf16`` values are served as their bits, ``u16``. All sessions of the rows
+            need the column, with the same dtype, width and origin.
         thresholds: tiles of the labels.
         label_dtype: ``"bool"`` or ``"float32"``.
         augment: ``"d4"`` applies a random symmetry of the square to each row's board, moves and masks, drawn
-            again in each epoch. Columns turn whose facts have ``"moves": true``: values of the four moves,
-            ``[N, 4]``, and numbers of moves, ``u8[N]``. Embeddings cannot. Other columns stay unchanged.
+            again in each epoch. It also applies to columns with the fact ``"moves": true``: values of the
+            four moves, ``[N, 4]``, and move numbers, ``u8[N]``. Embeddings are an error, and other columns
+            stay unchanged.
         drop_last: whether to drop the last batch if it is short.
         rank: index of this loader; by default ``$RANK``, or 0.
         world_size: number of loaders that share each epoch; by default ``$WORLD_SIZE``, or 1.
@@ -435,15 +436,15 @@ class Batches:
 
         Args:
             batch: from :meth:`buffer`, or of another loader with the same fields and labels.
-            epoch: >= 0.
-            index: 0 <= index < ``len(self)``.
+            epoch: number of the epoch, >= 0.
+            index: number of the batch, 0 <= index < ``len(self)``.
 
         Returns:
             The number of rows, also ``batch.rows``.
 
         Raises:
             IndexError: there is no such batch.
-            ValueError: the buffer has other fields or labels, or fewer rows. A number is not whole.
+            ValueError: the buffer has other fields or labels, or fewer rows; or a number is not whole.
             CorpusError: with ``pool_rows`` and mapped rows, a file was truncated.
         """
         index, epoch = as_int("index", index), as_int("epoch", epoch)

@@ -45,7 +45,7 @@ _CHUNK_ROWS = 1 << 18
 
 
 class Condition:
-    """A parsed condition; ConfigError for anything else.
+    """A parsed condition; ConfigError if it is invalid.
 
     Attributes:
         text: its start, for messages.
@@ -99,7 +99,7 @@ class Condition:
 
 
 class _Rows(NamedTuple):
-    """A mapping of columns to values, and therefore of the nodes of a condition."""
+    """The values of columns, and of the nodes of a condition on them."""
 
     names: list[str]
     values: Mapping[str, NDArray[Any]]

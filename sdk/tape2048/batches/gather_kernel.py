@@ -504,7 +504,7 @@ def _turned_mask(mask: Any, k: Any) -> Any:
 
 @register_jitable
 def _write_records(chunk: Any, count: Any, row_bytes: Any, stride: Any, target: Any) -> None:
-    """Copy rows without what follows their ``row_bytes``, eight bytes at a time. The last eight overlap."""
+    """Copy the first ``row_bytes`` of each row, eight bytes at a time. The last eight overlap."""
     for k in range(count):
         source = word(chunk.row, k)
         at = U64(0)

@@ -281,7 +281,7 @@ class Gatherer:
             self._check(batch, layout.weight, weights, _F32_MAX, "a weight of at least 0")
 
     def _check(self, batch: Batch, name: str, values: NDArray[Any], most: float, expected: str) -> None:
-        """Raise the CorpusError of a batch's values of a column that are not between 0 and the given one."""
+        """Raise CorpusError if a batch's values of a column are not between 0 and ``most``."""
         if not batch.rows or (values.min() >= 0 and values.max() <= most):  # NaN fails every comparison
             return
         at = int(((values >= 0) & (values <= most)).reshape(batch.rows, -1).all(axis=1).argmin())

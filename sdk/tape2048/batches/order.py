@@ -69,7 +69,7 @@ class Order(NamedTuple):
 
     @property
     def shuffled(self) -> bool:
-        """Whether rows come from all over the view."""
+        """Whether the order is shuffled."""
         return bool(self.words[0] == SHUFFLED)
 
     @property
@@ -85,7 +85,7 @@ class Order(NamedTuple):
 
 @lru_cache(maxsize=64)
 def order_of(rows: int, seed: int, epoch: int, shuffle: bool, augment: bool) -> Order:  # noqa: FBT001
-    """Return the order of an epoch of so many rows."""
+    """Return the order of an epoch of ``rows`` rows."""
     name = b"tape2048 batches 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
     words = np.frombuffer(hashlib.sha256(name).digest(), "<u8")
     symmetry = int(words[1]) | 1 if augment else 0  # 0 means no symmetry

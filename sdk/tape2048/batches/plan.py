@@ -27,7 +27,7 @@ class Cap(NamedTuple):
     """A cap on the rows of each range, a run or a part of a run. The order's key draws them.
 
     Attributes:
-        guide: over the capped numbers of the ranges' rows.
+        guide: guide over the capped numbers of the ranges' rows.
         firsts: the view's number of each range's first row, and the number of rows, ``u64[n + 1]``.
         evenly: 1 to draw rows at equal distances; 0 to draw one random row of each of equal parts.
         weights: rows of the view that a drawn row of each range represents, ``f32[n]``.

@@ -22,7 +22,7 @@ the finalizer of MurmurHash3, Appleby 2011) map x to ::
     y = (x ^ key) * factor,    y = (y ^ y >> w/2) * second_factor
 
 F is the low k bits of y ^ y >> w/2; G is y * b >> w, an offset below b by Lemire's multiply and shift (ACM
-TOMACS 2019). From 2**16 values, some offsets are half as frequent again as others. The sum of six rounds is
+TOMACS 2019). From 2**16 values, some offsets are 1.5 times as frequent as others. The sum of six rounds is
 uniform to 3e-7 (n = 1e9).
 
 **Keys** are SHAKE-128 of (n, seed, epoch), so neighbouring seeds and epochs are unrelated.
@@ -77,8 +77,8 @@ class Permutation:
 
     Args:
         n: size, 1 <= n <= ``INDICES_MAX``.
-        seed: 0 <= seed < 2**64.
-        epoch: 0 <= epoch < 2**64. Each epoch of a seed is another permutation.
+        seed: seed, 0 <= seed < 2**64.
+        epoch: epoch, 0 <= epoch < 2**64. Each epoch of a seed has another permutation.
 
     Attributes:
         n: as given.

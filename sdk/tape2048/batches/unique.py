@@ -67,8 +67,8 @@ def _mark_new(keys: Any, chosen: Any, table: Any, places: Any, words: Any) -> An
     """Set the bits of the rows whose keys are not in a table, and add these keys.
 
     Args:
-        keys: of consecutive rows.
-        chosen: bits of a key that tell its pass, and the pass; other keys are skipped.
+        keys: keys of consecutive rows.
+        chosen: number of highest bits of a key that give its pass, and the pass; other keys are skipped.
         table: address of the table and number of its entries. One more entry is for the key 0.
         places: number of the first row, and number of used entries.
         words: the mask.

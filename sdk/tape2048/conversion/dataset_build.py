@@ -132,7 +132,7 @@ def build_dataset(
         shard_rows: rows of a file; None: one ``steps.npy``. Appending to shards copies no rows.
         replayer: as for :func:`~tape2048.conversion.open_source`.
         lossy: whether games whose moves are unknown may end early.
-        progress: called with the runs read, all runs, and the steps written.
+        progress: function that is called with the runs read, all runs, and the steps written.
 
     Raises:
         NameTakenError: ``output`` exists.
@@ -178,7 +178,7 @@ def append_dataset(
         workers: number of decoding threads. None: the number of cores.
         replayer: as for :func:`build_dataset`.
         lossy: as for :func:`build_dataset`.
-        progress: called with the runs read, all runs, and the steps written.
+        progress: function that is called with the runs read, all runs, and the steps written.
 
     Raises:
         MissingPathError: ``path`` does not exist.
@@ -228,7 +228,7 @@ def write_view(
         output: the directory to make. It must not exist.
         view: a view or a data set.
         shard_rows: as for :func:`build_dataset`.
-        progress: called with the rows written and all rows.
+        progress: function that is called with the rows written and all rows.
 
     Raises:
         NameTakenError: ``output`` exists.

@@ -75,7 +75,7 @@ _PIECE_ROWS = 1 << 18  # rows that are copied together
 
 
 def _write_shards(directory: Path, dtype: np.dtype[Any], pieces: Iterable[NDArray[np.void]]) -> int:
-    """Write rows in shards, and return their number."""
+    """Write rows in shards, and return the number of rows."""
     header_bytes = 128 + -(-len(repr(dtype.descr)) // 64) * 64
     number = total = 0
     with contextlib.ExitStack() as stack:

@@ -82,7 +82,7 @@ def session_run(
 
     A session of rows holds no board after a game's last move, and perhaps no moves (``record_action``) or not
     all boards (``sample_rate``). If the rules leave a move open, the game is replayed. A session on tape
-    holds all.
+    holds all boards and moves.
 
     Args:
         session: the session.
@@ -100,7 +100,7 @@ def session_run(
     Raises:
         ReplayError: the session has no moves, or not all steps, and there is no ``play``; or the replay
             differs from the session.
-        FieldError: a tile above 32768.
+        FieldError: a tile is above 32768.
 
     Example:
         >>> from tape2048 import Session

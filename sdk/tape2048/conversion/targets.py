@@ -123,11 +123,11 @@ def convert(
         replayer: see :func:`~tape2048.conversion.open_source`.
         packing: arguments of :class:`~tape2048.packs.PackWriter` for the target ``pack``.
         player: name of the player of a session. None: the engine of the runs.
-        progress: called with the runs read and all runs.
+        progress: function that is called with the runs read and all runs.
 
     Raises:
-        MaintenanceError: a loss, without ``lossy``; or a ``player`` for a target that is no session. Nothing
-            was written.
+        MaintenanceError: the target cannot hold all data, and ``lossy`` is False; or ``player`` is given for
+            a target that is not a session. Nothing was written.
         EmptyCorpusError: no run of the source can be read. Nothing was written.
         NameTakenError: ``target`` exists.
         FormatError: the source is damaged as a whole, the target's kind is unknown, or the target is a single

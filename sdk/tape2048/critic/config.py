@@ -209,7 +209,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
 
 
 class CriticConfig(LearningConfig, frozen=True, kw_only=True):
-    """The settings of a training; see the module.
+    """The settings of the training of a PyTorch critic.
 
     Example:
         >>> from tape2048.critic import CriticConfig
@@ -453,7 +453,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
 
 
 class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
-    """The settings of a training by temporal differences.
+    """The settings of the training of an n-tuple critic by temporal differences.
 
     Example:
         >>> from tape2048.critic.ntuple import NTupleCriticConfig

@@ -53,7 +53,7 @@ class Critic(Protocol):
 
 
 class SplitInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The split by runs: ``corpus.split(salt=salt, **fractions)`` gives the same parts again."""
+    """The split of the runs. ``corpus.split(salt=salt, **fractions)`` makes the same parts again."""
 
     fractions: dict[str, float]
     salt: str = ""
@@ -76,7 +76,7 @@ class CriticFacts(msgspec.Struct, frozen=True, kw_only=True):
 def training_facts(
     config: LearningConfig, corpus_hash: str, players: list[PlayedBy], step: int, metrics: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the facts of a critic that its training knows, except for ``training`` itself."""
+    """Return the fields of :class:`CriticFacts` that a training knows, except ``training``."""
     conditions = [config.where, only_player(players[0]) if config.player_name else ""]
     where = " AND ".join(f"({one})" for one in conditions if one) if config.player_name else config.where
     return {
@@ -125,7 +125,7 @@ def check_columns(part: Corpus, config: LearningConfig) -> tuple[float, str | No
     """Return the mean weight of a sample, and a SHA-256 of the facts of the columns that are learned from.
 
     They are 1 and None without columns. Raises a ConfigError for a column of the wrong shape, and the errors
-    of batches, such as a CorpusError for targets that are no probabilities.
+    of batches, such as a CorpusError for targets that are not probabilities.
     """
     names = [name for name in (config.targets, config.weight) if name]
     if not names:

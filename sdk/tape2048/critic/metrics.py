@@ -97,7 +97,7 @@ class RunBootstrap:
             with 1,000 replicates.
 
     Raises:
-        ValueError: no runs, or a negative number of replicates.
+        ValueError: ``runs`` is below 1, or ``replicates`` below 0.
 
     Example:
         >>> from tape2048.critic import RunBootstrap
@@ -107,7 +107,7 @@ class RunBootstrap:
 
     def __init__(self, runs: int, replicates: int = 1000, seed: int = 0) -> None:
         if runs < 1 or replicates < 0:
-            raise ValueError(f"runs={runs}, replicates={replicates}; expected at least 1 and 0")
+            raise ValueError(f"runs={runs}, replicates={replicates}; expected runs >= 1, replicates >= 0")
         self.replicates = replicates
         self.weights = np.ones((runs, 1 + replicates), np.float32)
         generator = np.random.default_rng(seed)
@@ -128,14 +128,14 @@ def ranking(
     """Measure how well scores rank rows, for each weighting of the runs: one sort, one pass per weighting.
 
     Args:
-        scores: ``[N]``, on any scale, the greater the likelier. No NaN.
+        scores: ``[N]``, on any scale; rows with higher scores are likelier. No NaN.
         labels: ``bool[N]``.
         runs: run of each row, ``[N]``, below R.
         weights: ``[R, W]``, not negative; see :class:`RunBootstrap`.
         order: rows by descending score, if they are sorted already: ``i64[M]``; only these rows count.
 
     Raises:
-        ValueError: shapes that do not match, a run without weights, or a NaN.
+        ValueError: shapes do not match, a run has no weights, or a score is NaN.
 
     Example:
         >>> from tape2048.critic import RunBootstrap, ranking
@@ -192,7 +192,7 @@ def brier_score(
 
 
 def log_loss(probabilities: ArrayLike, labels: Bools, runs: Integers, weights: Floats) -> NDArray[np.float64]:
-    """Compute the log loss in nats for each weighting, as :func:`brier_score` does the Brier score.
+    """Compute the log loss in nats for each weighting.
 
     Args:
         probabilities: ``[N]``. No NaN.
@@ -337,7 +337,7 @@ def estimate(values: NDArray[np.float64], *, interval: bool = True) -> Estimate 
 
 
 def certain(values: NDArray[np.float64]) -> Estimate:
-    """Return :func:`estimate` where the sample's own value is a number."""
+    """Return :func:`estimate`; ValueError if the sample's value is NaN."""
     found = estimate(values)
     if found is None:
         raise ValueError("the sample's value is NaN; expected a number")

@@ -144,7 +144,7 @@ class Oracle(NamedTuple):
 
         Args:
             boards: positions before a move, ``u64[n]``, n >= 1.
-            progress: called with the number of games done and of all.
+            progress: function that is called with the number of games done and of all.
 
         Raises:
             ValueError: no positions, or a number of rollouts out of range.

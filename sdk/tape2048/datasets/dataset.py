@@ -189,15 +189,15 @@ class TableCorpus(Corpus):
             )
 
     def filter_by_score(self, min_score: int | None = None, max_score: int | None = None) -> Self:
-        """Make a view of the runs with ``max_score`` between the two, both included."""
+        """Make a view of the runs with ``max_score`` between two bounds, both included."""
         return self._of_runs(_between(self.run_table.rows["max_score"], min_score, max_score))
 
     def filter_by_length(self, min_steps: int | None = None, max_steps: int | None = None) -> Self:
-        """Make a view of the runs with a number of steps between the two, both included."""
+        """Make a view of the runs with a number of steps between two bounds, both included."""
         return self._of_runs(_between(self.run_table.rows["steps"], min_steps, max_steps))
 
     def filter_by_highest_tile(self, min_tile: int | None = None, max_tile: int | None = None) -> Self:
-        """Make a view of the runs with a highest tile (its value, as 8192) between the two, both included."""
+        """Make a view of the runs with a highest tile (8192, not 13) between two bounds, both included."""
         return self._of_runs(_between(self.run_table.rows["highest_tile"], min_tile, max_tile))
 
     def filter_by_engine(self, *engines: str | None) -> Self:

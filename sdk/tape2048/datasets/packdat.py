@@ -107,7 +107,7 @@ class DataPack(TableCorpus):
 
         Args:
             data: the whole file. The rows are views of it.
-            path: named in errors.
+            path: path for errors.
         """
         content = np.frombuffer(data, np.uint8)
         content.flags.writeable = False
@@ -191,7 +191,7 @@ class DataPack(TableCorpus):
         normalised = 0
         for run in runs:
             if not isinstance(run, Run):
-                raise TypeError(f"found {run!r:.200}, expected a Run; open_source(path).runs() has them")
+                raise TypeError(f"found {run!r:.200}; expected a Run, as read_run(path) returns")
             check_meta(run.meta)
             check_rules(run)
             check_fits("id", next_id)
@@ -249,7 +249,7 @@ class DataPack(TableCorpus):
 
         Args:
             path: the file.
-            progress: called with the bytes written and all bytes.
+            progress: function that is called with the bytes written and all bytes.
 
         Raises:
             NameTakenError: ``path`` exists.

@@ -52,10 +52,10 @@ def verify_dataset(
 ) -> Report:
     """Check a data set or a pack.dat completely.
 
-    The checks: the manifest's counts, sizes and checksums. The runs cover the rows. Each row has the right
-    ``run_id`` and ``step_index``, a legal move, the board's ``ev_legal`` and normalised ``ev_values``. Move
-    and one spawn lead to the next row's board. Each run's ``highest_tile`` is not below the tiles of its
-    rows.
+    Counts, sizes and checksums must match the manifest, and the runs must cover the rows. Each row must have
+    the right ``run_id`` and ``step_index``, a legal move, the ``ev_legal`` of its board and normalised
+    ``ev_values``. The move and one spawn must lead to the next row's board. No row can have a tile above its
+    run's ``highest_tile``.
 
     Args:
         path: the directory, or the pack.dat.
@@ -154,7 +154,7 @@ def row_findings(
 def _check_job(
     source: Dataset | DataPack, job: slice
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Check some runs: each row's defect, 0 for none, and run; and the highest tile on each run's boards."""
+    """Check some runs; return each row's defect (0: none) and run, and each run's highest tile on boards."""
     runs = source.runs[job]
     lengths = runs["steps"].astype(np.int64)
     begins = np.cumsum(lengths) - lengths

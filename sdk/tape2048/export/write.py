@@ -57,10 +57,11 @@ def export(
             ``"runs"`` (``session, player, run_id, seed, steps, max_score, highest_tile, rows``).
         thresholds: tiles for which a column ``reached_<tile>`` is added.
         columns: the sessions' columns to add to rows. None: all columns that are equal in all sessions.
-        compression: one of the format's in :data:`tape2048.formats.registry.FORMATS`; by default the first.
+        compression: a compression that :data:`tape2048.formats.registry.FORMATS` lists for the format; by
+            default the first.
         u64: in JSON lines, ids and seeds as ``"number"``, or as ``"text"``; see :mod:`tape2048.runs.jsonl`.
         replace: whether to replace an existing file.
-        progress: called with the number of records written and of all records.
+        progress: function that is called with the number of records written and of all records.
 
     Returns:
         Number of records.
@@ -140,11 +141,11 @@ def write_lines(
     format: str,  # noqa: A002 - as in export
     u64: U64 = "number",
 ) -> None:
-    """Write JSON lines, one object a line, or CSV (RFC 4180, UTF-8): a line of names, then one a record.
+    """Write JSON lines, one object per record, or CSV (RFC 4180, UTF-8), one line per record after the names.
 
     In JSON lines, ids and seeds are integers below 2**64, which some readers round, or text: see
     :mod:`tape2048.runs.jsonl`. In CSV, a list becomes columns, ``exps_0`` to ``exps_15``; truth values are
-    ``true`` and ``false``; lines end with a line feed alone.
+    ``true`` and ``false``; lines end with a line feed.
     """
     encoder = msgspec.json.Encoder()
     as_text = [u64 == "text" and each.dtype == np.uint64 and each.width is None for each in table.columns]
@@ -181,7 +182,7 @@ def _csv_lines(records: Iterable[Iterable[Any]]) -> bytes:
 
 
 def _plain(values: NDArray[Any], column: ExportColumn) -> list[Any]:
-    """Convert values to Python objects, and codes to words. A short float has its shortest digits."""
+    """Convert values to Python objects, and codes to words. Short floats get their shortest digits."""
     if column.dtype in (np.float16, np.float32):
         values = np.array([float(str(value)) for value in values.flat]).reshape(values.shape)
     plain: list[Any] = values.tolist()

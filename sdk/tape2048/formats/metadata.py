@@ -128,11 +128,11 @@ def write_metadata(
 
     Raises:
         NameTakenError: ``path`` exists.
-        DiskFullError: no space left.
+        DiskFullError: no space is left.
         StorageError: SQLite or the operating system could not write.
-        BookkeepingError: a duplicate run id or first row, or a count above 2**63 - 1.
-        ValueError: an array of another dtype.
-        TypeError: a value that JSON cannot hold.
+        BookkeepingError: a run id or a first row is repeated, or a count is above 2**63 - 1.
+        ValueError: an array has another dtype.
+        TypeError: JSON cannot hold a value of ``session``.
 
     Example:
         >>> from pathlib import Path
@@ -161,7 +161,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
         SchemaError: the file is not SQLite, damaged, being written, or has an unmerged journal; or the table
             ``runs`` or a column is missing, a view or virtual table replaces a table, or a value has the
             wrong type.
-        BookkeepingError: a count out of range, or a duplicate id.
+        BookkeepingError: a count is out of range, or an id is repeated.
         ChecksumError: the packed copy of the run table is damaged.
         StorageError: the operating system could not read it.
 
@@ -213,7 +213,7 @@ def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
 def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
     """Compare the packed copy of the run table, which readers prefer, with the table ``runs``.
 
-    Errors are as for :func:`read_metadata`. None: no difference, or no valid copy.
+    Return None if they are equal, or there is no valid copy. Errors are as for :func:`read_metadata`.
     """
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         packed = _read_packed(database, tables, path)
@@ -242,7 +242,7 @@ def _columns_of(
 ) -> dict[str, NDArray[Any]]:
     if rows.dtype != dtype or rows.ndim != 1:
         raise ValueError(
-            f"expected a one-dimensional array of {dtype.descr}; got {rows.dtype} of shape {rows.shape}"
+            f"found {rows.dtype} of shape {rows.shape}; expected a one-dimensional array of {dtype.descr}"
         )
     return {name: rows[name] for name in names}
 

@@ -162,7 +162,7 @@ def read_header(fd: int, path: str | os.PathLike[str], dtypes: Sequence[np.dtype
 
     Args:
         fd: a regular file, open for reading; its position is neither used nor moved.
-        path: for errors.
+        path: path for errors.
         dtypes: the accepted row types.
 
     Returns:
@@ -269,8 +269,8 @@ def open_shards(
     """Open at least one file as one read-only array, in the given order, after a check of all headers.
 
     With ``"mmap"``, the files are mapped at addresses from which all rows are multiples of a row's size
-    apart. Where the headers allow no such addresses, the rows are read. Errors are as for :func:`open_rows`.
-    Two shards of different types are an NpyError.
+    apart. If the headers do not allow such addresses, the rows are read. Errors are as for :func:`open_rows`,
+    and NpyError for shards of different types.
     """
     accepted = list(dtypes)
     headers = []
@@ -320,7 +320,7 @@ def _addresses(headers: Sequence[NpyHeader]) -> list[int] | None:
 
 
 def check_load(load: str) -> None:
-    """Raise ValueError for anything but :data:`Load`."""
+    """Raise ValueError for a value that is not a :data:`Load`."""
     if load not in get_args(Load):
         raise ValueError(f"load={load!r}; expected one of {get_args(Load)}")
 

@@ -69,8 +69,8 @@ class RowView(ABC):
             A new structured array ``[len(indices)]``.
 
         Raises:
-            IndexError: a number outside [0, N), or a mask of another length.
-            TypeError: not integers of one dimension.
+            IndexError: a number is outside [0, N), or a mask has another length.
+            TypeError: the indices are not integers of one dimension.
         """
 
     @overload  # an integer is also an ArrayLike: the first overload that fits counts

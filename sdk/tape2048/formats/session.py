@@ -216,7 +216,7 @@ def parse_manifest(
 def file_defects(
     files: Mapping[str, FileEntry], directory: Path, is_name: Callable[[str], object]
 ) -> Iterator[ManifestError | TruncatedError | StorageError]:
-    """Compare names and sizes of a manifest's files with its directory. ``is_name`` selects the names."""
+    """Yield the differences between a manifest's files and its directory; ``is_name`` checks the names."""
     manifest = directory / MANIFEST
     for name, entry in files.items():
         if not is_name(name):

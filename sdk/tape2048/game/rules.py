@@ -261,7 +261,7 @@ def max_exponent(board: Any) -> Any:
 
 @kernel
 def final_exponent(board: Any) -> Any:
-    """Return :func:`max_exponent` of a game's final board, 16 of :data:`WON`."""
+    """Return the exponent of the highest tile of a game's final board; 16 for :data:`WON`."""
     return U64(EXPONENT_MAX + 1) if board == WON else max_exponent(board)
 
 
