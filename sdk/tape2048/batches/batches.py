@@ -726,7 +726,7 @@ class MixedBatches(Batches):
         mixture, options = self.source, self._options
         counts = mixture.rows_of_batch(self.batch_size)
         if mixture.grows and self.world_size > 1:
-            msg = f"found {self.world_size} ranks, on which functions may open different sources; expected 1"
+            msg = f"sources that are functions can differ between ranks: found {self.world_size}, expected 1"
             raise ConfigError(
                 msg, hint="Open the same sessions on all ranks, and make batches for each epoch."
             )

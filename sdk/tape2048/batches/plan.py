@@ -65,7 +65,7 @@ class Pool(NamedTuple):
 class Labels(NamedTuple):
     """Labels of rows: the exponent of the game's highest tile, compared with each threshold.
 
-    ``guide`` is a label guide (``row_map``), ``exponents`` are by segment, so most batches need no run.
+    ``guide`` is a label guide (``row_map``). ``exponents`` are by segment, so labels do not look up runs.
     ``patterns`` has a row's labels for each exponent, as the bytes of a word; empty if they do not fit.
     """
 

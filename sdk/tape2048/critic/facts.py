@@ -193,8 +193,8 @@ def embeddings_of(session: Session | RemoteSession, tower_sha256: str) -> NDArra
     made_by = str(info.facts.get("model_sha"))
     if made_by != tower_sha256:
         raise ColumnError(
-            f"found embeddings of the tower {made_by[:16]}...; expected {tower_sha256[:16]}..., from whose "
-            "embeddings the critic learned",
+            f"found embeddings of the tower {made_by[:16]}...; expected embeddings of the critic's tower "
+            f"{tower_sha256[:16]}...",
             path=path.parent,
             hint="name the critic's tower (--tower), or make embeddings with it",
         )
