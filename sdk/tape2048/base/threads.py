@@ -82,7 +82,7 @@ class Prefetcher(Generic[R]):
         self._next_made = first
         self._next_taken = first
         self._group = group
-        self._taken = ahead  # results that no thread may replace yet
+        self._taken = ahead  # taken results for which no thread may make another one yet
         self._turn = threading.Lock()
         self._room: SimpleQueue[None] = SimpleQueue()  # an entry for each result that a thread may make
         self._make_room()

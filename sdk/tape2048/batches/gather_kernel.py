@@ -99,13 +99,18 @@ _inlined: Callable[[Callable[..., Any]], Any] = register_jitable(forceinline=Tru
 class Chunk(NamedTuple):
     """Addresses of the tables of a chunk, ``u64[CHUNK]`` each.
 
-    ``number`` has each row's place in the view, and after the look-up its number in the view; ``base`` its
-    number in the map (the same table without a mask); ``segment`` its segment, and ``line`` the line of the
-    segment (the same table if each segment is a line); ``exponent`` that of its
-    game's highest tile; ``row`` its address; ``board`` the address of its packed board; ``source``, of a row
-    on tape, the address of the byte from which it is decoded, on the board at ``board``, or 0 where the row
-    follows on the one before it in the chunk. ``turned_by`` draws the symmetry: ``base``, or a table of the
-    order. ``columns`` has an equal table for each column: the addresses of the rows' values.
+    Attributes:
+        number: places of the rows; after the look-up, their numbers in the view.
+        base: numbers of the rows in the map; without a mask, the table ``number``.
+        segment: segments of the rows.
+        exponent: exponents of the highest tiles of the rows' games.
+        row: addresses of the rows.
+        board: addresses of the rows' packed boards.
+        source: for rows on tape, addresses of the bytes from which they are decoded, starting with the board
+            at ``board``; 0 for a row that follows the row before it in the chunk.
+        line: lines of the segments; if each segment is a line, the table ``segment``.
+        turned_by: numbers that draw the symmetries: the table ``base``, or a table of the order.
+        columns: a table for each column, with the addresses of the rows' values.
     """
 
     number: Any

@@ -337,7 +337,7 @@ def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
             starts.add(run.meta.start_unix_s)
             try:
                 writer.add_boards(run.boards, run.moves, run.states[-1:], record)
-            except FormatError as error:  # which names the hidden draft
+            except FormatError as error:  # its path is in the hidden draft
                 hint = "use --to session: a tape holds only games from their first board on"
                 raise type(error)(error.message, hint=hint) from error
             count += 1

@@ -223,7 +223,7 @@ def open_sources(
     places = [*map(Path, paths)]
     kinds = [*map(kind_of, places)]
     early: list[Play | None] = []
-    if kinds == ["session"]:  # before it is opened
+    if kinds == ["session"]:  # a session that cannot be replayed is an error before it is opened
         early = [_play_of(places[0], replayer, lossy=how.get("lossy", False))]
     tables = [_open_tables(*pair) for pair in zip(places, kinds, strict=True)]
     opened = [session for each in tables for session in each.sessions]

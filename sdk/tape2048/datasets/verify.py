@@ -164,7 +164,7 @@ def _check_job(
     boards, moves = np.ascontiguousarray(rows["board"]), np.minimum(rows["move"], 3)
     masks = legal_masks(boards)
     legal, values = rows["ev_legal"], rows["ev_values"]
-    if isinstance(source, DataPack):  # has no mask of all legal moves, and values of 16 bits
+    if isinstance(source, DataPack):  # it has no mask of all legal moves, and its values have 16 bits
         legal, values = masks, np.zeros((len(rows), 4), np.float32)
     bits = legal_bits(masks)
     unfit = ~((values == 0) | (bits & (values >= 0) & (values <= 1))).all(axis=1)

@@ -188,7 +188,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
             _columns(database, tables, "session", path)
             session = _read_facts(database, path, lenient=not has_rows)
     ids = runs["id"]
-    if not (ids[1:] > ids[:-1]).all():  # no primary key, as foreign tables may be
+    if not (ids[1:] > ids[:-1]).all():  # tables of other programs may lack the primary key
         ids = np.sort(ids)
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if twice.size:

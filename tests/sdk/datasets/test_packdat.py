@@ -150,7 +150,7 @@ class TestAppend:
         before = pack.to_bytes()
         runs: Any
         for runs in (runs_of()[0], [*runs_of(), str(tmp_path)], [5]):  # a run is a sequence of its rows
-            with pytest.raises(TypeError, match="expected a Run; open_source"):
+            with pytest.raises(TypeError, match="expected a Run, as read_run"):
                 pack.append(runs)
         assert pack.to_bytes() == before
 
