@@ -211,7 +211,7 @@ class TestBadInput:
         roots: list[tuple[Any, type[errors.TapeError], str]] = [
             (tmp_path / "no", errors.MissingPathError, "no such file"),
             (tmp_path / ("x" * 300), errors.StorageError, "cannot be read: File name too long"),
-            (tmp_path / "none", errors.EmptyCorpusError, "1 session, 0 runs"),
+            (tmp_path / "none", errors.EmptyCorpusError, "0 rows in 1 session with 0 runs"),
             ([built.root / OURS[0], tmp_path / "link"], errors.CorpusError, "twice"),
         ]
         for root, kind, message in roots:
@@ -400,7 +400,9 @@ class TestPhase:
         assert one.identity == other.identity
 
     def test_nothing_left(self, corpus: Corpus) -> None:
-        with pytest.raises(errors.EmptyCorpusError, match=r"phase 500 <= steps < .* of 1,\d{3}, in 43 runs"):
+        with pytest.raises(
+            errors.EmptyCorpusError, match=r"phase 500 <= steps < .* of 1,\d{3} rows in 43 runs"
+        ):
             corpus.phase(steps=(500, None))
 
     def test_no_range(self, corpus: Corpus) -> None:

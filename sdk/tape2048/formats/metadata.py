@@ -389,7 +389,7 @@ def _read_facts(
                 facts[key] = value
                 continue
             raise SchemaError(
-                f"the table session has {key!r} with a {type(value).__name__}; expected a text with a text",
+                f"the table session has {key!r} with a value of type {type(value).__name__}; expected text",
                 path=path,
             )
         try:

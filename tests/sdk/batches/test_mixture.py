@@ -219,7 +219,7 @@ class TestBadInput:
             ((0.7, 0.2), "with the sum 1"),
             ((1.2, -0.2), "positive"),
             ((), "shares"),
-            ((0.001, 0.999), "a row"),
+            ((0.001, 0.999), "expected at least 1 of each"),
         ],
     )
     def test_shares(self, parts: list[Any], shares: tuple[float, ...], message: str) -> None:

@@ -319,7 +319,7 @@ class TestRead:
         )
         assert read_metadata(path).session == {"a": "text", "b": None, "c": 5, "d": [1]}
         change_database(path, "INSERT INTO session VALUES ('e', x'00');")
-        with pytest.raises(SchemaError, match="'e': bytes"):
+        with pytest.raises(SchemaError, match="'e' with a value of type bytes; expected text"):
             read_metadata(path)
 
     def test_one_file_of_our_own(self, path: Path) -> None:
