@@ -781,7 +781,7 @@ def test_a_session_has_the_engine_of_its_runs(tmp_path: Path) -> None:
     ) as caught:
         convert(tmp_path / "all", tmp_path / "x", "tape")
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("--player NAME")
+    assert caught.value.hint.startswith("pass --player NAME")
     done = convert(tmp_path / "all", tmp_path / "x", "tape", lossy=True)
     assert list(done.lost.values()) == [2]
     convert(tmp_path / "all", tmp_path / "y", "tape", player="mine")

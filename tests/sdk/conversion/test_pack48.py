@@ -138,7 +138,7 @@ def test_packs_that_cannot_be_merged(tmp_path: Path) -> None:
         ([first], "found 1 pack, expected at least two"),
         ([first, second, tmp_path / "../" / tmp_path.name / "d5"], "this pack is given twice"),
         ([first, tmp_path / "own/20250101T030405Z_model=a"], "a session of a recorder; expected a pack"),
-        ([first, wide], r"rows of type .*; d5 has .*V2"),
+        ([first, wide], r"rows of type .*; expected .*V2.*, as in d5"),
         ([second, copy], r"2 runs have seed \d+ and \d+ steps; expected each run once"),
     ]
     for paths, message in refusals:
