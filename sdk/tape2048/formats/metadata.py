@@ -380,10 +380,8 @@ def _read_facts(
     for key, value in database.execute("SELECT meta_key, meta_value FROM session"):
         held += len(key if isinstance(key, str) else "") + len(value if isinstance(value, str) else "")
         if held > FACTS_BYTES_MAX:
-            raise SchemaError(
-                f"the table session has over {FACTS_BYTES_MAX} bytes of text; expected at most so many",
-                path=path,
-            )
+            found = f"the table session has more than {FACTS_BYTES_MAX} bytes of text"
+            raise SchemaError(f"{found}; expected no more", path=path)
         if not isinstance(key, str) or not isinstance(value, str):
             if lenient and isinstance(key, str) and not isinstance(value, bytes):
                 facts[key] = value

@@ -787,7 +787,9 @@ def test_a_session_has_the_engine_of_its_runs(tmp_path: Path) -> None:
     convert(tmp_path / "all", tmp_path / "y", "tape", player="mine")
     found = [Session.open(tmp_path / name).meta["player"] for name in ("x", "y")]
     assert found == ["bot a + bot b", "mine"]
-    with pytest.raises(MaintenanceError, match="found the player 'mine' for a pack"):
+    with pytest.raises(
+        MaintenanceError, match="found the player 'mine'; expected none, since runs of the format pack"
+    ):
         convert(tmp_path / "all", tmp_path / "x.a2pack", player="mine")
 
 

@@ -146,7 +146,7 @@ def test_packs_that_cannot_be_merged(tmp_path: Path) -> None:
             merge_packs(paths, tmp_path / "merged")
     for text in ('["search", "tuple11"]', '{"search": 300}', '{"search": 0, "tuple11": 0}', "7"):
         (second / "valuation_types.json").write_text(text)
-        with pytest.raises(MaintenanceError, match="expected names of different u8 numbers") as caught:
+        with pytest.raises(MaintenanceError, match="expected a different u8 number for each name") as caught:
             merge_packs([first, second], tmp_path / "merged")
         assert str(caught.value.path).endswith("d6/valuation_types.json")
     (second / "valuation_types.json").write_text('{"search": 0}')
