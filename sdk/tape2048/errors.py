@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from tape2048._version import __version__
 
-_QUOTED_MAX: Final = 500  # characters of a message about a file's content
+_QUOTED_MAX: Final = 500  # maximum length of a message that may quote a file
 
 
 class TapeError(Exception):

@@ -92,4 +92,4 @@ class TestErrors:
             lines = traceback.format_exception(shown)
             assert lines == ["tape2048.errors.FormatError: /x: bad\n", "hint: restore it\n"]
         (_, advice) = traceback.format_exception(tape2048.errors.FormatError("bad"))
-        assert advice.startswith("hint: restore a copy, or leave the file out: ")
+        assert advice.startswith("hint: The file is damaged, or from another program. ")
