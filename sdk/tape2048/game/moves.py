@@ -252,8 +252,8 @@ def recover(states: NDArray[np.uint64], moves: NDArray[np.uint8] | None = None) 
     """
     steps = len(states) - 1
     if steps < 0 or (moves is not None and len(moves) != steps):
-        found = f"{len(states)} boards" + ("" if moves is None else f" and {len(moves)} moves")
-        raise ValueError(f"found {found}; expected at least 1 board, and one board more than moves")
+        lengths = f"{len(states)} boards" + ("" if moves is None else f" and {len(moves)} moves")
+        raise ValueError(f"found {lengths}; expected at least 1 board, and one board more than moves")
     given = np.asarray(() if moves is None else moves)
     if given.size and given.dtype.kind not in "iu":
         raise ValueError(f"moves have dtype {given.dtype}; expected integers")
