@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PICTURE = CHECKOUT / "docs/explanation/packages.svg"
-PAGE = CHECKOUT / "docs/explanation/architecture.md"
+PAGE = CHECKOUT / "docs/reference/packages.md"
 ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "tools"}
 
 #: The parts of each package, lowest layer first. A part imports from lower layers only.
@@ -188,15 +188,15 @@ def _draw(package: str, left: int, top: int) -> tuple[list[str], int, int]:
 
 
 def with_packages(page: str) -> str:
-    """Put the list of parts, highest layer first, into the page on the architecture."""
+    """Put the tables of parts, highest layer first, into the page on the architecture."""
     lines = []
     for package, root in ROOTS.items():
-        lines += ["", f"**`{root}/{package}`**", ""]
+        lines += ["", f"| `{root}/{package}` | contents |", "|---|---|"]
         for members in reversed(LAYERS[package]):
             named = [part for part in members.split() if not part.startswith("_")]
             for name in [f"{package}.{part}" for part in named if f"{package}.{part}" in modules()]:
                 text = ast.get_docstring(ast.parse(modules()[name].read_text())) or ""
-                lines.append(f"- `{name.rpartition('.')[2]}`: {text.partition(chr(10))[0]}")
+                lines.append(f"| `{name.rpartition('.')[2]}` | {text.partition(chr(10))[0]} |")
     head, _, rest = page.partition("<!-- packages:begin -->\n")
     _, end, tail = rest.partition("\n<!-- packages:end -->")
     return head + "<!-- packages:begin -->\n" + "\n".join(lines[1:]) + end + tail
