@@ -360,7 +360,7 @@ def test_a_network_that_is_overwritten_costs_no_game(
         table.chmod(0o600)
         with table.open("r+b") as file:
             file.write(np.random.default_rng(1).bytes(30_000_000))
-        recorder.wait_for_event("the shared table of a network has changed since it was loaded")
+        recorder.wait_for_event("this shared table of a network has changed since it was loaded")
         rows = recorder.next_status()["recorded_rows"]
         recorder.wait_for_status(lambda status: status["recorded_rows"] > rows + 20_000)
         recorder.stop()

@@ -410,7 +410,7 @@ def test_held_sessions_stay_and_the_error_says_so(
     )
     held = [iter(corpus.batches(16)) for corpus in some]
     before = [next(batches)["tokens"].copy() for batches in held]
-    with pytest.raises(CorpusError, match="are of sessions in use"):
+    with pytest.raises(CorpusError, match="sessions in use take"):
         next(iter(last.batches(16)))
     assert len(before) == 3
     held.clear()

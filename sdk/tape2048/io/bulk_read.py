@@ -1,14 +1,13 @@
-"""Bulk reads of rows of many files into one array in memory.
+"""Bulk reads of rows from many files into one array in memory.
 
-The array is anonymous memory on a boundary of 2 MiB with huge pages advised: random rows of a large array
-miss the TLB nearly every time, and huge pages make the gather 1.2 to 1.6 times as fast. Files are read, not
-mapped: a file that shrinks while it is read is an error here, where a mapping would end the process with
-SIGBUS.
+The array is anonymous memory, aligned to 2 MiB, in huge pages if the system has them. Random rows of a large
+array miss the TLB nearly every time, and huge pages make the gather 1.2 to 1.6 times as fast. Files are read,
+not mapped: if a file shrinks while it is mapped, SIGBUS ends the process; here, it is an error.
 
-All bytes are cut into equal shares. Each thread reads one share from front to back through separate
-descriptors. The system sees a few sequential readers, and reads ahead of each in large folios. Prefetch
-advice (``POSIX_FADV_WILLNEED``), or several threads in one file, make it fill its cache page by page, at
-three times the CPU time and two thirds of the speed.
+All bytes are cut into equal shares. Each thread reads its share from front to back, through descriptors that
+no other thread uses. The system therefore reads ahead of each thread in large folios. With prefetch advice
+(``POSIX_FADV_WILLNEED``) or several threads on one descriptor, the system fills its cache page by page: that
+takes three times the CPU time, at two thirds of the speed.
 """
 
 from __future__ import annotations
@@ -36,22 +35,21 @@ if TYPE_CHECKING:
 #: Bytes of a transparent huge page, on every processor that has them.
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
 
-#: Bytes of one read: long enough to hide its overhead, short enough that the system reads ahead at the same
-#: time.
+#: Bytes of one read: long enough to hide its overhead, short enough for the system to read ahead meanwhile.
 READ_BYTES = 512 * 1024
 
 #: Bytes after which a thread reports progress and checks whether to stop.
 STEP_BYTES = 4 * 1024 * 1024
 
-#: Concurrent reads. One thread copies from the page cache at about memory speed; four always keep a read
-#: queued at a disk.
+#: Concurrent reads. One thread copies from the page cache at about memory speed; a disk needs four to always
+#: have a read in its queue.
 THREADS = 4
 
 _LANE_BYTES_MIN = 8 * 1024 * 1024  # the smallest share that is worth a thread
 
 
 class Stretch(NamedTuple):
-    """A byte range of one file, which ``fd`` holds open, or else is opened by its path."""
+    """A byte range of a file. ``fd`` is a descriptor of the file; if it is None, the path is opened."""
 
     path: str | os.PathLike[str]
     offset: int
@@ -65,7 +63,10 @@ def read_rows(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> NDArray[np.uint8]:
-    """Read byte ranges of files into one new array, in the given order."""
+    """Read byte ranges of files into one new, read-only ``u8`` array, in the given order.
+
+    ``progress`` is called with the number of bytes of each step.
+    """
     stretches = [Stretch(*part) for part in parts]
     check_lengths(stretches)
     rows = allocate(sum(stretch.bytes for stretch in stretches))
@@ -81,9 +82,9 @@ def read_into(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Fill ``u8[sum of bytes]``, contiguous, with byte ranges of files, in the given order.
+    """Fill a contiguous ``u8`` array with byte ranges of files, in the given order.
 
-    Arguments and errors are as for :func:`read_rows`.
+    The array has the length of all ranges together. Arguments and errors are as for :func:`read_rows`.
     """
 
     def read_step(fd: int, part: Stretch, begin: int) -> None:
@@ -96,16 +97,17 @@ def read_into(
 
 
 class Reader:
-    """A read of byte ranges by threads, which start at once; :meth:`finish` waits for all of them.
+    """A read of byte ranges by several threads, which start immediately.
 
-    Leaving its context cancels what is left, and waits for the reads in flight.
+    :meth:`finish` waits for all threads. Leaving the context cancels the other reads, and waits for those in
+    flight.
 
     Args:
         parts: the byte ranges.
-        read_step: reads a part of one file, of whole units, in any thread; called with the open file, the
-            part, and the number of its first byte among all bytes.
+        read_step: a function that reads one part of a file, in any thread. Its arguments are the open file,
+            the part (a multiple of ``unit``), and the position of its first byte among all bytes.
         threads: number of threads.
-        unit: bytes that are read together.
+        unit: bytes that must be read together.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class Reader:
         self._lanes = [self._pool.submit(self._read_lane, lane) for lane in _lanes(parts, lanes, unit)]
 
     def finish(self, progress: Callable[[int], object] | None = None) -> None:
-        """Wait for all bytes; arguments and errors as for :func:`read_into`."""
+        """Wait until all bytes are read; arguments and errors are as for :func:`read_into`."""
         left = len(self._lanes)
         while left:
             done = self._steps.get()
@@ -149,7 +151,7 @@ class Reader:
             self._steps.put(None)
 
     def _read_piece(self, part: Stretch, begin: int) -> None:
-        # An open file is opened again, since read-ahead belongs to the descriptor.
+        # An open file is opened again, since each descriptor has its own read-ahead.
         with open_regular(part.path if part.fd is None else f"/dev/fd/{part.fd}") as fd:
             advise(fd, part.offset, part.bytes, "SEQUENTIAL")
             for done in range(0, part.bytes, self._step_bytes):
@@ -167,14 +169,16 @@ class Reader:
         self._pool.shutdown()
 
 
-def allocate(count: int, *, hint: str = 'load="mmap" leaves the rows on the disk') -> NDArray[np.uint8]:
-    """Allocate ``u8[count]`` of zeros that starts at a huge page; pages are taken at their first write."""
+def allocate(
+    count: int, *, hint: str = 'pass load="mmap", which leaves the rows on the disk'
+) -> NDArray[np.uint8]:
+    """Allocate ``u8[count]`` of zeros, aligned to a huge page. A page takes memory from its first write."""
     if count == 0:
         return np.empty(0, np.uint8)
     try:
         memory = mmap.mmap(-1, count + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
-        raise StorageError(f"no memory for {count} bytes: {error}", hint=hint) from error
+        raise StorageError(f"no memory for {count:,} bytes ({error})", hint=hint) from error
     whole = np.frombuffer(memory, np.uint8)
     prefer_huge_pages(whole)
     begin = -whole.ctypes.data % HUGE_PAGE_BYTES
@@ -182,21 +186,24 @@ def allocate(count: int, *, hint: str = 'load="mmap" leaves the rows on the disk
 
 
 def check_lengths(parts: Sequence[Stretch]) -> None:
-    """Raise TruncatedError for a file that is shorter than its range, StorageError for a missing one."""
+    """Raise TruncatedError for a file that ends before its range, and StorageError for a missing file."""
     for part in parts:
         with reading(part.path):
             found = Path(part.path).stat().st_size
         if found < part.offset + part.bytes:
             raise TruncatedError(
-                f"has {found} bytes; {part.offset + part.bytes} when it was opened",
+                f"found {found} bytes, expected at least {part.offset + part.bytes}, as when it was opened",
                 path=part.path,
                 offset=found,
-                hint="something wrote to it; restore the file from a copy, and open it again",
+                hint="another program cut the file: restore it from a copy, and open it again",
             )
 
 
 def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[tuple[Stretch, int]]]:
-    """Yield the ranges of each thread, an equal share of the bytes, with their first byte's number."""
+    """Yield the ranges of each thread, an equal share of the bytes.
+
+    Each range has the position of its first byte among all bytes.
+    """
     ends = np.cumsum([part.bytes for part in parts], dtype=np.int64).tolist()
     units = (ends[-1] if ends else 0) // unit
     for first, last in itertools.pairwise([units * i // count * unit for i in range(count + 1)]):

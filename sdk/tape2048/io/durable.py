@@ -1,9 +1,9 @@
 """Durable, atomic writes: a file appears complete, or not at all.
 
-The order is always: write under a draft name, fsync the file, rename, fsync the directory. Renames refuse to
-replace (a plain ``rename`` silently replaces an empty directory), and a failed fsync is never retried on the
-same file (the second one reports success for pages that the kernel has dropped). Unless they name another
-class, functions raise the OSError of the operating system.
+The order is always: write under a draft name, fsync the file, rename, fsync the directory. Renames do not
+replace: a plain ``rename`` would silently replace an empty directory. A failed fsync is never retried on the
+same file: the second fsync reports success for pages that the kernel has dropped. Functions raise the OSError
+of the operating system unless their docstring names another class.
 
 A draft is a hidden file or directory beside its target (:func:`new_file`, :class:`Draft`):
 
@@ -15,8 +15,9 @@ publish    fsync, rename, fsync of the parent directory.
 sweep      :func:`sweep_drafts` removes drafts without a lock: their processes are dead.
 =========  ================================================================================================
 
-Two more kinds of hidden names are never swept by the name alone. ``.<name>.partial`` is work that the next
-process continues (columns, recordings). ``.<name>.removed`` is deleted once its new name is flushed.
+:func:`sweep_drafts` skips two other kinds of hidden names. ``.<name>.partial`` is work that the next process
+continues (columns, recordings). ``.<name>.removed`` is a removed session, deleted once its new name is
+flushed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-#: Hint where the operating system refuses, and neither space nor permissions are the reason.
+#: Hint for errors of the operating system that neither space nor permissions explain.
 DEVICE_HINT = "look at the kernel's log (dmesg) for the device"
 
 #: Mode of a new file before the umask, as of `open`.
@@ -88,9 +89,10 @@ def storage_errors(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
 
 
 def path_exists(path: str | os.PathLike[str]) -> bool:
-    """Check whether a path exists, where a false no would delete or overwrite data.
+    """Check whether a path exists; raise OSError if that cannot be determined.
 
-    ``Path.exists`` and the like answer no to some errors (since Python 3.14, to all).
+    ``Path.exists`` returns False after some errors (since Python 3.14, after all), and a wrong False would
+    let the caller delete or overwrite data.
     """
     try:
         os.stat(path)  # noqa: PTH116 - a path of any kind
@@ -101,7 +103,7 @@ def path_exists(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def open_fd(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
-    """Open a file for the block. The umask determines the mode of a new one, here and below."""
+    """Open a file for the block. The umask determines the mode of a new file, as in all functions here."""
     fd = os.open(path, flags | os.O_CLOEXEC, NEW_FILE_MODE)
     try:
         yield fd
@@ -110,10 +112,11 @@ def open_fd(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
 
 
 def open_owned(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a regular file (with ``O_DIRECTORY``, a directory) where other users may have put something else.
+    """Open a regular file, or a directory with ``O_DIRECTORY``, and return its descriptor.
 
-    It belongs to this user, to root, or to the owner of its directory. In a directory that a group shares, it
-    can belong to any user. A link is not followed, and a pipe not waited for.
+    Other users may have put something else at this path. The file must belong to this user, to root, or to
+    the owner of its directory; in a directory that a group shares, to any user. Links are not followed, and
+    opening a pipe does not block. Raises StorageError for anything else.
     """
     is_directory = bool(flags & os.O_DIRECTORY)
     found = "a link, a pipe or another kind of file"
@@ -132,24 +135,24 @@ def open_owned(path: str | os.PathLike[str], flags: int) -> int:
                 if status.st_uid in owners or is_shared(parent):
                     stack.pop_all()
                     return fd
-                found = f"one of user {status.st_uid}"
+                found = f"{'a directory' if is_directory else 'a file'} of user {status.st_uid}"
     raise StorageError(
         f"found {found}, expected {'a directory' if is_directory else 'a regular file'} of user "
         f"{os.geteuid()}. It was not changed",
         path=path,
-        hint="see who put it there, and remove it",
+        hint="find out which program put it there, and remove it",
     )
 
 
 def is_shared(directory: os.stat_result) -> bool:
-    """Check whether the group of a directory may write to it, and no other user but its owner."""
+    """Check whether a directory is writable by its group, and not by all users."""
     return directory.st_mode & (stat.S_IWGRP | stat.S_IWOTH) == stat.S_IWGRP
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
     """Lock an open file or directory without waiting (``flock``); return False if another process holds it.
 
-    The lock belongs to the open file, and ends with its last descriptor, however the process ends.
+    The lock belongs to the open file, and ends when its last descriptor is closed, also if the process dies.
     """
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -159,7 +162,7 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
 
 
 def write_all(fd: int, data: ReadableBuffer, offset: int | None = None) -> None:
-    """Write all bytes, at the file's position or at ``offset``, across short writes."""
+    """Write all bytes at ``offset``, or at the file's position; repeat short writes."""
     view = memoryview(data).cast("B")
     done = 0
     while done < len(view):
@@ -179,7 +182,7 @@ fsync_dir = fsync_path
 
 
 def write_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
-    """Write a new file (FileExistsError if there is one) and flush it, but not the directory."""
+    """Write and flush a new file, but not its directory; raise FileExistsError if the file exists."""
     with open_fd(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         write_all(fd, data)
         os.fsync(fd)
@@ -203,14 +206,14 @@ def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
 def new_file(path: str | os.PathLike[str], *, replace: bool = False, durable: bool = True) -> Iterator[int]:
     """Write a file that appears complete at ``path`` at the end of the block, or not at all.
 
-    Without ``durable`` nothing is flushed: after a power failure, the file may be there without its content.
+    Without ``durable``, nothing is flushed: after a power failure, the file can exist without its content.
     """
     target = Path(path)
-    check_name(target, replace=replace)  # before gigabytes are written. The rename checks again
+    check_name(target, replace=replace)  # fail before gigabytes are written. The rename checks again
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with open_fd(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
-            with contextlib.suppress(OSError):  # a file system without locks: only sweep_drafts() needs it
+            with contextlib.suppress(OSError):  # no locks on this file system. Only sweep_drafts() uses them
                 try_lock(fd)
             yield fd
             if durable:
@@ -230,22 +233,22 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False, durable: bo
 
 
 def check_name(path: Path, *, replace: bool = False) -> None:
-    """Raise NameTakenError if :func:`new_file` would not write this path."""
+    """Raise NameTakenError if :func:`new_file` would not write to this path."""
     if replace:
         refuse_special(path)
     elif os.path.lexists(path):
-        raise NameTakenError("the name is taken. Nothing was replaced", path=path, hint=_FORCE_HINT)
+        raise NameTakenError("exists already. Nothing was replaced", path=path, hint=_FORCE_HINT)
 
 
 def check_new_file(path: Path, *, replace: bool = False) -> None:
-    """Raise the error of :func:`new_file` now, before hours of computing what the file shall hold."""
+    """Raise the errors of :func:`new_file` early, before its content is computed, which can take hours."""
     check_name(path, replace=replace)
     with storage_errors(path, "writing it"), tempfile.TemporaryFile(dir=path.absolute().parent):
         path_exists(path)  # an error if the name is too long
 
 
 def refuse_special(path: Path) -> None:
-    """Raise NameTakenError if the path is not a regular file: a rename would replace /dev/null, too."""
+    """Raise NameTakenError if the path exists and is not a regular file; a rename would replace /dev/null."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -257,22 +260,19 @@ def refuse_special(path: Path) -> None:
         raise NameTakenError(
             f"found {what}, expected a file. Nothing was replaced",
             path=path,
-            hint="choose another name; standard output is -, where a command can write to it",
+            hint="choose another name. Commands that can write to standard output take - for it",
         )
 
 
 def sweep_drafts(directory: Path) -> list[Path]:
-    """Remove drafts of files and directories that killed processes left in a directory; return their paths.
-
-    Drafts that cannot be removed stay.
-    """
+    """Remove the drafts that killed processes left in a directory; return the paths of the removed drafts."""
     with contextlib.suppress(OSError):
         return [path for path in directory.iterdir() if _DRAFT.fullmatch(path.name) and remove_draft(path)]
     return []
 
 
 def remove_draft(path: Path) -> bool:
-    """Remove a draft of a dead process; return whether it is gone. A draft with a lock is a live one."""
+    """Remove a draft, unless a live process has locked it; return whether it was removed."""
     with (
         contextlib.suppress(OSError),
         open_fd(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as fd,
@@ -316,28 +316,28 @@ def _renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str], f
 
 
 def rename_noreplace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Rename without flushing the directory; NameTakenError if ``target`` exists."""
+    """Rename without flushing the directory; raise NameTakenError if ``target`` exists."""
     code = _renameat2(source, target, _RENAME_NOREPLACE)
     if code in _NO_SUCH_RENAME:
-        # Publishing happens under a lock and a session directory is never empty, so that checking first
-        # leaves no window that matters.
+        # Checking first is enough: sessions are published under a lock, and a rename does not replace a
+        # directory with files, as a session is.
         if not os.path.lexists(target):
             Path(source).rename(target)
             return
         code = errno.EEXIST
     if code == errno.EEXIST:
-        raise NameTakenError("the name is taken. Nothing was replaced", path=target)
+        raise NameTakenError("exists already. Nothing was replaced", path=target)
 
 
 def numbered(path: Path) -> Iterator[Path]:
-    """Yield the path, and then without end paths with a counter: ``name``, ``name-2``, ``name-3``."""
+    """Yield the path, and then the path with a counter, endlessly: ``name``, ``name-2``, ``name-3``."""
     yield path
     for count in itertools.count(2):
         yield path.with_name(f"{path.name}-{count}")
 
 
 def rename_numbered(source: Path, target: Path) -> Path:
-    """Rename to the first free name of :func:`numbered`, and return it; errors: :func:`rename_noreplace`."""
+    """Rename to the first free name of :func:`numbered`, and return that name."""
     for path in numbered(target):
         with contextlib.suppress(NameTakenError):
             rename_noreplace(source, path)
@@ -349,14 +349,14 @@ def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) 
     """Exchange two names atomically. Nothing is flushed."""
     if _renameat2(one, other, _RENAME_EXCHANGE):
         raise StorageError(
-            "this file system cannot exchange two names, so nothing can be replaced atomically",
+            "cannot be replaced atomically: this file system cannot exchange two names",
             path=other,
-            hint="move it to a local file system (ext4, xfs, btrfs, tmpfs), or build another one beside it",
+            hint="move it to a local file system (ext4, xfs, btrfs, tmpfs), or write to a new name",
         )
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of :func:`lock_directory`; takes a shared one for a moment."""
+    """Check whether a process holds the lock of :func:`lock_directory`, by a short shared lock."""
     with open_fd(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
         return not try_lock(fd, shared=True)
 
@@ -369,20 +369,20 @@ def lock_directory(path: Path) -> int | None:
             stack.callback(os.close, fd)
             if not try_lock(fd):
                 return None
-            # The holder of the lock may have exchanged the directory before its release.
+            # The previous holder may have exchanged the directory while this process waited.
             if os.path.samestat(os.fstat(fd), path.stat()):
                 stack.pop_all()
                 return fd
 
 
 class Draft:
-    """A new, locked directory beside a target; removed at the end of the block, unless published.
+    """A new, locked directory beside a target, removed at the end of the block unless it is published.
 
-    Drafts that dead processes left beside the target are removed first (:func:`sweep_drafts`).
+    Drafts of dead processes beside the target are removed first (:func:`sweep_drafts`).
     """
 
     def __init__(self, target: Path, *, alone: bool = False) -> None:
-        """Name the draft. ``alone`` excludes other drafts of this target: BusyError while there is one."""
+        """Name the draft. With ``alone``, a second draft of this target raises BusyError."""
         token = "0" * 16 if alone else secrets.token_hex(8)
         self.path = target.with_name(f".{target.name}.{token}.tmp")
         self._target, self._alone = target, alone
@@ -393,8 +393,8 @@ class Draft:
         if not self._alone:
             sweep_drafts(self._target.parent)
         while self._fd < 0:
-            # Another process may have made it, and may sweep or publish it before it is locked. (Then the
-            # mkdir of a Path fails with ``exist_ok``, too.)
+            # Another process may make the directory first, and may remove or publish it before it is locked
+            # here. (In that case, Path.mkdir fails in spite of ``exist_ok``.)
             with contextlib.suppress(FileExistsError):
                 self.path.mkdir()
             with contextlib.suppress(FileNotFoundError):
@@ -405,17 +405,18 @@ class Draft:
         return self
 
     def _lock(self) -> int:
-        """Open and lock the draft; return its descriptor, or -1 if another process has it."""
+        """Open and lock the draft; return its descriptor, or -1 if another process holds its lock."""
         with contextlib.ExitStack() as stack:
             flags = os.O_RDONLY | os.O_DIRECTORY
             fd = open_owned(self.path, flags) if self._alone else os.open(self.path, flags | os.O_CLOEXEC)
             stack.callback(os.close, fd)
             try:
                 locked = try_lock(fd)
-            except OSError:  # NFS has no locks of directories. There, no sweep removes a draft
+            except OSError:  # NFS cannot lock directories. There, remove_draft() does not remove drafts
                 locked = not self._alone
             if not locked and self._alone:
-                raise BusyError("another process writes it", path=self._target, hint="wait for it")
+                hint = "wait until that process has finished"
+                raise BusyError("another process is writing it", path=self._target, hint=hint)
             if locked and os.path.samestat(os.fstat(fd), self.path.stat()):
                 stack.pop_all()
                 return fd
@@ -424,8 +425,8 @@ class Draft:
     def publish(self, *, exchange: bool = False, durable: bool = True) -> None:
         """Flush the directory, rename it to the target, and flush the parent directory.
 
-        With ``exchange``, it replaces a target, which is removed at the end of the block; without, an
-        existing target is a NameTakenError. Without ``durable``, nothing is flushed.
+        With ``exchange``, the draft replaces an existing target, which is removed at the end of the block.
+        Otherwise, an existing target raises NameTakenError. Without ``durable``, nothing is flushed.
         """
         if durable:
             fsync_dir(self.path)
@@ -441,8 +442,10 @@ class Draft:
 
 
 def hold_lock(path: Path, stack: contextlib.ExitStack) -> None:
-    """Lock a directory until the stack is closed; StorageError if another process holds the lock."""
+    """Lock a directory until the stack is closed; raise StorageError if another process holds the lock."""
     fd = lock_directory(path)
     if fd is None:
-        raise StorageError("another process is rewriting it", path=path, hint="wait for it, then try again")
+        raise StorageError(
+            "another process is rewriting it", path=path, hint="wait until it has finished, and try again"
+        )
     stack.callback(os.close, fd)

@@ -1,17 +1,17 @@
-"""Files below a URL: a directory (of a network file system, too), a bucket, or a repository of a hub.
+"""Stores: files below a directory, in a bucket, or in a repository of the Hugging Face Hub.
 
-Buckets are ``s3://bucket/prefix`` (extra ``s3``), ``gs://bucket/prefix`` (Google Cloud Storage, extra
-``gcs``) and ``az://container/prefix`` (Azure Blob Storage, extra ``azure``).
-``hf://datasets/OWNER/NAME[@REVISION][/PATH]`` is on the Hugging Face Hub (extra ``hf``), written by commits
-only, and tested with a local server instead of the Hub.
+A directory may be on a network file system. Buckets are ``s3://bucket/prefix`` (extra ``s3``),
+``gs://bucket/prefix`` (Google Cloud Storage, extra ``gcs``) and ``az://container/prefix`` (Azure Blob
+Storage, extra ``azure``). ``hf://datasets/OWNER/NAME[@REVISION][/PATH]`` is a repository of the Hugging Face
+Hub (extra ``hf``). It is written by commits only, and tested with a local server instead of the Hub.
 
-Keys are relative paths, such as ``sessions/NAME/tape.npy``. A put is atomic and replaces. No operation is
-conditional, because some servers ignore conditions: derive a unique key from its content. Listings are never
-cached.
+Keys are relative paths, such as ``sessions/NAME/tape.npy``. Writing a file is atomic and replaces an existing
+file. No operation is conditional, because some servers ignore conditions: derive a unique key from the
+content. Listings are never cached.
 
-A directory of files appears atomically: upload its files in a block of :meth:`Store.publishing`. In a bucket,
-readers look for the last key. In a directory, the files are in a draft until a rename. obstore's local store
-neither flushes nor has drafts, so directories do not use it.
+To make a directory of files appear atomically, upload its files in a block of :meth:`Store.publishing`. In a
+bucket, readers look for the key that is written last. In a directory, the files are in a draft until a
+rename. obstore's local store neither flushes nor has drafts, so directories do not use it.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 #: Bytes of one read or write.
 CHUNK_BYTES = 8 * 1024 * 1024
 
-#: Seconds that a request may be silent, repetitions of a failed request, concurrent parts of an upload, and
-#: the most parts of a file.
+#: Seconds without a byte after which a request fails; retries of a failed request; concurrent parts of an
+#: upload; the most parts of a file.
 _ANSWER_S, _RETRIES, _PARTS_AT_ONCE, _PARTS_MAX = 60, 2, 4, 10_000
 
 
 class _Service(NamedTuple):
     client: str  # obstore's class
     extra: str
-    server: str  # the variable with the address of another server
-    settings: str  # what else to check
+    server: str  # the environment variable with the address of another server
+    settings: str  # other settings to check after an error
 
 
 _SERVICES = {
@@ -79,22 +79,22 @@ class Store(ABC):
     url: str
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a small file, or replace it."""
+        """Write or replace a small file."""
         with self._reached(key, "writing") as path:
             self._put(path, data)
 
     def upload(self, key: str, path: Path) -> None:
-        """Write a file with the content of a local one, or replace it."""
+        """Write or replace a file with the content of a local file."""
         with open_regular(path) as source, self._reached(key, "writing") as target:
             self._upload(target, source)
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        """Read a file from start to end. MissingPathError if it does not exist."""
+        """Yield the content of a file; raise MissingPathError if it does not exist."""
         with self._reached(key, "reading") as path:
             yield from self._chunks(path)
 
     def names(self, directory: str) -> dict[str, int]:
-        """List the files below a directory, relative to it, with their sizes; hidden files are left out."""
+        """Return the sizes of all files below a directory, by relative path; hidden files are left out."""
         with self._reached(directory, "listing") as path:
             return self._names(path)
 
@@ -105,9 +105,10 @@ class Store(ABC):
 
     @contextlib.contextmanager
     def publishing(self, directory: str, name: str, data: bytes) -> Iterator[str]:
-        """Yield the place for the files of a directory that is not visible before the end of the block.
+        """Yield the key below which to write the files of a new directory.
 
-        A last file, of this name and content, then makes it visible. A visible directory stays.
+        Readers see the directory from the end of the block, when a last file, of this name and content, is
+        written. An existing directory stays.
         """
         yield directory
         self.put(f"{directory}/{name}", data)
@@ -118,19 +119,21 @@ class Store(ABC):
             self.remove(f"{directory}/{each}")
 
     def get(self, key: str, bytes_max: int) -> bytes:
-        """Read a small file, of at most ``bytes_max`` bytes."""
+        """Return the content of a file of at most ``bytes_max`` bytes."""
         data = b""
         for chunk in self.chunks(key):
             data += chunk
             if len(data) > bytes_max:
-                raise StoreError(f"more than {bytes_max} bytes, expected a small file", path=self.path(key))
+                raise StoreError(
+                    f"found more than {bytes_max} bytes, expected a small file", path=self.path(key)
+                )
         return data
 
     def path(self, key: str) -> str:
         """Return the address of a key, for messages."""
         return f"{self.url}/{key}"
 
-    # The methods above, on the path or the address that _reached() yields.
+    # The methods above call these, with the path or address that _reached() yields.
     @abstractmethod
     def _reached(self, key: str, doing: str) -> AbstractContextManager[Any]: ...
     @abstractmethod
@@ -151,7 +154,7 @@ def is_url(path: object) -> bool:
 
 
 def open_store(url: str) -> Store:
-    """Open a store."""
+    """Open the store at a URL or at the path of a directory."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme == "file":
         return DirectoryStore(Path(os.path.abspath(rest if colon else url)))
@@ -184,7 +187,7 @@ class DirectoryStore(Store):
             raise StoreError(f"{doing} failed ({error.strerror or error})", path=path) from error
 
     def _make_directory(self, path: Path) -> None:
-        """Make a directory below the root, durably. A root that is gone (an unmounted one) is an error."""
+        """Make a directory below the root, durably. A missing root (not mounted, for example) is an error."""
         if path != self.root and not path.is_dir():
             self._make_directory(path.parent)
             path.mkdir(exist_ok=True)
@@ -225,15 +228,16 @@ class DirectoryStore(Store):
 
     @contextlib.contextmanager
     def publishing(self, directory: str, name: str, data: bytes) -> Iterator[str]:
-        """Yield the place for the files of a directory that is not visible before the end of the block."""
+        """Yield the key below which to write the files of a new directory; see :meth:`Store.publishing`."""
         with self._reached(directory, "publishing") as target:
             self._make_directory(target.parent)
             with Draft(target) as draft:
                 yield draft.path.relative_to(self.root).as_posix()
                 write_file(draft.path / name, data)
-                with contextlib.suppress(NameTakenError):  # of another agent, with a copied spool
+                with contextlib.suppress(NameTakenError):  # another agent, with a copied spool, was faster
                     draft.publish()
-            # Of killed processes (without locks, or of earlier releases). A living one finds the target.
+            # Drafts of killed processes, if there are no locks or an earlier release made the draft. A live
+            # process that loses its draft finds the target.
             remains = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]+\.(tmp|partial)")
             for left in target.parent.iterdir():
                 if remains.fullmatch(left.name):
@@ -250,13 +254,13 @@ class DirectoryStore(Store):
 
 
 class BucketStore(Store):
-    """Objects below a prefix of a bucket; variables of the service have the address and the credentials."""
+    """Objects below a prefix of a bucket. Environment variables give its address and credentials."""
 
     def __init__(self, scheme: str, root: str) -> None:
         self.url = f"{scheme}://{root}"
         self._service = _SERVICES[scheme]
         self._bucket, _, self._prefix = root.partition("/")
-        #: By process. A forked child keeps its parent's client: it lacks the threads for freeing it.
+        #: By process. A forked child keeps its parent's client, since it lacks the threads to free it.
         self._clients: dict[int, Any] = {}
         server = self._service.server
         if not (found := os.environ.get(server, "http:")).startswith(("http:", "https:")):
@@ -305,7 +309,7 @@ class BucketStore(Store):
             text, _, details = str(error).partition("\n\nDebug source")
             gone = isinstance(error, FileNotFoundError)
             if gone or re.search("NoSuchBucket|ContainerNotFound", text):
-                hint = "look at the spelling of the bucket and the prefix; make the bucket if it is missing"
+                hint = "check the spelling of the bucket and the prefix; make the bucket if it is missing"
                 raise MissingPathError("no such object", path=self.path(key), hint=hint) from error
             causes = re.findall(r'(?:message|error): "([^"]+)"', details)[-1:]
             if "kind: Timeout" in details:
@@ -339,7 +343,8 @@ class HubStore(Store):
     """Files below a path of a repository of the Hugging Face Hub, which only :meth:`commit` changes.
 
     ``HF_TOKEN`` or ``hf auth login`` gives access to private repositories, and ``HF_ENDPOINT`` names another
-    server. Each request asks for the newest commit of the revision; checksums reject a mixture of commits.
+    server. Each request reads the newest commit of the revision. If a commit is made between two requests,
+    checksums detect the mixture.
     """
 
     def __init__(self, url: str) -> None:
@@ -440,15 +445,15 @@ class HubStore(Store):
         removed: Iterable[str] = (),
         private: bool = False,
     ) -> str:
-        """Write files and remove directories in one commit, which readers see as a whole.
+        """Write files and remove directories in one commit, which readers see atomically.
 
-        After an interruption, the same call continues: files that the server has are not uploaded again.
+        Repeat an interrupted call to continue it: files that the server has are not uploaded again.
 
         Args:
             files: local files, or contents, by key.
             message: text of the commit.
-            removed: keys of directories.
-            private: whether a repository that does not exist is created as a private one.
+            removed: keys of the directories to remove.
+            private: whether to make a missing repository private.
 
         Returns:
             Address of the commit.
@@ -469,8 +474,8 @@ class HubStore(Store):
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise StoreError(
-            "a repository of the Hugging Face Hub is read-only here", path=self.url,
-            hint="Publish sessions with: tape2048 publish; or choose a directory or a bucket",
+            "a repository of the Hugging Face Hub is read-only for this command", path=self.url,
+            hint="Publish sessions by `tape2048 publish`, or choose a directory or a bucket.",
         )  # fmt: skip
 
     _put = _upload = _remove = _refuse
@@ -481,9 +486,10 @@ _LIBRARIES: dict[int, Any] = {}
 
 
 def _obstore(pid: int) -> Any:
-    """Load obstore for a process. In a forked child it would wait for its parent's threads: load a copy.
+    """Return obstore for a process. A forked child loads a second copy.
 
-    Only Linux loads a library from memory. On other systems, a forked child cannot use stores.
+    The parent's copy would wait for threads that a forked child does not have. Only Linux loads a library
+    from memory: on other systems, a forked child cannot use buckets.
     """
     if pid not in _LIBRARIES:
         from obstore import _obstore as library
@@ -495,7 +501,7 @@ def _obstore(pid: int) -> Any:
             library = module_from_spec(ModuleSpec(loader.name, loader, origin=loader.path))
             loader.exec_module(library)
             os.close(fd)
-        _LIBRARIES.setdefault(pid, library)  # another thread may be faster, and its clients need its library
+        _LIBRARIES.setdefault(pid, library)  # another thread may have been faster: clients need its library
     return _LIBRARIES[pid]
 
 

@@ -1,8 +1,8 @@
 """Opening, reading, mapping and checksums of untrusted files, which may change at any time.
 
-``mmap.mmap`` (and so ``np.memmap``) holds a duplicate of the descriptor while the mapping lives: a corpus of
-a thousand sessions would exhaust the usual limit of 1,024 open files. The kernel needs no descriptor for a
-mapping, so this module calls the C library directly. (Python 3.13 has ``mmap(trackfd=False)``.)
+``mmap.mmap``, and therefore ``np.memmap``, holds a duplicate of the descriptor while the mapping lives: a
+corpus of a thousand sessions would reach the usual limit of 1,024 open files. The kernel needs no descriptor
+for a mapping, so this module calls the C library directly. (Python 3.13 has ``mmap(trackfd=False)``.)
 
 Functions raise MissingPathError for a missing file, StorageError for a file that is not regular or cannot be
 opened, read or mapped, and TruncatedError for a file that shrinks while it is read.
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Most bytes of one read, so that signals are handled in between. Linux stops at 2 GiB.
+#: Most bytes of one read, so that signals are handled in between. Linux reads at most 2 GiB at once.
 READ_BYTES_MAX = 256 * 1024 * 1024
 
-# Mapping costs by page and by file, copying by byte: reading a file of 180 KB takes two thirds of the time
-# of mapping it, and a file of 1.8 MB is mapped a fifth faster. A process has at most 65,530 maps
-# (vm.max_map_count).
+# Smaller files are read. Mapping takes time for each page and each file, and copying for each byte: reading a
+# file of 180 KB takes two thirds of the time of mapping it, and mapping 1.8 MB is a fifth faster than reading
+# them. A process has at most 65,530 maps (vm.max_map_count).
 _MAPPED_FROM_BYTES = 1 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -70,7 +70,7 @@ def _map(address: int | None, length: int, protection: int, flags: int, fd: int)
 
 
 class _Mapping:
-    """A mapped range, the base of the arrays made from it; unmapped with the last one."""
+    """A mapped range, the base of the arrays made from it. It is unmapped when the last array is freed."""
 
     __slots__ = ("__array_interface__", "_address", "_length")
 
@@ -92,18 +92,19 @@ class _Mapping:
 
 
 def map_file(fd: int, length: int) -> NDArray[np.uint8]:
-    """Map the first ``length`` bytes of a file as a read-only ``u8[length]``; ``fd`` may be closed then.
+    """Map the first ``length`` bytes of a file as a read-only ``u8[length]``.
 
-    ``length`` is > 0 and at most the file's: touching a page past its end is SIGBUS. Errors are OSErrors.
+    ``fd`` can be closed afterwards. ``length`` must be above 0 and at most the file's length: reading a page
+    behind the file's end is SIGBUS. Raises OSError.
     """
     return np.asarray(_Mapping(fd, length, mmap.PROT_READ, mmap.MAP_SHARED))
 
 
 class Reserved(_Mapping):
-    """Addresses for a file of ``length`` bytes that comes and goes; ``np.asarray`` makes them an array.
+    """Reserved addresses for a file of ``length`` bytes, which can be attached and detached repeatedly.
 
-    They cost neither memory nor swap. Touching them while no file is attached kills the process. Errors are
-    OSErrors.
+    ``np.asarray`` makes them an array. They take neither memory nor swap. Reading them while no file is
+    attached kills the process. Methods raise OSError.
     """
 
     __slots__ = ()
@@ -112,21 +113,24 @@ class Reserved(_Mapping):
         super().__init__(-1, length, 0, _RESERVED)
 
     def attach(self, fd: int, offset: int = 0, length: int | None = None) -> None:
-        """Map a file of ``length`` bytes at a multiple of the page size; ``fd`` may be closed then."""
+        """Map ``length`` bytes of a file at ``offset``, a multiple of the page size.
+
+        ``fd`` can be closed afterwards.
+        """
         address, length = self._address + offset, self._length if length is None else length
         _map(address, length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd)
 
     def detach(self) -> None:
-        """Take the file out again."""
+        """Unmap the file, and keep the addresses reserved."""
         _map(self._address, self._length, 0, _RESERVED | _MAP_FIXED, -1)
 
 
 def populate(mapped: NDArray[Any]) -> None:
-    """Read a mapped array front to back into the page cache, and enter its pages in the page table.
+    """Read a mapped array from front to back into the page cache, and enter its pages in the page table.
 
-    Random rows then cause no page fault: of 1 GB in the cache, this takes 0.1 s, and the first 100,000 rows
-    of 256 bytes then a fifth of their time. It is advice: an old kernel ignores it, and a page that cannot be
-    read fails when it is touched.
+    Random rows then cause no page faults: the first 100,000 rows of 256 bytes take a fifth of the time. This
+    function takes 0.1 s for 1 GB in the cache. An old kernel ignores it, and a page that cannot be read fails
+    at its first access.
     """
     address = mapped.__array_interface__["data"][0]
     begin = address - address % mmap.PAGESIZE
@@ -134,15 +138,15 @@ def populate(mapped: NDArray[Any]) -> None:
 
 
 def prefer_huge_pages(mapped: NDArray[Any]) -> None:
-    """Use huge pages for mapped memory where the system can; call it before the array is used."""
+    """Request huge pages for mapped memory. Call it before the array is used."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
         _libc.madvise(mapped.ctypes.data, mapped.nbytes, mmap.MADV_HUGEPAGE)
 
 
 def advise(fd: int, offset: int, length: int, how: str) -> None:
-    """Announce how a range of a file will be read, such as ``"WILLNEED"``, to a system that takes advice."""
+    """Advise the system how a range of a file will be read, such as ``"WILLNEED"``, if it takes advice."""
     if hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):  # a file system that takes none
+        with contextlib.suppress(OSError):  # the file system takes no advice
             os.posix_fadvise(fd, offset, length, getattr(os, f"POSIX_FADV_{how}"))
 
 
@@ -157,7 +161,7 @@ def read_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
 
 
 def load_path(path: str | os.PathLike[str], read_below: int = _MAPPED_FROM_BYTES) -> NDArray[np.uint8]:
-    """Read a regular file if it is smaller than ``read_below``, else map it: a read-only ``u8[bytes]``."""
+    """Return a regular file as a read-only ``u8[bytes]``: in memory if below ``read_below``, else mapped."""
     with open_regular(path) as fd:
         size = os.fstat(fd).st_size
         if size >= max(1, read_below):
@@ -170,13 +174,13 @@ def load_path(path: str | os.PathLike[str], read_below: int = _MAPPED_FROM_BYTES
 
 @contextlib.contextmanager
 def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
-    """Open a regular file for reading, and translate all OSErrors of the block as :func:`reading`."""
+    """Open a regular file for reading, and translate the OSErrors of the block as :func:`reading` does."""
     fd = -1
     try:
         # Without O_NONBLOCK, opening a FIFO would wait for a writer that may never come.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise StorageError("not a regular file", path=path)
+            raise StorageError("is not a regular file", path=path)
         yield fd
     except OSError as error:
         raise _refused(error, path) from error
@@ -186,7 +190,7 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def first_bytes(path: str | os.PathLike[str], count: int) -> bytes:
-    """Read the first bytes of a regular file; fewer if it is shorter."""
+    """Return the first ``count`` bytes of a regular file, or all bytes of a shorter file."""
     with open_regular(path) as fd:
         return os.pread(fd, count, 0)
 
@@ -203,7 +207,7 @@ def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLi
                 f"the file ended {counted(len(view) - done, 'byte')} early while it was read",
                 path=path,
                 offset=offset + done,
-                hint="something writes to it",
+                hint="find the program that writes to this file, and read it again afterwards",
             )
         done += count
 
@@ -259,12 +263,12 @@ def _shift(length: int) -> int:
 
 
 def crc32c_combine(first: int, second: int, second_length: int) -> int:
-    """Return the CRC-32C of two concatenated pieces, from their CRCs and the second one's length in bytes."""
+    """Return the CRC-32C of two concatenated pieces, given their CRCs and the length of the second."""
     return _multiply(_shift(second_length), first) ^ second
 
 
 def crc32c(data: Any, value: int = 0) -> int:
-    """Compute the CRC-32C of bytes, continued from a value."""
+    """Return the CRC-32C of bytes; ``value`` is the CRC-32C of the bytes before them."""
     from crc32c import crc32c as compute  # late: the package takes 30 ms to read its own metadata
 
     return compute(data, value)
@@ -278,9 +282,9 @@ def crc32c_file(
     offset: int = 0,
     on_chunk: Callable[[NDArray[np.uint8]], object] = lambda _: None,
 ) -> int:
-    """Compute the CRC-32C of a byte range of an open file, without moving its position.
+    """Return the CRC-32C of a byte range of an open file, without moving its position.
 
-    ``on_chunk`` is called with each chunk, which the next one overwrites; ``path`` is for errors.
+    ``on_chunk`` is called with each chunk, which the next chunk overwrites. ``path`` is for errors.
     """
     buffer = np.empty(min(size, _CHUNK_BYTES), np.uint8)
     checksum = 0
@@ -301,10 +305,10 @@ def check_crc(
     offset: int,
     hint: str = "the file was damaged or cut; restore it from a copy",
 ) -> None:
-    """Raise ChecksumError unless the checksum of a file's part is the stored one."""
+    """Raise ChecksumError unless the computed checksum of a part of a file is the stored checksum."""
     if computed != stored:
         raise ChecksumError(
-            f"CRC-32C of {what} is {computed:#010x}. The file says {stored:#010x}",
+            f"the CRC-32C of {what} is {computed:#010x}, expected {stored:#010x} as stored in the file",
             path=path,
             offset=offset,
             hint=hint,

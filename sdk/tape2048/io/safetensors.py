@@ -4,13 +4,13 @@
 
     u64 length of the header | header, JSON | the arrays' bytes, one after the other
 
-Every offset is checked against the file's length before it is used. The arrays have to cover the file
-exactly, in the header's order. The writer adds two entries to the table of text: ``release`` names the
-release of tape2048, and ``crc32c`` has the checksum of the arrays' bytes in the order of their names, as 8
-hexadecimal digits. The reader compares the checksum if it is there.
+Every offset is checked against the file's length before it is used. The arrays must cover the file exactly,
+in the header's order. The writer adds two entries to the table of text: ``release`` is the release of
+tape2048, and ``crc32c`` is the checksum of the arrays' bytes, in the order of their names, as 8 hexadecimal
+digits. The reader checks the checksum if it is present.
 
 The package ``safetensors`` decodes only ``bytes``, copies every array, and does not return the table of text.
-It loads a network of 256 MB, which every worker does, in 5 s instead of 0.5 s, and with 256 MB more memory.
+With it, a worker loads a network of 256 MB in 5 s instead of 0.5 s, and takes 256 MB more memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CHECKSUM = "crc32c"
 _DTYPES = {"U8": "u1", "F32": "<f4", "I16": "<i2", "U16": "<u2", "U64": "<u8"}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
-_DIMENSIONS_MAX = 2  # networks have no more, and NumPy has another limit
+_DIMENSIONS_MAX = 2  # of the arrays of a network
 
 #: Bytes of the largest header and its length; an array takes about 100.
 HEADER_END_MAX = 8 + (4 << 20)
@@ -50,7 +50,7 @@ class _Tensor(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a file of ``u8``, ``f32``, ``i16``, ``u16`` and ``u64`` arrays, without a copy."""
+    """Yield the bytes of a file of ``u8``, ``f32``, ``i16``, ``u16`` and ``u64`` arrays without a copy."""
     header: dict[str, Any] = {"__metadata__": {"release": __version__, **texts, _CHECKSUM: _checksum(arrays)}}
     end = 0
     for name, array in arrays.items():
@@ -74,17 +74,17 @@ def _checksum(arrays: Mapping[str, Array]) -> str:
 
 
 def check_length(data: memoryview | bytes, path: str | os.PathLike[str] | None) -> int:
-    """Return the offset of the first array; raise TruncatedError for a header that cannot be one."""
+    """Return the offset of the first array; raise TruncatedError for an impossible length of the header."""
     if len(data) < _LENGTH.size:
         raise TruncatedError(f"found {len(data)} bytes, expected a safetensors file", path=path, offset=0)
     begin: int = _LENGTH.size + _LENGTH.unpack_from(data)[0]
     if begin > len(data) or begin > HEADER_END_MAX:
         raise TruncatedError(
-            f"the header claims more bytes than the {len(data) - _LENGTH.size:,} that follow, or than the "
-            f"{HEADER_END_MAX - _LENGTH.size:,} that a header may have",
+            "the header claims more bytes than the "
+            f"{min(len(data), HEADER_END_MAX) - _LENGTH.size:,} that it can have",
             path=path,
             offset=0,
-            hint="not a safetensors file, or a file that was cut off",
+            hint="restore the file from a copy: it was cut off, or is not a safetensors file",
         )
     return begin
 
@@ -99,7 +99,7 @@ class TensorTable(NamedTuple):
 
 
 def read_tensor_table(data: memoryview | bytes, path: str | os.PathLike[str]) -> TensorTable:
-    """Read and check a header, of data that may end after it; errors as :func:`decode`."""
+    """Read and check the header at the start of ``data``; errors are as for :func:`decode`."""
     begin = at = check_length(data, path)
     try:
         header = msgspec.json.decode(data[_LENGTH.size : begin], type=dict[str, msgspec.Raw])
@@ -115,12 +115,16 @@ def read_tensor_table(data: memoryview | bytes, path: str | os.PathLike[str]) ->
                 f"{name} is of type {tensor.dtype}, expected one of {', '.join(_DTYPES)}", path=path
             )
         if len(tensor.shape) > _DIMENSIONS_MAX or any(not 0 < size < 2**48 for size in tensor.shape):
-            raise FormatError(f"{name} has the shape {tensor.shape}", path=path)
+            raise FormatError(
+                f"{name} has the shape {tensor.shape}, expected at most {_DIMENSIONS_MAX} dimensions, each "
+                "from 1 to 2**48 - 1",
+                path=path,
+            )
         end = at + math.prod(tensor.shape) * np.dtype(dtype).itemsize
         if tensor.data_offsets != (at - begin, end - begin):
             raise FormatError(
-                f"{name} claims bytes {tensor.data_offsets[0]} to {tensor.data_offsets[1]}; "
-                f"its type and shape say {at - begin} to {end - begin}",
+                f"{name} claims bytes {tensor.data_offsets[0]} to {tensor.data_offsets[1]}, expected "
+                f"{at - begin} to {end - begin} by its type and shape",
                 path=path,
                 offset=at,
             )
@@ -136,10 +140,10 @@ def decode(data: memoryview | bytes, path: str | os.PathLike[str]) -> tuple[dict
     """
     described, texts, at, end = read_tensor_table(data, path)
     if end > len(data):
-        raise TruncatedError(f"the last array ends at byte {end:,} of {len(data):,}", path=path)
+        raise TruncatedError(f"found {len(data):,} bytes, expected {end:,} by the header", path=path)
     if end < len(data):
         rest = counted(len(data) - end, "byte")
-        raise FormatError(f"the last array is followed by {rest}", path=path, offset=end)
+        raise FormatError(f"the last array is followed by {rest}, expected none", path=path, offset=end)
     arrays: dict[str, Array] = {}
     for name, (dtype, shape) in described.items():
         arrays[name] = np.frombuffer(data, dtype, math.prod(shape), at).reshape(shape)
@@ -147,8 +151,9 @@ def decode(data: memoryview | bytes, path: str | os.PathLike[str]) -> tuple[dict
     written = texts.pop(_CHECKSUM, None)
     if written is not None and written != (found := _checksum(arrays)):
         raise ChecksumError(
-            f"the arrays have the CRC-32C {found}. The header has {written}",
+            f"the arrays have the CRC-32C {found}, expected {written} by the header",
             path=path,
-            hint="restore the file from a copy. A program that edits arrays has to drop the header's crc32c",
+            hint="restore the file from a copy. If a program edits the arrays, it must remove the header's "
+            "crc32c",
         )
     return arrays, texts

@@ -1,8 +1,8 @@
 """SQLite files: new files are written atomically, untrusted files are read with bounds.
 
 An untrusted file is opened read-only, and its schema is checked first. Only real tables and stored columns
-are read, since a view or a virtual table runs code, maybe forever. No lock is waited for, and the file's
-size bounds the work.
+are read: a view or a virtual table runs code, which may never end. A locked file is an error without a wait,
+and the file's size bounds the work.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def open_untrusted(
 ) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
     """Open an untrusted file read-only; yield the database and its real tables.
 
-    ``names`` are the tables to read, in lower case. The result maps each table's name in lower case to its
-    ``CREATE`` statement. A damaged or busy file is a SchemaError, within the block too.
+    ``names`` are the tables to read, in lower case. The dictionary maps each table's name, in lower case, to
+    its ``CREATE`` statement. A damaged or busy file raises SchemaError, also within the block.
     """
     size, expected, wal = _inspect(path)
     # Even a read-only connection to a file in WAL mode leaves -shm and -wal files beside it, unless the file
@@ -86,7 +86,7 @@ def open_untrusted(
                     raise SchemaError(
                         f"{name} is a {'view' if kind == 'view' else 'virtual table'}; expected a table",
                         path=path,
-                        hint="views and virtual tables run code. They are never read",
+                        hint="copy its rows into a table: views and virtual tables run code and are not read",
                     )
             yield database, tables
     except UnicodeDecodeError as error:  # damaged names in SQLite's message
@@ -96,9 +96,7 @@ def open_untrusted(
         if code == sqlite3.SQLITE_IOERR:
             raise StorageError(f"SQLite could not read it: {message}", path=path, hint=DEVICE_HINT) from error
         if code == sqlite3.SQLITE_INTERRUPT:
-            message = (
-                "reading takes more work than an intact file of its size can need: its pages are damaged"
-            )
+            message = "its pages are damaged: reading takes more work than any intact file of its size"
             raise SchemaError(message, path=path) from error
         raise SchemaError(
             f"SQLite cannot read it: {message}", path=path, hint=_READ_HINTS.get(code)
@@ -107,16 +105,16 @@ def open_untrusted(
 
 @contextlib.contextmanager
 def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
-    """Write a new database in one transaction, without journal and syncs; after an error it is removed.
+    """Write a new database in one transaction, without a journal and without syncs.
 
-    The caller flushes the file and publishes it by a rename. Until then no process reads it, and a crash
-    discards it, so SQLite's journal and syncs would be wasted. The file is in rollback-journal mode, never
-    WAL. A duplicate key is a BookkeepingError.
+    The caller flushes the file and publishes it by a rename. Until then, no process reads the file, and a
+    crash discards it: SQLite's journal and syncs would be wasted. The file is in rollback-journal mode, not
+    WAL, and is removed after an error. A duplicate key raises BookkeepingError.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, NEW_FILE_MODE))
     except FileExistsError:
-        raise NameTakenError("exists already. A metadata.db is never overwritten", path=path) from None
+        raise NameTakenError("exists already. A database is never overwritten", path=path) from None
     except OSError as error:
         raise storage_error(error, path, "creating it") from error
     try:
@@ -155,7 +153,7 @@ def insert_rows(
 
 
 def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
-    """Return the file's size, its least size by its header (0: unknown), and whether it is in WAL mode."""
+    """Return the file's size, its size by its header (0: unknown), and whether it is in WAL mode."""
     with open_regular(path) as fd:
         size = os.fstat(fd).st_size
         head = os.pread(fd, _HEADER_BYTES, 0)
@@ -165,7 +163,7 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
     beside = Path(f"{os.fspath(path)}-wal")
     if wal and beside.exists() and beside.stat().st_size:
         raise SchemaError(
-            f"part of its content is still in {beside.name}",
+            f"part of its content is still in {beside.name}; expected one complete file",
             path=path,
             hint=f"let its writer finish, or run: sqlite3 {os.fspath(path)} 'PRAGMA journal_mode = DELETE'",
         )
@@ -182,34 +180,34 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
 
 
 def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -> None:
-    """Refuse a file that is shorter than its header says, once SQLite holds its lock.
+    """Raise SchemaError for a file that is shorter than its header says.
 
-    A writer that is running or has died can leave an inconsistent file: SQLite detects both by a lock or a
-    journal, and reports them first.
+    A running or dead writer can also leave such a file. SQLite detects both by a lock or a journal, so it is
+    asked first.
     """
     database.execute("PRAGMA schema_version").fetchone()
     size, expected, _ = _inspect(path)
     if size < expected:
         raise SchemaError(
-            f"truncated: {size} bytes, expected {expected} by its header",
+            f"found {size} bytes, expected {expected} by its header",
             path=path,
             offset=size,
-            hint="its end is lost: restore the file from a copy",
+            hint="the file was cut off: restore it from a copy",
         )
 
 
 def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:
     """Open an existing file with SQLite's mode ``ro`` or ``rw``, without waiting for locks.
 
-    SQLite opens no path of more than 504 bytes: the file is then read into memory.
+    SQLite opens no path of more than 504 bytes. A file with a longer path is read into memory.
     """
     if _is_long(path):
         database = sqlite3.connect(":memory:", isolation_level=None)
         if data := Path(path).read_bytes():
             database.deserialize(data)
         return database
-    # Always a URI: many builds take a name that starts with "file:" for one anyway, and only a URI can forbid
-    # to create the file. Special bytes are escaped.
+    # Always a URI: many builds take a name that starts with "file:" for a URI, and only the mode of a URI
+    # prevents SQLite from creating the file. Special bytes are escaped.
     uri = f"file://{quote_from_bytes(os.fsencode(os.path.abspath(path)))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None)
 
@@ -222,7 +220,10 @@ def _is_long(path: str | os.PathLike[str]) -> bool:
 def limited_work(
     database: sqlite3.Connection, operations: int, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Interrupt statements of the block (SQLITE_INTERRUPT) once ``stop``, or all took so many operations."""
+    """Interrupt the statements of the block (SQLITE_INTERRUPT) after a number of operations.
+
+    If ``stop`` returns True, they are interrupted as well, with KeyboardInterrupt.
+    """
     calls_left = 1 + operations // _OPERATIONS_PER_CALLBACK
 
     def too_long() -> bool:
@@ -246,15 +247,15 @@ def columns_of(
     optional: tuple[str, ...],
     path: str | os.PathLike[str],
 ) -> set[str]:
-    """Return the names of a table's columns, in lower case."""
-    # A generated column, whose value is an expression in the file, is not 0 here.
+    """Return the names of a table's columns, in lower case; raise SchemaError for a missing column."""
+    # `hidden` is not 0 for a generated column, whose value is an expression in the file.
     found = {
         str(name).lower(): hidden
         for _, name, _, _, _, _, hidden in database.execute(f"PRAGMA table_xinfo({table})")
     }
     for name in required:
         if name not in found:
-            raise SchemaError(f"table {table} has no column {name}. It has {', '.join(found)}", path=path)
+            raise SchemaError(f"table {table} has no column {name}; found {', '.join(found)}", path=path)
     for name in (*required, *optional):
         if found.get(name):
             raise SchemaError(f"column {table}.{name} is generated; expected a stored one", path=path)

@@ -1,4 +1,4 @@
-"""Reader of xz files that expands no more than is asked for."""
+"""Reader of xz files that never expands more bytes than requested."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tape2048.errors import ChecksumError, FormatError, TruncatedError
 
 _MAGIC = b"\xfd7zXZ\x00"
 
-#: Memory that the decompressor may take beside its output; `xz -9` needs 65 MB.
+#: Memory that the decompressor may use in addition to its output. `xz -9` needs 65 MB.
 _MEMORY_MAX = 256 << 20
 
 _READ_BYTES = 1 << 20  # compressed bytes that the decompressor gets at a time
 
 
 def is_xz(data: memoryview | bytes) -> bool:
-    """Return whether a file starts as an xz file does."""
+    """Check whether bytes start with the magic of xz files."""
     return bytes(data[: len(_MAGIC)]) == _MAGIC
 
 
 class XzReader:
-    """The expanded bytes of an xz file, front to back; ``path`` is for messages."""
+    """The expanded bytes of an xz file, from front to back. ``path`` is for messages."""
 
     def __init__(self, data: memoryview | bytes, path: str) -> None:
         self._data, self._path, self._at = data, path, 0
@@ -51,6 +51,6 @@ class XzReader:
         rest = len(self._decompressor.unused_data) + len(self._data) - self._at
         if self._decompressor.eof and rest:
             raise FormatError(
-                f"the file continues for {counted(rest, 'byte')} behind its compressed part", path=self._path
+                f"found {counted(rest, 'byte')} behind the compressed part, expected none", path=self._path
             )
         return b"".join(parts)

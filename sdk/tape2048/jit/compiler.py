@@ -1,17 +1,18 @@
 """``kernel``, the decorator that compiles a function, and its cache on disk.
 
-Machine code is kept on disk, since compiling the game loop takes seconds. Numba itself decides by the file
-of the outermost function whether a cache entry is stale: a change in a function that was inlined from another
-module goes unseen, and the old machine code runs on. The cache directory is therefore named after a hash of
-every module that contains a kernel and of everything those modules import when they load.
+Machine code is kept on disk, since compiling the game loop takes seconds. Numba's cache compares only the
+file of the outermost function: after a change in a function that was inlined from another module, it would
+run the old machine code. The cache directory is therefore named after a hash of every module that contains a
+kernel, and of all modules that these import when they load.
 
 It is ``tape2048/kernels-<hash>`` in ``$NUMBA_CACHE_DIR`` if set, else in ``$CACHE_DIRECTORY`` (systemd),
 ``$XDG_CACHE_HOME`` or ``~/.cache``. Its entries are pickles, which can run any code. Each of these
-directories and each entry must therefore belong to this user, and no other user may write to it (as to
-``/tmp``). Without such directories, or where they cannot be written, each start compiles again, and a warning
-is logged.
+directories and each entry must therefore belong to this user and must not be writable by other users (as
+``/tmp`` is). Otherwise, or if the directory cannot be written, each start compiles again, and a warning is
+logged.
 
-Of processes that start together, as a recorder's workers do, one compiles and the others wait for its entry.
+If several processes start together, as a recorder's workers do, one compiles and the others wait for its
+entry.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ from numba.core.event import Event, Listener, install_listener
 
 F = TypeVar("F")
 
-# As numba's own cache does. They have no types.
+# Numba's own cache uses these two. They have no types.
 _dumps: Any = serialize.dumps
 _CompileResult: Any = compiler.CompileResult
 
-#: Longest wait for another process that compiles the same.
+#: Longest wait, in seconds, for another process that compiles the same function.
 COMPILING_S_MAX = 120.0
 
-#: Wait after which a warning names a holder that is stopped.
+#: Wait, in seconds, after which a warning reports that the lock's holder is stopped.
 STOPPED_S = 5.0
 
 #: ``struct flock`` of Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
 
-#: Directories of other source states that are kept, for a checkout that goes back and for other checkouts and
-#: environments. Each has up to 50 MB.
+#: Cache directories that are kept: of earlier sources, other checkouts and other environments. Each has up to
+#: 50 MB.
 CACHE_STATES_KEPT_MAX = 16
 
 #: Largest entry that is read. The loop of a player has 2 MB.
@@ -101,14 +102,15 @@ def _kernel_sources() -> dict[str, Path]:
 def _source_state() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
     for path in _kernel_sources().values():
-        # By content: images are built with equal times, and a changed constant may leave the size.
+        # By content, since time and size are not enough: files in container images have equal times, and a
+        # changed constant may leave the size.
         source = path.read_bytes()
         digest.update(f"\n{path}:{len(source)}\n".encode() + source)
     return digest.hexdigest()[:16]
 
 
 def cache_base() -> Path | None:
-    """Return the directory in which caches are kept; None without a home."""
+    """Return the directory in which caches are kept; None if the user has no home directory."""
     for variable in ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME"):
         if base := os.environ.get(variable):
             return Path(base.split(":")[0] if variable == "CACHE_DIRECTORY" else base)
@@ -119,10 +121,10 @@ def cache_base() -> Path | None:
 
 
 def private_dir(*names: str) -> Path:
-    """Make a directory in ``tape2048`` of :func:`cache_base` that only this user can write to, and return it.
+    """Make and return the directory ``tape2048/...`` in :func:`cache_base`, private to this user.
 
     Raises:
-        OSError: there is none: it cannot be made, or another user owns it or can write to it.
+        OSError: the directory cannot be made, or another user owns it or can write to it.
     """
     path = cache_base()
     if path is None:
@@ -152,7 +154,7 @@ def open_cache() -> Path:
     """Return the directory of compiled kernels.
 
     Raises:
-        OSError: there is none (:func:`private_dir`), or it cannot be written.
+        OSError: the directory is not private (:func:`private_dir`), or it cannot be written.
     """
     state = private_dir(f"kernels-{_source_state()}")
     os.utime(state)
@@ -164,7 +166,7 @@ def open_cache() -> Path:
 
 @functools.cache
 def cache_dir() -> Path | None:
-    """Return the directory of compiled kernels; None without one, which is logged."""
+    """Return the directory of compiled kernels; None, after a warning, if there is none."""
     try:
         return open_cache()
     except OSError as error:
@@ -175,15 +177,15 @@ def cache_dir() -> Path | None:
 @functools.cache
 def _warn(where: object, why: object) -> None:
     logging.getLogger("tape2048").warning(
-        "compiled code cannot be kept, so each start compiles again: %s: %s. Repair this directory, or set "
-        "XDG_CACHE_HOME to another one",
+        "%s: compiled code cannot be kept (%s), so each start compiles again. Repair this directory, or set "
+        "XDG_CACHE_HOME to another directory",
         where,
         why,
     )
 
 
 def drop_oldest(directories: Iterable[Path], kept_max: int) -> None:
-    """Remove all directories but the last used ones."""
+    """Remove all directories except for the ``kept_max`` most recently used."""
     found = []
     for path in directories:
         with contextlib.suppress(OSError):  # another worker may have removed it
@@ -193,13 +195,14 @@ def drop_oldest(directories: Iterable[Path], kept_max: int) -> None:
 
 
 def kernel(function: F) -> F:
-    """Compile at the first call of each signature, without the GIL, and keep the machine code on disk.
+    """Compile a function at its first call with new argument types, and keep the machine code on disk.
 
-    The arguments' types select the signature; pass boards as ``np.uint64``.
+    The compiled function runs without the GIL. Pass boards as ``np.uint64``.
     """
     config: Any = numba.config
     if config.DISABLE_JIT:
-        from tape2048.errors import ConfigError  # at the top, a changed message would compile all again
+        # Imported here: at the top, every change of errors.py would compile all kernels again.
+        from tape2048.errors import ConfigError
 
         raise ConfigError(
             "$NUMBA_DISABLE_JIT is set; expected numba's compiler, which the kernels need",
@@ -217,16 +220,15 @@ def kernel(function: F) -> F:
 class _DiskCache(NullCache):
     """The machine code of a function: a file for each signature, which :func:`read_entry` reads.
 
-    Numba's own cache has an index and files, written without fsync and read without a check: a power failure
-    leaves empty files, at which every later start fails. Here, an entry with a wrong checksum is compiled and
-    written again.
+    Numba's own cache writes without fsync and reads without a check: a power failure leaves empty files, and
+    every later start fails. Here, an entry with a wrong checksum is compiled and written again.
     """
 
     def __init__(self, function: Any, directory: Path) -> None:
         self._function, self._directory = function, directory
 
     def _path(self, signature: Any, codegen: Any) -> Path:
-        """Return the file of a signature, named after all that its machine code depends on."""
+        """Return the file of a signature, named after everything that its machine code depends on."""
         function, code = self._function, self._function.__code__
         parts = (
             str(signature),
@@ -241,25 +243,25 @@ class _DiskCache(NullCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         target_context.refresh()
-        # Any error: a missing or damaged entry is compiled again, and an unreadable one as well.
+        # Any error: a missing, damaged or unreadable entry is compiled again.
         with contextlib.suppress(Exception):
             entry = read_entry(self._path(sig, target_context.codegen()))
-            found, code = pickle.loads(entry)  # noqa: S301 - this user's, as that of the package
+            found, code = pickle.loads(entry)  # noqa: S301 - of this user, as checked
             if found == sig:
                 return _CompileResult._rebuild(target_context, *code)  # noqa: SLF001 - as numba's own cache
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        if data.library.has_dynamic_globals:  # addresses of this process
+        if data.library.has_dynamic_globals:  # it contains addresses of this process
             return
         try:
             path = self._path(sig, data.codegen)
-        except OSError:  # its source is no file, or has just been removed
+        except OSError:  # its source is not a file, or has just been removed
             return
         draft = path.with_suffix(f".{os.getpid()}")
         content = _dumps((sig, data._reduce()))  # noqa: SLF001 - as numba's own cache
         try:
-            # A process with other sources may have removed the directory, as one of the oldest.
+            # A process with other sources may have removed the directory (drop_oldest).
             path.parent.mkdir(mode=0o700, exist_ok=True)
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
@@ -286,16 +288,16 @@ def read_entry(path: Path) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
         status = os.fstat(fd)
-        _refuse_others(status, path)  # its directories may be others than those that were checked
+        _refuse_others(status, path)  # the directories may have been exchanged since they were checked
         if status.st_size <= ENTRY_BYTES_MAX:
             digest, content = file.read(32), file.read(ENTRY_BYTES_MAX)
             if hashlib.sha256(content).digest() == digest:
                 return content
-    raise ValueError(f"{path}: found {status.st_size} bytes, expected a SHA-256 and bytes that have it")
+    raise ValueError(f"{path}: found {status.st_size} bytes, expected a SHA-256 and content that has it")
 
 
 def damaged_entries(directory: Path) -> tuple[list[Path], int]:
-    """Return the entries of a directory that are damaged or of another user, and the number of all."""
+    """Return the damaged entries of a directory, entries of other users included, and the number of all."""
     paths, damaged = sorted(directory.glob(f"*{_SUFFIX}")), []
     for path in paths:
         try:
@@ -309,7 +311,7 @@ def damaged_entries(directory: Path) -> tuple[list[Path], int]:
 
 @contextlib.contextmanager
 def announced(announce: Callable[[], None]) -> Iterator[None]:
-    """Call ``announce`` once, before the first function in this context that the cache does not hold."""
+    """Call ``announce`` once, before the first compilation of a function that is not in the cache."""
     with install_listener("numba:compile", _Announcer(announce)):
         yield
 
@@ -328,10 +330,11 @@ class _Announcer(Listener):
 
 
 def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -> Callable[[Any], Any]:
-    """Make ``compile_``, which looks into the cache first, exclusive among processes for each signature.
+    """Return ``compile_`` under a lock, so that only one process at a time compiles a signature.
 
-    A kernel's lock is held while the kernels that it calls are compiled under theirs. None calls itself, so
-    there is no deadlock; numba's lock among the threads of a process is taken first.
+    ``compile_`` looks into the cache first. While a kernel's lock is held, the kernels that it calls are
+    compiled under locks of their own. No kernel calls itself, directly or not, so there is no deadlock.
+    Numba's lock among the threads of a process is taken first.
     """
 
     def compile_alone(signature: Any) -> Any:
@@ -344,10 +347,14 @@ def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock that ends with the process. Continue without it if locks are unavailable, or after a while.
+    """Hold the lock of a file during the block. The lock ends with the process.
 
-    Its holder may have been stopped, which a warning says; compiling the same twice costs nothing but time.
-    ``what`` is what a holder does.
+    The block runs without the lock if locks are unavailable, or after a wait of :data:`COMPILING_S_MAX`: its
+    holder may be stopped, which is logged as a warning. Doing the work twice only takes time.
+
+    Args:
+        path: the file.
+        what: activity of a holder, for the warning: ``compiles NAME``.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -358,7 +365,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
         begin, is_said = time.monotonic(), False
         while (waited := time.monotonic() - begin) < COMPILING_S_MAX:
             try:
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock, which a forked child would keep
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: a forked child would keep it
             except (BlockingIOError, PermissionError):
                 is_said = is_said or (waited >= STOPPED_S and _warn_of_stopped(fd, what))
                 time.sleep(0.02)
@@ -379,7 +386,7 @@ def _warn_of_stopped(fd: int, what: str) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state in {"T", "t"}:
             logging.getLogger("tape2048").warning(
-                "process %d is stopped while it %s: waiting up to %g s. Continue it (kill -CONT) or end it",
+                "process %d is stopped while it %s; waiting up to %g s. Continue it (kill -CONT) or end it",
                 *(pid, what, COMPILING_S_MAX),
             )
             return True

@@ -1,8 +1,8 @@
 """Machine instructions without a Python equivalent, as numba intrinsics.
 
-Each is one LLVM instruction or intrinsic, so it works on every processor that numba compiles for. Only the
-selection of a set bit and of masked nibbles have two forms with equal answers: BMI2's ``pdep`` and ``pext``
-where the processor has them, else loops.
+Each is one LLVM instruction or intrinsic, so it works on every processor that numba compiles for. Two
+functions, :func:`select_bit` and :func:`extract_nibbles`, have two implementations with equal results: BMI2's
+``pdep`` and ``pext`` if the processor has them, and loops otherwise.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ U64 = np.uint64
 #: :func:`tape2048.jit.mix.mix64` for compiled code.
 mix: Any = register_jitable(mix64)
 
-# AMD before Zen 3 has pdep and pext in microcode: a hundred cycles and more.
+# AMD processors before Zen 3 have pdep and pext in microcode: a hundred cycles and more.
 _SLOW_PDEP = ("bdver4", "znver1", "znver2")
 
 
 def _has_pdep() -> bool:
     """Check whether the processor that numba compiles for has ``pdep`` as one instruction.
 
-    That is this processor, unless ``NUMBA_CPU_NAME`` or ``NUMBA_CPU_FEATURES`` name another: LLVM aborts the
-    process at an instruction that its target lacks. (Numba's cache separates them.)
+    That is this processor, unless ``NUMBA_CPU_NAME`` or ``NUMBA_CPU_FEATURES`` name another. LLVM aborts the
+    process at an instruction that its target lacks.
     """
     config: Any = numba.config
     if (config.CPU_NAME or llvm.get_host_cpu_name()) in _SLOW_PDEP:
@@ -55,10 +55,10 @@ _intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
 
 
 def _emits(result: Any, *kinds: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Make an intrinsic of a function that emits its instructions, given the builder and the arguments."""
+    """Make an intrinsic from a function that emits its instructions, given the builder and the arguments."""
 
     def decorate(emit: Callable[..., Any]) -> Any:
-        @functools.wraps(emit)  # whose parameters numba reads
+        @functools.wraps(emit)  # numba reads the parameters of `emit`
         def typed(_typing_context: Any, *found: Any) -> Any:
             arguments = [kind or own for kind, own in zip(kinds, found, strict=True)]
 
@@ -110,8 +110,8 @@ def high64(builder: Any, a: Any, b: Any) -> Any:
     return builder.trunc(builder.lshr(product, ir.Constant(_I128, 64)), _I64)
 
 
-# Numba's own arithmetic widens to 64 bits, and a loop of it becomes a vector loop of lanes of 64 bits. These
-# two stay as wide as their arguments, ``u16`` or ``u32``.
+# Numba widens integers to 64 bits, so its vector loops have lanes of 64 bits. These two functions keep the
+# width of their arguments, ``u16`` or ``u32``.
 
 
 @_emits(None, None)
@@ -143,14 +143,14 @@ def _bmi2(name: str) -> Any:
     return call
 
 
-#: Only where :data:`HAS_PDEP`: the low bits of a value go to the set bits of a mask, and back.
+#: Moves the low bits of a value to the set bits of a mask; `pext` moves them back. Only if :data:`HAS_PDEP`.
 pdep = _bmi2("llvm.x86.bmi.pdep.64")
 pext = _bmi2("llvm.x86.bmi.pext.64")
 
 
 @register_jitable
 def select_bit_loop(mask: Any, n: Any) -> Any:
-    """Isolate the ``n``-th set bit of ``mask`` (from the lowest, 0-based); portable form."""
+    """Isolate the ``n``-th set bit of ``mask``, counted from 0 at the lowest; the portable implementation."""
     one = np.uint64(1)
     for _ in range(n):
         mask &= mask - one
@@ -167,7 +167,7 @@ select_bit: Callable[[Any, Any], Any] = _select_bit_pdep if HAS_PDEP else select
 
 @register_jitable
 def extract_nibbles_loop(board: Any, mask: Any) -> Any:
-    """Pack the nibbles of ``board`` under ``mask`` (whole nibbles) together; portable form."""
+    """Pack the nibbles of ``board`` that ``mask`` selects; the portable implementation."""
     out = shift = np.uint64(0)
     for i in range(16):
         at = np.uint64(4 * i)
@@ -202,8 +202,8 @@ store64 = _store(64)
 
 
 # ------------------------------------------------------------------------------- memory by address
-# The following take addresses as ``u64`` and check nothing: the caller has checked that the bytes are there,
-# and keeps their owner alive.
+# The following functions take addresses as ``u64`` and check nothing. The caller must check that the bytes
+# exist, and keep their owner alive.
 
 
 def _pointer(builder: Any, address: Any, kind: Any = _BYTE) -> Any:
@@ -241,20 +241,20 @@ store64_at = _store_at(64)
 
 @_emits(types.float32, _U64, _U64)
 def load_f32(builder: Any, table: Any, index: Any) -> Any:
-    """Return an entry of a table of ``f32`` at an address."""
+    """Return an entry of the table of ``f32`` at an address."""
     return builder.load(builder.gep(_pointer(builder, table, ir.FloatType()), [index]))
 
 
 @_emits(types.void, _U64, _U64, types.float32)
 def store_f32_at(builder: Any, table: Any, index: Any, value: Any) -> None:
-    """Set an entry of a table of ``f32`` at an address."""
+    """Set an entry of the table of ``f32`` at an address."""
     builder.store(value, builder.gep(_pointer(builder, table, ir.FloatType()), [index]))
 
 
 def stack_words(count: int) -> Any:
-    """Make a reservation of ``count`` words of 64 bits on the stack: until the calling function returns.
+    """Make an intrinsic that reserves ``count`` words of 64 bits on the stack and returns their address.
 
-    The emitted code returns their address. Their contents are undefined.
+    The words are undefined at first, and valid until the calling function returns.
     """
 
     @_emits(_U64)
@@ -273,7 +273,7 @@ def _emit_prefetch(builder: Any, pointer: Any, locality: int, *, to_write: bool 
 
 
 def prefetch_at(builder: Any, address: Any, *, to_write: bool) -> None:
-    """Emit a prefetch into all levels of cache of the line at an address, ``i64``."""
+    """Emit a prefetch of the cache line at an address, ``i64``, into all levels of cache."""
     _emit_prefetch(builder, _pointer(builder, address), 3, to_write=to_write)
 
 
@@ -285,12 +285,12 @@ def _prefetch(locality: int) -> Any:
     return prefetch
 
 
-#: Into all levels of cache.
+#: Prefetch a cache line into all levels of cache.
 prefetch = _prefetch(3)
-#: Into the second level: more lines can be in flight than the first level has room for.
+#: Prefetch a cache line into the second level, which has room for more lines in flight than the first.
 prefetch_many = _prefetch(2)
 
-# Where each of the 16 cells comes from, for the three generators of the square's symmetries.
+# For the three generators of the square's symmetries, the source cell of each of the 16 cells.
 _MIRROR = [4 * (cell // 4) + 3 - cell % 4 for cell in range(16)]
 _FLIP = [4 * (3 - cell // 4) + cell % 4 for cell in range(16)]
 _TRANSPOSE = [4 * (cell % 4) + cell // 4 for cell in range(16)]
@@ -306,8 +306,8 @@ def _shuffled(builder: Any, cells: Any, order: list[int]) -> Any:
 def _turned(builder: Any, cells: Any, k: Any) -> Any:
     """Emit ``tape2048.game.rules.symmetry(board, k)`` of a board of 16 bytes.
 
-    Three shuffles with constant masks, each blended in by a bit of ``k``: no table, and no branch, which the
-    processor would mispredict every other time on a random ``k``.
+    Each bit of ``k`` selects one of three shuffles with constant masks. There is no table and no branch: with
+    a random ``k``, the processor would mispredict every other branch.
     """
     undefined = ir.Constant(_CELLS, ir.Undefined)
     for bit, order in enumerate((_MIRROR, _FLIP, _TRANSPOSE)):
@@ -325,7 +325,7 @@ def copy_symmetry(builder: Any, source: Any, target: Any, k: Any) -> None:
     builder.store(_turned(builder, cells, k), _pointer(builder, target, _CELLS), align=1)
 
 
-# A board's bytes in memory have cells 14 and 15 first, with the higher cell of two in the lower nibble.
+# In memory, the first byte of a packed board has cells 14 and 15. Of two cells, the higher is the low nibble.
 _FROM_NIBBLES = [7 - cell // 2 + (8 if cell % 2 == 0 else 0) for cell in range(16)]
 
 
@@ -343,7 +343,7 @@ def unpack_symmetry(builder: Any, board: Any, target: Any, k: Any) -> None:
 
 @_emits(types.void, None, _U64)
 def claim_in(builder: Any, buffer: Any, offset: Any) -> None:
-    """Prefetch bytes to be written soon: a store whose line comes late holds up all stores behind it."""
+    """Prefetch bytes that will be written soon: a store that waits for its line delays all later stores."""
     _emit_prefetch(builder, builder.gep(buffer, [offset]), 3, to_write=True)
 
 
@@ -361,7 +361,7 @@ def keep(table: Any, index: Any, value: Any) -> None:
 
 @register_jitable
 def find(number: Any, entries: Any, starts: Any, shift: Any) -> Any:
-    """Look up the range that a number is in, by the tables of a ``tape2048.base.guide.Guide``."""
+    """Return the range that a number is in, given the tables of a ``tape2048.base.guide.Guide``."""
     entry = word(entries, number >> shift)
     within = number & ((U64(1) << shift) - U64(1))
     place = (entry & U64(0xFFFFFFFF)) + U64(within >= ((entry >> U64(32)) & U64(0x7FFFFFFF)))

@@ -1,4 +1,4 @@
-"""The mixing function of all draws that a key determines: splits, caps, symmetries."""
+"""The hash function behind all draws that a key determines: splits, caps, symmetries."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _U64 = np.uint64
 def mix64(value: Any) -> Any:
     """Apply SplitMix64's finalizer (Steele, Lea, Flood 2014; Stafford's variant 13), a bijection on ``u64``.
 
-    It works on arrays of NumPy and, inlined, on scalars of compiled code. (NumPy's own scalars warn of the
-    intended overflow: pass an array.)
+    It takes NumPy arrays and, in compiled code, scalars. Do not pass NumPy scalars: they warn of the intended
+    overflow.
     """
     value = (value ^ (value >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> _U64(27))) * _U64(0x94D049BB133111EB)
@@ -24,7 +24,7 @@ def mix64(value: Any) -> Any:
 
 
 def shuffled(count: int, seed: int) -> NDArray[np.int64]:
-    """Permute [0, count) by a hash of seed and number, independent of NumPy's generators."""
-    # SplitMix64's sequence and finaliser (Steele, Lea, Flood 2014), a bijection: no two are equal.
+    """Return a permutation of [0, count) that the seed determines, independent of NumPy's generators."""
+    # SplitMix64's sequence and finalizer (Steele, Lea, Flood 2014), a bijection: no two hashes are equal.
     z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return np.argsort(mix64(z + np.uint64(seed & (2**64 - 1))))

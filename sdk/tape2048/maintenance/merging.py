@@ -1,13 +1,14 @@
 """Merging of several sessions into one new session with the same games.
 
-A game keeps its rows, its seed and its place in the order of the sessions, so labels and splits (by player
-and seed) do not change. They are copied a few games at a time, and compared with the checksums of their
-blocks. If all games have different ids, rows and block checksums keep their bytes. If not (each start of a
-recorder without a seed counts from 0), the games are renumbered in that order, with new checksums. Tapes are
-decoded, since the rows of anchors change.
+The games are in the order of the sessions. Each keeps its rows and its seed, so labels and splits (by player
+and seed) do not change. The rows are copied a few games at a time, and compared with the checksums of their
+blocks. If all games have different ids, rows and block checksums are copied unchanged. Otherwise, the games
+are renumbered, with new checksums: the ids of two recordings without a seed are equal, because each starts
+from 0. Tapes are decoded, since the rows of anchors change.
 
-The table ``session`` keeps the facts that all sessions share. The list ``merged_from`` has the others, for
-each session. Columns that are equal in all sessions are joined in the order of the rows.
+The table ``session`` keeps the facts that all sessions share. The list ``merged_from`` has the other facts of
+each session. A column that all sessions have, with the same type, width and facts, is joined in the order of
+the rows.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     from tape2048.session.columns import ColumnInfo
 
-#: Facts that define the meaning of rows and labels and the identity of games; equal in all sessions.
+#: Facts that define the meaning of rows and labels and the identity of games: equal in all merged sessions.
 _SHARED = ("format_version", "player", "player_args", "player_sha256", "sample_rate", "record_action")
 
 #: Facts of each session that the merged session replaces.
@@ -66,8 +67,8 @@ class Merged(NamedTuple):
         sessions: number of merged sessions.
         rows: number of rows.
         runs: number of runs.
-        bytes: size of its files, without columns.
-        renumbered: whether games have new ids.
+        bytes: size of its files in bytes, without columns.
+        renumbered: whether the games have new ids.
     """
 
     path: Path
@@ -85,17 +86,17 @@ def merge_sessions(
     all_columns: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> Merged:
-    """Merge sessions into a new one, and leave the originals unchanged.
+    """Merge sessions into a new session, and leave the originals unchanged.
 
-    The new session's name has the earliest start and the model tag. It is published only after a complete
-    validation (:func:`tape2048.validate_session`). Memory holds the run tables and a piece of a block.
-    It has the columns that all sessions have, of one type, width and facts. The others are logged.
+    The name of the new session has the earliest start and the model tag. The session is published only after
+    a complete validation (:func:`tape2048.validate_session`). It has the columns that all sessions have with
+    the same type, width and facts; a warning names the others. Memory: the run tables and a few games.
 
     Args:
-        paths: at least two sessions of one player; their starts decide the order.
-        out_dir: the directory for the new session; created if missing.
-        all_columns: refuse to leave out a column.
-        progress: called with the rows copied so far, and all rows.
+        paths: at least two sessions of one player; they are merged in the order of their starts.
+        out_dir: directory for the new session, created if missing.
+        all_columns: whether to raise an error instead of leaving out a column.
+        progress: called with the number of rows copied so far, and of all rows.
 
     Returns:
         The new session.
@@ -148,7 +149,7 @@ def merge_sessions(
 def columns_to_join(
     parts: Sequence[Session], *, all_columns: bool, skip: Collection[str] = ()
 ) -> dict[str, ColumnInfo]:
-    """Return the columns that sessions share; log the others, or raise MaintenanceError for them."""
+    """Return the columns that sessions share; log a warning about the others, or raise MaintenanceError."""
     columns, others = shared_columns([part.columns for part in parts], skip)
     if others and all_columns:
         raise MaintenanceError(f"columns would be lost: {others}", hint="Keep the originals (no --remove).")
@@ -158,7 +159,7 @@ def columns_to_join(
 
 
 def join_columns(draft: Path, parts: Sequence[Session], columns: Mapping[str, ColumnInfo]) -> None:
-    """Write columns of sessions into the session of their rows."""
+    """Write the joined columns of sessions into the merged session."""
     merged = Session.open(draft)
     for name, info in columns.items():
         values = (part.column(name).values for part in parts)
@@ -178,14 +179,14 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
     for path in paths:
         real = os.path.realpath(path)
         if real in seen:
-            raise MaintenanceError(
-                "this session is given twice", path=path, hint="its games would count twice"
-            )
+            raise MaintenanceError("this session is given twice", path=path, hint="name each session once")
         seen.add(real)
         session = Session.open(path)
         if session.manifest is None or session.blocks is None or not session.contiguous:
             raise MaintenanceError(
-                "a foreign session, without a manifest or block checksums", path=session.path, hint=convert
+                "found a session of another program, expected one with a manifest and block checksums",
+                path=session.path,
+                hint=convert,
             )
         if rows_entry(session.manifest) is None:
             raise MaintenanceError(
@@ -210,22 +211,22 @@ def _check_mergeable(parts: list[Session]) -> None:
         if (part.tape is None) != (first.tape is None):
             kinds = ("on tape", "of rows") if first.tape is None else ("of rows", "on tape")
             raise MaintenanceError(
-                f"this session is {kinds[0]}; {first.path.name} is one {kinds[1]}",
+                f"found a session {kinds[0]}, expected one {kinds[1]}, as {first.path.name}",
                 path=part.path,
-                hint="write them in one storage first: tape2048 repack",
+                hint="give all sessions one storage first: tape2048 repack",
             )
         if part.dtype != first.dtype:
             raise MaintenanceError(
-                f"rows of {part.dtype.itemsize} bytes; {first.path.name} has {first.dtype.itemsize} "
-                "(with and without moves)",
+                f"found rows of {part.dtype.itemsize} bytes, expected {first.dtype.itemsize}, as "
+                f"{first.path.name} has (28 without the move, 29 with it)",
                 path=part.path,
                 hint="merge sessions with record_action and sessions without it separately",
             )
         for name in (*_SHARED, START_BOARDS):
             if part.meta.get(name) != first.meta.get(name):
                 raise MaintenanceError(
-                    f"{name} is {_short(part.meta.get(name))}; in {first.path.name} it is "
-                    f"{_short(first.meta.get(name))}",
+                    f"{name} is {_short(part.meta.get(name))}; expected {_short(first.meta.get(name))}, as "
+                    f"in {first.path.name}",
                     path=part.path,
                     hint="merge only sessions of one player with the same settings",
                 )
@@ -237,7 +238,7 @@ def _check_mergeable(parts: list[Session]) -> None:
         raise MaintenanceError(
             f"the game of seed {seed} is also in {where[-1].name}; expected each game once",
             path=where[0],
-            hint="one session is a copy, or a merged session beside its originals",
+            hint="leave one of them out: it is a copy, or was merged from the others",
         )
 
 
@@ -279,14 +280,14 @@ def _name(facts: dict[str, Any]) -> str:
     name = f"{started}_model={facts.get('model_tag', 'merged')}"
     if not SESSION_NAME.fullmatch(name):
         raise MaintenanceError(
-            f"found started_at {facts['started_at']!r} and model_tag {facts.get('model_tag')!r}, "
-            "which make no valid name of a session"
+            f"found started_at {facts['started_at']!r} and model_tag {facts.get('model_tag')!r}, expected "
+            "values that make a valid name of a session"
         )
     return name
 
 
 def _pieces(part: Session) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield games and bytes of each piece of a session, which are compared with the block checksums."""
+    """Yield a session piece by piece, as games and their rows; raise ChecksumError for a changed block."""
     name, dtype = (STEPS_NPY, part.dtype) if part.tape is None else (TAPE_NPY, TAPE_DTYPE)
     assert part.manifest is not None
     assert part.blocks is not None
@@ -343,7 +344,7 @@ def _write_tape(
     facts: dict[str, Any],
     report: Callable[[int, int], object],
 ) -> int:
-    """Write a session on tape as :func:`_write_rows`; every game is decoded on the way."""
+    """Write a session on tape as :func:`_write_rows` does. Every game is decoded and checked."""
     with TapeWriter(directory, given_starts=START_BOARDS in facts) as writer:
         for part, table in zip(parts, tables, strict=True):
             assert part.tape is not None

@@ -1,7 +1,7 @@
-"""Removal of sessions, atomic for readers, and quarantine of damaged ones.
+"""Removal of sessions, which is atomic for readers, and quarantine of damaged sessions.
 
 A session is renamed to a hidden name (``.<name>.removed``), the directory is flushed, and then its files are
-deleted. The next removal deletes the remains of a crash under these names.
+deleted. After a crash, the next removal deletes the hidden sessions that are left.
 
 The quarantine::
 
@@ -53,7 +53,7 @@ _BATCH = 128  # sessions hidden by one flush of the directory
 
 
 class Removed(NamedTuple):
-    """The outcome for one session: removed, or kept since a process reads it (no error), or an error."""
+    """The outcome for one session: removed, or not, because of an error or (no error) of a reader."""
 
     path: Path
     gone: bool
@@ -61,12 +61,12 @@ class Removed(NamedTuple):
 
 
 def explain_refusal(path: Path) -> str | None:  # noqa: PLR0911 - one line for each reason
-    """Return why a directory is not safe to remove; None for a session of the recorder or of ``merge``.
+    """Return the reason why a directory is not safe to remove; None for a session of this project.
 
-    A directory with another name, without a manifest, or with other files is never removed; nor is a link.
+    Links, and directories with another name, without a manifest or with other files, are never removed.
     """
     if not SESSION_NAME.fullmatch(path.name):
-        return "its name is not that of a session"
+        return "its name is not the name of a session"
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):
             return "it is a link or a file"
@@ -79,7 +79,7 @@ def explain_refusal(path: Path) -> str | None:  # noqa: PLR0911 - one line for e
     except TapeError as error:
         return error.message
     if manifest is None:
-        return f"it has no {MANIFEST}: it is a foreign session"
+        return f"it has no {MANIFEST}, so another program wrote it"
     rows = {TAPE_NPY, ANCHORS_NPY} if TAPE_NPY in names else {STEPS_NPY}
     if missing := sorted({METADATA_DB, *rows} - names):
         return f"it lacks {missing[0]}"
@@ -88,7 +88,7 @@ def explain_refusal(path: Path) -> str | None:  # noqa: PLR0911 - one line for e
 
 
 def find_leftovers(root: Path) -> list[Path]:
-    """List what interrupted removals have left, sorted; raise OSError if the directory cannot be listed."""
+    """List the hidden sessions that interrupted removals have left, sorted; raise OSError."""
     with os.scandir(root) as entries:
         return sorted(
             Path(entry.path)
@@ -97,9 +97,9 @@ def find_leftovers(root: Path) -> list[Path]:
         )
 
 
-def clear_leftovers(root: Path, removal_lock: RemovalLock) -> list[Removed]:  # noqa: ARG001 - proves the right
-    """Remove what interrupted removals and killed writers have left; return the outcomes."""
-    doing = "removing what was left"
+def clear_leftovers(root: Path, removal_lock: RemovalLock) -> list[Removed]:  # noqa: ARG001 - must be held
+    """Remove the files that interrupted removals and killed writers have left; return the outcomes."""
+    doing = "removing leftovers"
     with storage_errors(root, doing):
         outcomes = [Removed(path, gone=True) for path in sweep_drafts(root)]
         outcomes += [_delete(path, path, doing) for path in find_leftovers(root)]
@@ -148,7 +148,10 @@ def remove_sessions(
 
 
 def _hide(path: Path, removal_lock: RemovalLock) -> tuple[Path, Path | TapeError | None, int | None]:
-    """Rename one session; return its path, its hidden path (an error; None if it is read), and its lock."""
+    """Hide a session; return its path, the outcome, and its lock.
+
+    The outcome is its hidden path, an error, or None if a process reads the session.
+    """
     locked = None
     try:
         locked = removal_lock.try_lock(path)
@@ -166,9 +169,9 @@ _REASON = ".reason.json"
 
 
 def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) -> Path:
-    """Move a directory of ``root``, which no other process uses, to the quarantine; return its new path.
+    """Move a directory of ``root`` to the quarantine; return its new path. No other process may use it.
 
-    The reason is written first, so that even after a crash each directory in the quarantine has one.
+    The reason is written first: even after a crash, each directory in the quarantine has its reason.
     """
     home = root / QUARANTINE
     name = path.name.lstrip(".")
@@ -208,7 +211,7 @@ def quarantine_session(path: Path, findings: Sequence[Finding], lock: RemovalLoc
         locked = lock.try_lock(path)
     if locked is None:
         raise BusyError(
-            "a process reads this session, which was not moved",
+            "another process reads this session. It was not moved",
             path=path,
             hint="end that process, and try again",
         )
@@ -219,7 +222,7 @@ def quarantine_session(path: Path, findings: Sequence[Finding], lock: RemovalLoc
 
 
 def list_quarantine(root: Path) -> list[str]:
-    """List the names of the directories in the quarantine, sorted; none without a quarantine."""
+    """List the names of the directories in the quarantine, sorted; an empty list without a quarantine."""
     try:
         with os.scandir(Path(root) / QUARANTINE) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

@@ -1,9 +1,9 @@
 """Complete validation of a session.
 
-Opening a session makes only cheap checks. Validation makes the others: every checksum, every row against the
-run table, the embeddings, and unknown files in the directory. Files are read in chunks and not through a
-mapping, so a file that another process truncates is an error and not a SIGBUS. The run table and one chunk
-bound the memory.
+Opening a session makes only cheap checks. Validation makes all others: it verifies every checksum, compares
+every row with the run table, checks the columns, and reports unknown files. Files are read in chunks, not
+mapped: if another process truncates a file, validation reports an error instead of ending with SIGBUS.
+Memory: the run table and one chunk.
 """
 
 from __future__ import annotations
@@ -54,21 +54,22 @@ if TYPE_CHECKING:
 
 
 _EXPONENT_MAX = 15
-#: Where two 32768 tiles merge and the game continues. No game reaches 2**18.
+#: For rules under which a game continues after two 32768 tiles merge. No game reaches 2**18.
 _FOREIGN_EXPONENT_MAX = 17
 _ACTION_MAX = 3
 
-#: A row of a run: whether it is served, its step, its board, and its move (above 3: unknown).
+#: A row of a run: whether a session serves it, its step, its board, and its move (above 3: unknown).
 _ROW_DTYPE = np.dtype([("served", "?"), ("step", "<i8"), ("board", "<u8"), ("move", "u1")])
 
-#: How the fact ``engine`` of a game that this project's recorder played starts; others count differently.
+#: Prefix of the fact ``engine`` in sessions of this project's recorder. Other programs may count scores
+#: differently.
 _RECORDER = "tape2048/"
-#: Runs whose outcomes are computed at once.
+#: Runs whose outcomes are computed together.
 _RUNS_AT_ONCE = 1 << 15
 
 
 class Place(NamedTuple):
-    """The place of some rows: number of the first one, file, its offset there, and bytes of a row."""
+    """The place of some rows: number of the first row, its file, its byte offset, and bytes of a row."""
 
     first: int
     path: Path
@@ -76,19 +77,19 @@ class Place(NamedTuple):
     row_bytes: int
 
     def plus(self, rows: int) -> Place:
-        """Return the place that many rows later."""
+        """Return the place of the row that is ``rows`` rows later."""
         return self._replace(first=self.first + rows, offset=self.offset + rows * self.row_bytes)
 
 
 class RowChecks:
-    """Comparison of rows with the run table: update with chunks in row order, then get the defects.
+    """A comparison of rows with the run table. Update it with chunks in row order, then get the defects.
 
-    If the run table has consistent ranges of rows, each row is compared with them. Otherwise a row belongs to
-    the run that it names, and is the next row of that run.
+    If the run table has consistent ranges of rows, each row is compared with them. Otherwise, a row belongs
+    to the run of its ``run_id``, as the next row of that run.
 
     Attributes:
         rows_without_run: number of rows so far whose run is not in the table.
-        rows_beyond: number of rows so far with a tile above 32768, where another program's rules allow one.
+        rows_beyond: number of rows so far with a tile above 32768, if another program's rules allow it.
     """
 
     def __init__(
@@ -117,9 +118,9 @@ class RowChecks:
         self._counts = np.zeros(len(self._runs), np.int64)
         self._highest = np.zeros(len(self._runs), np.uint8)
         recorded = self._owners is not None and str(metadata.session.get("engine")).startswith(_RECORDER)
-        #: The last row of each recorded run: its board, and its action (above 3 where rows have none).
+        #: The last row of each recorded run: its board, and its action (above 3 if rows have none).
         self._last = np.full((len(self._runs), 17), 255, np.uint8) if recorded else None
-        #: The first board of each run, where games may start from any.
+        #: The first board of each run, if games may start from any board.
         self._first = None
         if recorded and START_BOARDS in metadata.session:
             self._first = np.zeros((len(self._runs), 16), np.uint8)
@@ -130,7 +131,7 @@ class RowChecks:
         self.rows_without_run = self.rows_beyond = 0
 
     def update(self, given: NDArray[np.void], place: Place) -> None:
-        """Check the next rows, of the layout."""
+        """Check the next rows; ``place`` is the place of the first."""
         if len(given) == 0:
             return
         chunk, bad_mask = self._layout.steps(given)
@@ -139,7 +140,7 @@ class RowChecks:
         owner = self._owner(np.ascontiguousarray(ids), place)
         number = self._number(owner, place.first)
         second = np.flatnonzero(number == 1)
-        if self._rate is None and second.size:  # without the fact, the first second row of a run has the rate
+        if self._rate is None and second.size:  # without the fact, the step of a run's second row is the rate
             self._rate = max(1, int(steps[second[0]]))
         expected = number * (self._rate or 1)
         self._note(
@@ -179,7 +180,7 @@ class RowChecks:
     def _check_rules(
         self, given: NDArray[np.void], chunk: NDArray[np.void], owner: NDArray[np.int64], place: Place
     ) -> None:
-        """Compare rows of another program, which have no checksums, with the rules and the rows before."""
+        """Compare rows of another program, which have no checksums, with the rules and the previous rows."""
         from tape2048.game.moves import UNKNOWN, recover
         from tape2048.game.rules import exps_to_boards, legal_masks
 
@@ -210,21 +211,21 @@ class RowChecks:
         if not len(pairs):
             return
         states = np.stack((before["board"][pairs], rows["board"][pairs]), axis=1).reshape(-1)
-        moves = np.repeat(before["move"][pairs], 2)[:-1]  # the odd ones lead from pair to pair
+        moves = np.repeat(before["move"][pairs], 2)[:-1]  # odd places, between two pairs, are dropped below
         moves = recover(states, moves if "action" in names else None).moves[::2]
         astray = np.zeros(len(rows), np.bool_)
         astray[pairs] = moves == UNKNOWN
         self._note(
             "astray", astray, place,
-            lambda at: f"has board {board[at]:#018x}. No move and one new tile lead there from its run's row "
-            f"before, {before['board'][at]:#018x}",
+            lambda at: f"has board {board[at]:#018x}. No move and new tile lead there from the previous row "
+            f"of its run, {before['board'][at]:#018x}",
         )  # fmt: skip
 
     def defects(self) -> Iterator[TapeError]:
         """Yield all defects, after the last update."""
         yield from self._defects
         if not self._whole and (self.rows_without_run < self._rows or not len(self._runs)):
-            self._bad_rows.pop("unknown", None)  # no defect: a session opens without these rows
+            self._bad_rows.pop("unknown", None)  # not a defect: a session opens without these rows
         for count, text, place in self._bad_rows.values():
             more = f" ({count} rows like it)" if count > 1 else ""
             yield BookkeepingError(f"{text}{more}", path=place.path, offset=place.offset)
@@ -241,7 +242,7 @@ class RowChecks:
             self._bad_rows[kind] = (count, f"row {first.first} {describe(at)}", first)
 
     def _owner(self, ids: NDArray[np.uint64], place: Place) -> NDArray[np.int64]:
-        """Return the ordinal of each row's run, -1 if the table does not have it."""
+        """Return the ordinal of each row's run; -1 if the run is not in the table."""
         if self._owners is not None:
             owner = self._owners.between(place.first, place.first + len(ids))
             due = self._runs["id"][owner]
@@ -251,7 +252,7 @@ class RowChecks:
         unknown = owner < 0
         self.rows_without_run += int(np.count_nonzero(unknown))
         self._note(
-            "unknown", unknown, place, lambda at: f"has run_id {ids[at]}, which the run table does not have"
+            "unknown", unknown, place, lambda at: f"has run_id {ids[at]}, which is not in the run table"
         )
         return owner
 
@@ -294,7 +295,9 @@ class RowChecks:
 
         if self._has_rows:
             table = runs["rows"]
-            yield from first(table != counts, lambda at: f"{has_rows(at)}, the run table says {table[at]}")
+            yield from first(
+                table != counts, lambda at: f"{has_rows(at)}, expected {table[at]} by the run table"
+            )
         rated = f"at sample rate {rate}, expected"
         yield from first(
             counts != due, lambda at: f"{has_rows(at)} for {counted(steps[at], 'step')} {rated} {due[at]}"
@@ -302,7 +305,7 @@ class RowChecks:
         yield from first(not_a_tile, lambda at: f"{has_tile(at)}, expected a power of two")
         less, beyond = (tile < seen) & ~not_a_tile, beyond & ~not_a_tile
         yield from first(less, lambda at: f"{has_tile(at)}, but its rows show a {seen[at]}")
-        yield from first(beyond, lambda at: f"{has_tile(at)}, but its rows get no further than {seen[at]}")
+        yield from first(beyond, lambda at: f"{has_tile(at)}, but its rows show at most a {seen[at]}")
         if self._last is not None and not self._bad_rows:
             moves = (counts - 1) * rate
             last, starts = self._last, self._first
@@ -319,10 +322,10 @@ class RowChecks:
 
 
 class BlockSums:
-    """Streaming checksums of the blocks, from the bytes of the rows in order.
+    """The checksums of the blocks of a session, computed from the bytes of its rows in order.
 
     Attributes:
-        found: the checksums of the blocks so far.
+        found: checksums of the blocks so far.
     """
 
     def __init__(self, blocks: NDArray[np.void], rows: int, row_bytes: int, path: Path) -> None:
@@ -353,7 +356,7 @@ class BlockSums:
             self._sum = 0
 
     def defects(self, path: Path, data_offset: int | None) -> Iterator[ChecksumError]:
-        """Yield a ChecksumError for each changed block; rows in several files have no ``data_offset``."""
+        """Yield a ChecksumError for each changed block; ``data_offset`` is None for rows in several files."""
         for at in self._wrong:
             block = self._blocks[at]
             begin = self._ends[at - 1] if at else 0
@@ -367,7 +370,10 @@ class BlockSums:
 
 
 class TapeChecks:
-    """Comparison of tape and anchors with rules and run table: update in row order, then get the defects."""
+    """A comparison of tape and anchors with the rules and the run table.
+
+    Update it with pieces in row order, then get the defects.
+    """
 
     def __init__(
         self,
@@ -402,7 +408,7 @@ class TapeChecks:
         at = np.flatnonzero(due != anchors)
         numbers = (anchor_count(rows.start, self._anchor_rows) + at) * self._anchor_rows
         owners = np.searchsorted(runs["first_row"].astype(np.int64), numbers, "right") - 1
-        sound = checked.sound[owners]  # the boards of other games are not known
+        sound = checked.sound[owners]  # the boards of games with a defect are not known
         if sound.any():
             first = int(sound.argmax())
             row, path = int(numbers[first]), self._paths[1]
@@ -413,7 +419,7 @@ class TapeChecks:
             self._anchors = known_error, count + int(np.count_nonzero(sound))
 
     def defects(self) -> Iterator[FormatError]:
-        """Yield the first defect of each kind, with their number, after the last update."""
+        """Yield the first defect of each kind, with the number of its kind, after the last update."""
         for defect, run in self._games.values():
             yield defect.error(run, self._paths[0], self._offsets[0])
         if self._anchors is not None:
@@ -429,18 +435,18 @@ class TapeChecks:
 
 
 class Outcomes(NamedTuple):
-    """Scores and highest tiles after a last move: up or down (column 0), left or right (column 1).
+    """The possible scores and highest tiles after the last move of games.
 
-    The last recorded board and the number of moves before it give the score: each spawn adds a 2 or a 4 to
-    the sum of the tiles, so this sum tells the number of 4s. The score is the board score less 4 for each of
-    them. Only the last move can add to it. Lines merge equally towards both ends, so a board has at most two
-    outcomes.
+    Column 0 is a move up or down, column 1 a move left or right: lines merge equally towards both ends, so a
+    board has at most two outcomes. The score of a board follows from its tiles and the number of moves before
+    it. Each spawn adds a 2 or a 4 to the sum of the tiles, so the sum determines the number of 4s. The score
+    is the board score minus 4 for each spawned 4.
 
     Attributes:
         moves: ``i64[n]``, the number of moves before each board.
         before: ``i64[n]``, the score of each board.
         scores: ``i64[n, 2]``, the score after the move.
-        tiles: ``i64[n, 2]``, the highest tile after it, without its spawn.
+        tiles: ``i64[n, 2]``, the highest tile after the move, before its spawn.
         legal: ``bool[n, 2]``, whether the move exists.
     """
 
@@ -453,7 +459,7 @@ class Outcomes(NamedTuple):
     def explain(self, runs: NDArray[np.void]) -> NDArray[np.bool_]:
         """Return which runs (``RUN_DTYPE[n]``) have a possible score and highest tile: ``bool[n]``.
 
-        A run that continued after its board has at least the score of its board.
+        A run that continued after the last recorded board must have at least the score of that board.
         """
         score, tile = runs["max_score"].astype(np.int64), runs["highest_tile"].astype(np.int64)
         fits = self.legal & (self.scores == score[:, None])
@@ -463,7 +469,7 @@ class Outcomes(NamedTuple):
         return np.where(ended, fits.any(axis=1), score >= self.before)
 
     def describe(self, run: np.void) -> str:
-        """Return how the only run differs from its board."""
+        """Describe how a run differs from its only board."""
         found = f"has max_score {run['max_score']} and highest_tile {run['highest_tile']}"
         if self.moves[0] < int(run["steps"]) - 1:
             return f"{found}, but its last row shows a score of {self.before[0]}"
@@ -478,9 +484,13 @@ def _some(starts: NDArray[np.uint8] | None, which: Any) -> NDArray[np.uint8] | N
 def outcomes(
     rows: NDArray[np.uint8], moves: NDArray[np.int64], starts: NDArray[np.uint8] | None = None
 ) -> Outcomes:
-    """Compute the outcomes of boards, ``u8[n, 17]``, after moves from ``starts`` (exponents) or two spawns.
+    """Compute the outcomes of the last rows of games.
 
-    A score counts from the start.
+    Args:
+        rows: ``u8[n, 17]``: exponents of the board, and the action, above 3 if unknown.
+        moves: ``i64[n]``, the number of moves before each board.
+        starts: ``u8[n, 16]``, exponents of the first boards; None for games that start with two spawns.
+            Scores count from the start.
     """
     exps = rows[:, :16].astype(np.int64)
     tiles = np.where(exps > 0, np.int64(1) << exps, 0)
@@ -509,7 +519,7 @@ def outcomes(
     return Outcomes(moves, before, before[:, None] + gains, highest, legal)
 
 
-#: Called with the bytes read so far and the bytes to read in all.
+#: Called with the number of bytes read so far, and of all bytes to read.
 Progress: TypeAlias = Callable[[int, int], object]
 
 #: Rows of a chunk: 7 MB, and about four times that in the arrays of the checks.
@@ -536,27 +546,27 @@ def validate_session(
 
     - the manifest's sizes, checksums and counts;
     - the blocks' checksums, and that the blocks cover each row once;
-    - that the runs tile the rows; each row's ``run_id`` and ``step_idx``; exponents <= 15, actions <= 3 and
-      no empty board;
+    - that the runs cover each row once;
+    - each row's ``run_id`` and ``step_idx``, exponents <= 15, actions <= 3, and that no board is empty;
     - each run's ``rows == ceil(steps / sample_rate)``, and its ``highest_tile`` with the tiles of its rows;
     - for games of this project's recorder, score and highest tile with the outcomes of the last row;
-    - without a manifest, each row with the rules, its ``ev_legal`` and the row before;
+    - without a manifest, each row with the rules, its ``ev_legal`` and the previous row of its game;
     - the facts ``rows`` and ``runs``, the copy of the run table, and each column's type, shape, length and
       rows;
-    - for a session on tape, each game by the rules and by its row of the run table, and each anchor.
+    - for a session on tape, each game with the rules and with its row of the run table, and each anchor.
 
-    Without the fact ``sample_rate``, the first rows give the rate. Unknown files, unfinished columns, a start
-    in the future or after the end, and rows of games that never reached the run table of another program's
-    session are notes, not findings.
+    Without the fact ``sample_rate``, the first rows determine the rate. Notes, which are not findings, report
+    unknown files, unfinished columns, a start in the future or after the end, and, in a session of another
+    program, rows of games that are not in the run table.
 
     Args:
-        path: the directory of a session, of the recorder or foreign.
-        columns: overlay directory, whose columns of this session are checked, too.
-        progress: called after each chunk with the bytes read so far, and all bytes.
+        path: directory of a session, of the recorder or of another program.
+        columns: overlay directory with columns of this session to check, too.
+        progress: called after each chunk with the number of bytes read so far, and of all bytes.
 
     Returns:
-        All findings. Defects are never raised. A defect may hide others: a header that cannot be read hides
-        the defects of the rows.
+        All findings. Defects are not raised. A defect can hide others: if a header cannot be read, the rows
+        are not checked.
 
     Example:
         >>> from tape2048 import sessions, validate_session
@@ -572,19 +582,19 @@ def validate_session(
 
 
 def check_draft(draft: Path, kind: type[TapeError]) -> None:
-    """Validate a new session completely before it is published; raise the given error for a finding."""
+    """Validate a new session completely before it is published; raise an error of ``kind`` for a finding."""
     report = validate_session(draft)
     if report.findings:
         first = report.findings[0]
         raise kind(
             f"the new session does not pass ({first.error}: {first.message}). Nothing was published",
             path=first.path,
-            hint="look at the kernel's log (dmesg) for the device, and validate the sessions that were named",
+            hint="look at the kernel's log (dmesg) for the device, and validate the original sessions",
         )
 
 
 class _Validation:
-    """One validation: every step adds to the findings and notes, and a defect does not stop the next step."""
+    """A validation of one session. Each step adds findings and notes. A defect does not stop later steps."""
 
     def __init__(self, files: SessionFiles, progress: Progress | None) -> None:
         self._progress = progress
@@ -631,10 +641,10 @@ class _Validation:
         for place in (self._directory, *([] if overlay is None else [Path(overlay, self._directory.name)])):
             self._collect(self._check_columns, place, None if headers is None else rows - left_out - beyond)
         if left_out:
-            what = f"{counted(left_out, 'row')} of games that never reached the table runs: left out"
+            what = f"{counted(left_out, 'row')} of games that are not in the table runs: left out"
             self._notes.append(what)
         if beyond:
-            self._notes.append(f"{counted(beyond, 'row')} after the first 65536 of a game: left out")
+            self._notes.append(f"{counted(beyond, 'row')} after the first 65536 tile of a game: left out")
         runs = len(self._metadata.runs) if self._metadata else 0
         return Report(
             str(self._directory), rows, runs, self._checksums, tuple(self._findings), tuple(self._notes)
@@ -657,7 +667,8 @@ class _Validation:
             if header is None:
                 return None
             if headers and header.dtype != headers[0].dtype:
-                msg = f"rows of type {header.dtype.descr}; {self._parts[0].name} has {headers[0].dtype.descr}"
+                due = headers[0].dtype.descr
+                msg = f"rows of type {header.dtype.descr}; expected {due}, as in {self._parts[0].name}"
                 self._add(NpyError(msg, path=part))
                 return None
             headers.append(header)
@@ -674,7 +685,7 @@ class _Validation:
         first = 0
         for part, header in zip(parts, headers, strict=True):
             if self._collect(self._read_part, part, header, first, checks) is None:
-                break  # the later rows are unknown
+                break  # the numbers of later rows are unknown
             first += header.rows
         else:
             self._add(*(checks.defects() if checks else ()))
@@ -740,7 +751,7 @@ class _Validation:
 
     @contextlib.contextmanager
     def _summed(self, path: Path) -> Iterator[tuple[Callable[[NDArray[Any]], memoryview], int]]:
-        """Open a file to read it front to back, and compare its checksum with the manifest at the end.
+        """Open a file to read it from front to back, and compare its checksum with the manifest at the end.
 
         Yields a function that fills an array with the next bytes and returns them, and the file's size.
         """
@@ -761,8 +772,8 @@ class _Validation:
             yield read, before.st_size
             after, names = _stat(path), ("st_dev", "st_ino", "st_size", "st_mtime_ns")
             if after is None or any(getattr(after, name) != getattr(before, name) for name in names):
-                msg = "changed, or was replaced, while it was read"
-                hint = "published files never change: find the program that writes here"
+                msg = "was changed or replaced while it was read"
+                hint = "find the program that writes here: published files never change"
                 self._add(ChecksumError(msg, path=path, hint=hint))
         entry = self._manifest.files.get(path.name) if self._manifest else None
         if entry is not None:
@@ -780,7 +791,7 @@ class _Validation:
 
         for path in paths:
             entry, status = self._manifest and self._manifest.files.get(path.name), _stat(path)
-            if entry and status and status.st_size <= entry.bytes:  # a sparse file may have terabytes
+            if entry and status and status.st_size <= entry.bytes:  # a larger file could have terabytes
                 self._collect(read_all, path)
 
     def _check_facts(self, rows: int) -> None:
@@ -790,12 +801,12 @@ class _Validation:
         if unix_s(end) < unix_s(start):
             self._notes.append(f"ended_at is {end}, before started_at, {start}: the clock was changed")
         if unix_s(start) > time.time():
-            self._notes.append(f"started_at is {start}, in the future: was the clock wrong?")
+            self._notes.append(f"started_at is {start}, in the future: the clock was wrong")
         for name, found in (("rows", rows), ("runs", len(self._metadata.runs))):
             if self._manifest is not None and getattr(self._manifest, name) != found:
                 msg = f"{name} is {getattr(self._manifest, name)}. The session has {found}"
                 self._add(ManifestError(msg, path=self._directory / MANIFEST))
-            # In a foreign session, a fact of this name may mean anything.
+            # In another program's session, a fact of this name may mean anything.
             fact = self._metadata.session.get(name, found)
             if self._metadata.has_rows and fact != found:
                 msg = f"the fact {name} in the table session is {fact!r}. The session has {found}"
@@ -809,7 +820,7 @@ class _Validation:
         columns = Columns((place,), rows or 0, self._manifest, foreign)
         for name in columns if rows is not None else ():
             self._collect(columns.open, name)
-        self._notes += [f"unfinished: {place / name}" for name in find_drafts(place)]
+        self._notes += [f"unfinished column: {place / name}" for name in find_drafts(place)]
 
     def _check_names(self) -> None:
         in_columns = self._collect(column_files, self._directory) or set()
@@ -818,8 +829,8 @@ class _Validation:
         names = self._collect(list_names, self._directory) or []
         ours = self._metadata is not None and self._metadata.has_rows and self._metadata.blocks is not None
         if ours and MANIFEST not in names:
-            msg = f"no {MANIFEST}, though the recorder wrote the rest"
-            hint = "restore it from a copy: without it no program can tell whether the files are complete"
+            msg = f"found no {MANIFEST}, expected one, since the recorder wrote the other files"
+            hint = "restore it from a copy: only the manifest shows whether the files are complete"
             self._add(ManifestError(msg, path=self._directory, hint=hint))
         if unknown := sorted(set(names) - known):
             more = f", and {len(unknown) - _NAMED_MAX:,} more" if len(unknown) > _NAMED_MAX else ""

@@ -1,4 +1,4 @@
-r"""Compiled look-up of an afterstate's value in an n-tuple network.
+r"""Compiled functions that look up the value of an afterstate in an n-tuple network.
 
 .. math::
 
@@ -7,19 +7,19 @@ r"""Compiled look-up of an afterstate's value in an n-tuple network.
 over the tuples :math:`t` and the 8 symmetries :math:`\sigma_k` of the square, where :math:`\iota_t(b)` is the
 number whose hexadecimal digits are the exponents of ``b`` in the tuple's cells (cell 0 first). Source:
 Szubert and Jaskowski, "Temporal difference learning of n-tuple networks for the game 2048", CIG 2014,
-section III. With stages, the large tiles decide which stage's tables a board is looked up in: Wu et al.,
-"Multi-stage temporal difference learning for 2048", TAAI 2014; Yeh et al., IEEE TCIAIG 2016; by all of them,
-and not the highest alone: Jaskowski, "Mastering 2048 with delayed temporal coherence learning", 2018.
+section III. Each stage has its own tables, and the large tiles of a board determine its stage: Wu et al.,
+"Multi-stage temporal difference learning for 2048", TAAI 2014; Yeh et al., IEEE TCIAIG 2016. Here, all large
+tiles count, not only the highest: Jaskowski, "Mastering 2048 with delayed temporal coherence learning", 2018.
 
-The eight boards, the offsets of their entries and the entries are side by side in vector registers
-. Nothing branches on a value, so a processor requests the entries of all compared boards before the first
-entries arrive. :mod:`tape2048.ntuple.network` lays out the entries.
+The eight boards, the offsets of their entries and the entries are side by side in vector registers. Nothing
+branches on a value, so a processor requests the entries of all compared boards before the first entries
+arrive. :mod:`tape2048.ntuple.network` lays out the entries.
 
-Each of the 8 symmetries has a lane of 64 bits. The images differ in the order of bytes and nibbles alone, so
-one shuffle of bytes and one exchange of nibbles make all eight. The offset of a table entry is the union of
-**fields**: the lane rotated right and masked, which moves adjacent cells to their digits in the offset. One
-gather then loads eight entries. LLVM maps this to the processor: registers of 512 or fewer bits, gathers or
-single loads.
+Each of the 8 symmetries has a lane of 64 bits. The images of a board differ only in the order of their bytes
+and nibbles, so one shuffle of bytes and one exchange of nibbles make all eight. The offset of a table entry
+is the union of **fields**. A field is the lane, rotated right and masked, which moves adjacent cells to their
+digits in the offset. One gather then loads eight entries. LLVM maps these vectors to the registers of the
+processor, and the gather to its instructions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tape2048.game.rules import flip, mirror, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import extract_nibbles, prefetch_at
 
-#: Images of a board.
+#: Number of images of a board.
 SYMMETRIES = 8
 
 # An intrinsic is called without its first parameter, the typing context, which type checkers cannot see.
@@ -71,14 +71,14 @@ def _broadcast(builder: Any, value: Any) -> Any:
 
 
 def _images(builder: Any, board: Any, turned: Any) -> Any:
-    """Make the images of a board and then of its transpose: unchanged, mirrored, flipped, and both."""
+    """Make the images of a board, then of its transpose ``turned``: unchanged, mirrored, flipped, both."""
     pair = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), board, ir.Constant(_I32, 0))
     pair = builder.insert_element(pair, turned, ir.Constant(_I32, 1))
     lanes = builder.bitcast(_shuffled(builder, pair, [0] * 4 + [1] * 4), _BYTES)
     order = []
     for lane in range(SYMMETRIES):
         mirrored, flipped = lane & 1, lane >> 1 & 1
-        # A row is two bytes: flipping reverses the rows, mirroring a row's bytes, and then their nibbles.
+        # A row is two bytes. Flipping reverses the rows; mirroring reverses a row's bytes, and then nibbles.
         order += [8 * lane + (byte ^ (6 * flipped) ^ mirrored) for byte in range(8)]
     lanes = builder.bitcast(_shuffled(builder, lanes, order), _WORDS)
     low, four = _every(_WORDS, 0x0F0F0F0F0F0F0F0F), _every(_WORDS, 4)
@@ -132,7 +132,7 @@ def _numbers(builder: Any, tuples: Any, kind: Any) -> list[list[Any]]:
 
 @_intrinsic
 def stage_of(typing_context: Any, begins: Any, board: Any) -> Any:
-    """Return the stage of a board, ``u64``: how many of the sums its different tiles add up to at least."""
+    """Return the stage of a board, ``u64``: the number of sums in ``begins`` that its tiles reach."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         stage = ir.Constant(_I64, 0)
@@ -233,11 +233,11 @@ def highest_at_least(board: Any, exponent: Any) -> Any:
 
 @kernel
 def downgraded(board: Any) -> Any:
-    """Halve all tiles above the largest missing one: a smaller board with the same legal moves.
+    """Halve all tiles above the largest missing tile, which gives a smaller board with the same legal moves.
 
     Networks have seen few boards with the largest tiles, and value them badly: Guei, Chen and Wu, "Optimistic
-    temporal difference learning for 2048", IEEE Transactions on Games 2021, section IV. Returns the board
-    itself where no tile is missing.
+    temporal difference learning for 2048", IEEE Transactions on Games 2021, section IV. If no tile is
+    missing, returns the board unchanged.
     """
     present = U64(0)
     highest = U64(0)
@@ -279,7 +279,7 @@ def value_of(places: Any, table: Any, scales: Any, board: Any) -> Any:
 
 @register_jitable
 def indices_of(masks: Any, offsets: Any, base: Any, board: Any, out: Any) -> None:
-    """Write the indices of a board's entries in a network's own order into ``out``, ``u64[8 T]``."""
+    """Write the indices of a board's entries, in the order of the file, into ``out``, ``u64[8 T]``."""
     boards = _symmetries(board)
     for t in range(len(masks)):
         for k in range(SYMMETRIES):

@@ -3,8 +3,8 @@
 A **tuple** is a set of cells. Its table has an entry for each way to fill them, indexed by the number whose
 hexadecimal digits are the exponents in the tuple's cells, lowest cell first. Each **stage** has its own set
 of tables. It starts at a **sum of different tiles**: a board belongs to the last stage whose sum its tiles
-reach, each size of tile counted once. The stage 8192 starts with that tile, and 12288 with an 8192 and a 4096
-beside it. A board without the 8192 reaches neither, with any number of 4096 tiles.
+reach, where each size of tile counts once. Stage 8192 starts when the board has an 8192, and stage 12288 when
+it also has a 4096. A board of 4096 tiles reaches neither, since they count once.
 
 Tables hold values in points of score, as ``f32``, or as ``i16`` in steps of a scale for each table.
 
@@ -13,20 +13,20 @@ A **network file** is safetensors. There is an array for each stage and tuple, `
 stages start (``8192 16384``), and ``facts`` is a JSON object about the training. There are two formats:
 
 * ``tape2048 n-tuple network 1``: the tables are all ``f32`` or all ``i16``. The file may be compressed by xz.
-* ``tape2048 n-tuple network 2`` stores the entries of ``i16`` tables that are not 0. A table is ``u8``: a
-  zlib stream of three planes of ``n`` bytes each. The first plane holds the distance of each stored entry to
-  the previous one, at least 1. The first entry's distance is its index plus 1. The other planes hold the low
-  and the high byte of each value plus 128. Entries of value 0 split distances above 255.
+* ``tape2048 n-tuple network 2`` stores only the entries of ``i16`` tables that are not 0. A table is ``u8``:
+  a zlib stream of three planes of ``n`` bytes each. The first plane holds the distance of each stored entry
+  from the previous one, at least 1; for the first entry, its index plus 1. The other planes hold the low and
+  the high byte of each value plus 128. A distance above 255 is split by stored entries of value 0.
 
-The second format is smaller, and takes a seventh of the time to read. Networks that would expand to 4 GiB or
-more are not compressed: no reader would expand them.
+The second format is smaller, and takes a seventh of the time to read. Networks that expand to 4 GiB or more
+are not compressed, because readers reject such files.
 
 **In a player**, tuples that share all cells but one share cache lines. The entries of a board are spread over
-megabytes, beyond the first caches of a core, so the time for a value is that of the cache lines it touches.
-The tuples 01234 and 01245 share the cells 0, 1, 2 and 4. With the digits of these four first, and one entry
-of each tuple as the halves of a word, the 32 entries of both with the same four exponents are one line of 64
-bytes. The 32 entries of a board in four 5-tuples (or 6-tuples) that pairwise share all cells except one take
-16 lines.
+megabytes, beyond the first caches of a core, so the number of cache lines determines the time for a value.
+For example, the tuples 01234 and 01245 share the cells 0, 1, 2 and 4. The digits of these four cells come
+first in the index, and a word holds one entry of each tuple. The 32 entries of both tuples with the same four
+exponents are then one line of 64 bytes. The 32 entries of a board in four 5-tuples (or 6-tuples) that
+pairwise share all cells except one take 16 lines.
 
 Only ``i16`` tables are reordered. ``f32`` tables, which learn, keep their order.
 """
@@ -63,7 +63,7 @@ U64 = np.uint64
 
 F = TypeVar("F")
 
-#: Highest tiles from which boards may be downgraded; below the first, no tile can be missing.
+#: The possible values of :attr:`Network.downgrade`. Below the first, no tile can be missing.
 TILES = [1 << exponent for exponent in range(2, 16)]
 
 #: The default of :attr:`tape2048.ntuple.network.Network.downgrade`.
@@ -76,12 +76,12 @@ _DIGITS = "0123456789abcdef"
 
 
 def parse_tuple(text: str) -> tuple[int, ...]:
-    """Parse a tuple such as ``"01245"``; raise ConfigError unless it has 4 to 6 cells, ascending."""
+    """Parse a tuple such as ``"01245"``; raise ConfigError unless it has 4 to 6 ascending cells."""
     cells = tuple(_DIGITS.find(char) for char in text.lower())
     if -1 in cells or list(cells) != sorted(set(cells)) or not CELLS_MIN <= len(cells) <= CELLS_MAX:
         raise ConfigError(
             f"found the tuple {text!r}, expected {CELLS_MIN} to {CELLS_MAX} different cells, ascending",
-            hint="one hexadecimal digit for each cell, 0 top left to f bottom right: 01245",
+            hint="write one hexadecimal digit for each cell, from 0 (top left) to f (bottom right): 01245",
         )
     return cells
 
@@ -92,13 +92,13 @@ def tuple_text(cells: Iterable[int]) -> str:
 
 
 def check_sums(sums: Sequence[int], name: str) -> tuple[int, ...]:
-    """Return sums of different tiles. ConfigError unless they ascend and are possible."""
+    """Return sums of different tiles as a tuple; raise ConfigError unless they are possible and ascend."""
     good = all(0 < total <= _SUM_MAX and total % TILES[0] == 0 for total in sums)
     if not good or list(sums) != sorted(set(sums)):
         raise ConfigError(
             f"found {name} {list(sums)}, expected tiles from 4 to 32768, or sums of different tiles, in "
             "ascending order",
-            hint="8192 12288 is an 8192 without a 4096 beside it, and then with one",
+            hint="write 8192 12288 for a stage with an 8192, and a stage with an 8192 and a 4096",
         )
     return tuple(sums)
 
@@ -109,8 +109,8 @@ class NetworkLayout:
 
     Args:
         tuples: cells of each tuple, ascending.
-        stages: the sums of different tiles at which a stage starts, ascending; empty: a single stage for all
-            boards.
+        stages: sums of different tiles at which the second and later stages start, ascending. If empty, all
+            boards are in one stage.
 
     Example:
         >>> from tape2048.ntuple import NetworkLayout
@@ -126,25 +126,25 @@ class NetworkLayout:
         """Make a layout from tuples and stages as configurations spell them.
 
         Args:
-            tuples: such as ``["0123", "01245"]``.
+            tuples: cells of each tuple, such as ``["0123", "01245"]``.
             stages: tiles from 4 to 32768, or sums of different tiles, ascending.
 
         Raises:
-            ConfigError: an invalid or repeated tuple or stage.
+            ConfigError: a tuple or a stage is invalid or repeated.
         """
         parsed = tuple(map(parse_tuple, tuples))
         if not parsed or len(set(parsed)) < len(parsed):
-            raise ConfigError(f"found tuples {list(tuples)}, expected at least one, each once")
+            raise ConfigError(f"found the tuples {list(tuples)}, expected at least one, and each once")
         return cls(parsed, check_sums(stages, "stages"))
 
     @property
     def masks(self) -> tuple[np.uint64, ...]:
-        """Mask of the nibbles of each tuple's cells."""
+        """Mask of each tuple's cells in a packed board."""
         return tuple(U64(sum(0xF << (60 - 4 * cell) for cell in cells)) for cells in self.tuples)
 
     @property
     def sizes(self) -> list[int]:
-        """Entries of each tuple's table."""
+        """Number of entries of each tuple's table."""
         return [16 ** len(cells) for cells in self.tuples]
 
     @property
@@ -154,17 +154,17 @@ class NetworkLayout:
 
     @property
     def stage_size(self) -> int:
-        """Entries of a stage."""
+        """Number of entries of a stage."""
         return sum(self.sizes)
 
     @property
     def stage_count(self) -> int:
-        """Stages, the first one included."""
+        """Number of stages, including the first."""
         return len(self.stages) + 1
 
     @property
     def entries(self) -> int:
-        """Entries of the whole network."""
+        """Number of entries of the whole network."""
         return self.stage_count * self.stage_size
 
     @property
@@ -186,7 +186,7 @@ def downgrade_of(facts: Mapping[str, Any]) -> int:
     return found if type(found) is int and found in {0, *TILES} else DOWNGRADE
 
 
-_ENTRIES_AT_ONCE = 1 << 18  # entries quantised at a time, which bounds the temporary arrays
+_ENTRIES_AT_ONCE = 1 << 18  # entries quantised at a time, to bound the temporary arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,8 +196,8 @@ class Network:
     Args:
         layout: tuples and stages.
         table: ``f32[entries]`` or ``i16[entries]``: stage by stage, tuple by tuple.
-        scales: ``f32[S, T]``: points of score for each unit of a table's entries (1 for ``f32`` tables).
-        facts: plain values about the training.
+        scales: ``f32[S, T]``: points of score of one unit in the entries of each table (1 for ``f32``).
+        facts: facts about the training, as JSON values.
 
     Example:
         >>> import numpy as np
@@ -214,16 +214,16 @@ class Network:
 
     @property
     def downgrade(self) -> int:
-        """Highest tile from which on boards are downgraded, as the training says; 0: never."""
+        """Lowest highest tile of the boards that are downgraded, from the facts of the training; 0: never."""
         return downgrade_of(self.facts)
 
     @classmethod
     def empty(cls, layout: NetworkLayout, *, initial_value: float = 0.0) -> Network:
-        """Make a network that gives each board the same value (optimistic initialisation if it is high).
+        """Make a network that gives each board the same value. A high value is optimistic initialisation.
 
         Args:
             layout: tuples and stages.
-            initial_value: in points of score.
+            initial_value: value of a board in points of score.
         """
         table = np.full(layout.entries, initial_value / (8 * len(layout.tuples)), dtype=np.float32)
         return cls(layout, table, np.ones((layout.stage_count, len(layout.tuples)), dtype=np.float32))
@@ -238,7 +238,7 @@ class Network:
         return out
 
     def quantised(self, step: float) -> Network:
-        """Return the network as ``i16`` in steps of ``step`` points, or more where a table's range needs it.
+        """Return the network as ``i16``, in steps of ``step`` points or, in tables of large values, more.
 
         Raises:
             ConfigError: the network is quantised already, or the step is not a positive ``f32``.
@@ -246,15 +246,15 @@ class Network:
         limits = np.finfo(np.float32)
         if self.table.dtype != np.float32 or not 0 < step <= float(limits.max):
             raise ConfigError(
-                f"found tables of {self.table.dtype} and a step of {step:g}; "
-                "expected float32 and a step above 0 that float32 can hold"
+                f"found tables of {self.table.dtype} and a step of {step:g}, expected tables of float32 and "
+                "a step above 0 that float32 can hold"
             )
         table = np.empty(self.layout.entries, dtype=np.int16)
         scales = np.empty_like(self.scales)
         target = Network(self.layout, table, scales, {**self.facts, "quantised_step": step})
         quantised = self.layout.tables(table)
         for (stage, index), values in self.layout.tables(self.table).items():
-            # 32,767 steps to either side: -32,768 is never used.
+            # From -32,767 to 32,767: -32,768 is never used.
             largest = float(max(values.max(), -values.min()))
             scale = max(step, largest / np.iinfo(np.int16).max, float(limits.tiny))
             scales[stage, index] = scale
@@ -267,7 +267,7 @@ class Network:
 #: The names and files of the networks that ship with the package.
 SHIPPED = {"strong": "strong.ntuple", "small": "small.ntuple", "fast": "fast.ntuple"}
 
-#: The name of `small` in sessions that were recorded while it was the default.
+#: The earlier name of `small`, which older sessions have.
 _FORMER_SMALL = "default"
 
 FORMAT = "tape2048 n-tuple network 1"
@@ -279,9 +279,9 @@ VALUE_MAX = 1e30
 #: The largest size that a compressed file may expand to. The largest preset has 1.1 GB.
 EXPANDED_BYTES_MAX = 4 << 30
 
-_ENTRY_BYTES_MAX = 32  # of 15 tiles in a critic, and room for its scales
+_ENTRY_BYTES_MAX = 32  # of an entry of a critic for 15 tiles, with room for its scales
 
-#: Literals are pairs of bytes, and the values of neighbouring entries are similar.
+#: Parameters of LZMA for pairs of bytes, where neighbouring entries have similar values.
 _FILTER = {"id": lzma.FILTER_LZMA2, "lp": 1, "lc": 2, "pb": 1}
 
 _COMPRESSED_BYTES = 1 << 20  # bytes compressed at a time: a second of xz -6
@@ -291,7 +291,7 @@ _VALUE_OFFSET = np.uint16(128)  # makes the high byte of small values 0
 
 
 def network_path(name: str) -> Path:
-    """Return the file of a network, named as for :func:`load_network`; raise ConfigError."""
+    """Return the file of a network, named as for :func:`load_network`; raise ConfigError if there is none."""
     tdl2048 = split_name(name)
     path, name = Path(tdl2048.path if tdl2048 else name), "small" if name == _FORMER_SMALL else name
     if name in SHIPPED:
@@ -306,8 +306,8 @@ def network_path(name: str) -> Path:
         reason = "not a file"
     raise ConfigError(
         f"found no network at {name!r} ({reason})",
-        hint=f"weights is a path, a shipped network ({', '.join(SHIPPED)}) or tdl2048:FILE;"
-        " `tape2048 train-player` makes others",
+        hint=f"pass a file, a shipped network ({', '.join(SHIPPED)}) or tdl2048:FILE as weights, or train a"
+        " network: tape2048 train-player",
     )
 
 
@@ -315,8 +315,8 @@ def load_network(name: str) -> Network:
     """Load a network.
 
     Args:
-        name: a shipped network, a file, or the weight file of another program,
-            :mod:`tdl2048:FILE <tape2048.ntuple.tdl2048>`.
+        name: name of a shipped network, path of a network file, or ``tdl2048:FILE`` for the weight file of
+            another program (:mod:`tape2048.ntuple.tdl2048`).
 
     Raises:
         ConfigError: there is no such network.
@@ -331,7 +331,7 @@ def load_network(name: str) -> Network:
 
 
 def file_facts(name: str) -> dict[str, Any]:
-    """Return ``bytes`` and ``sha256`` of a network's file, named as for :func:`load_network`.
+    """Return the size (``bytes``) and ``sha256`` of a network's file, named as for :func:`load_network`.
 
     Raises:
         ConfigError: there is no such file.
@@ -346,12 +346,12 @@ def file_facts(name: str) -> dict[str, Any]:
 
 
 def map_network(name: str) -> memoryview:
-    """Map a network's file; ``name`` and errors as for :func:`load_network`."""
+    """Map a network's file; name and errors are as for :func:`load_network`."""
     path = network_path(name)
     try:
         return map_path(path).data
     except StorageError as error:
-        raise ConfigError(f"the network {error.message}", path=path) from error
+        raise ConfigError(f"the network file {error.message}", path=path) from error
 
 
 def _expanded(data: memoryview | bytes, path: str, most: int) -> memoryview | bytes:
@@ -359,7 +359,7 @@ def _expanded(data: memoryview | bytes, path: str, most: int) -> memoryview | by
 
 
 class StoredNetwork(NamedTuple):
-    """A network's file. Its tables are expanded one after the other."""
+    """A network's file, whose tables are expanded one after the other."""
 
     layout: NetworkLayout
     arrays: dict[str, npt.NDArray[Any]]  # ``f32``, ``i16``, or ``u8`` for compressed ``i16``
@@ -383,9 +383,9 @@ class StoredNetwork(NamedTuple):
             raise ModelError(f"found tables of {dtypes}, expected all float32 or all int16", path=path)
         shape = (layout.stage_count, len(layout.tuples))
         if scales is None or scales.dtype != np.float32 or scales.shape != shape:
-            raise ModelError(f"scales are missing or not float32 of shape {shape}", path=path)
+            raise ModelError(f"scales are missing or invalid; expected float32 of shape {shape}", path=path)
         if not (np.isfinite(scales).all() and (scales > 0).all()):
-            raise ModelError("scales are not all above 0", path=path)
+            raise ModelError("scales are not all above 0 and finite", path=path)
         if dtypes == {np.dtype("u1")}:
             _check_expanded(2 * layout.entries, EXPANDED_BYTES_MAX, path)
         return cls(layout, arrays, np.array(scales), facts, path)
@@ -399,10 +399,10 @@ class StoredNetwork(NamedTuple):
         )
         if stages != layout.stage_count:
             raise ConfigError(
-                f"found {counted(stages, 'stage')} in the file, and the sums of tiles {list(sums)} at which "
-                f"further stages start; expected {stages - 1}",
+                f"found {counted(stages, 'stage')} in the file and {len(sums)} sums of tiles in its name; "
+                f"expected {stages - 1}, since each stage but the first starts at a sum",
                 path=path,
-                hint="TDL2048 does not store the sums of its option -@. Add all but the first, 0: "
+                hint="Write the sums of TDL2048's option -@, which the file lacks, except for the first, 0: "
                 "tdl2048@16384+24576:FILE",
             )
         keys = [(stage, cells) for stage in range(stages) for cells in layout.tuples]
@@ -421,7 +421,7 @@ class StoredNetwork(NamedTuple):
         return np.dtype(np.int16) if dtype == np.uint8 else dtype
 
     def stages(self) -> Iterator[list[npt.NDArray[Any]]]:
-        """Yield the entries of each tuple, by stage. The next stage may overwrite them."""
+        """Yield the entries of each tuple, stage by stage. The arrays are valid until the next stage."""
         layout, arrays = self.layout, iter(self.arrays.items())
         memory = np.empty(layout.stage_size if self.dtype == np.int16 else 0, np.int16)
         for scales in self.scales:
@@ -442,7 +442,7 @@ class StoredNetwork(NamedTuple):
                 raise ModelError(
                     f"boards may have values up to {bound:.1e}, expected at most {VALUE_MAX:.0e} points",
                     path=self.path,
-                    hint="sums of such values over moves and spawns overflow, and no move is the best one",
+                    hint="train the network again, with a smaller learning rate",
                 )
             yield tables
 
@@ -463,9 +463,16 @@ def read_network(data: memoryview | bytes, path: str) -> Network:
 def decode_tables(
     data: memoryview | bytes, path: str, forms: Sequence[str], facts: type[F], command: str
 ) -> tuple[dict[str, Any], dict[str, str], NetworkLayout, F]:
-    """Decode a file of tables: its arrays, metadata, layout and facts; ``command`` makes such files.
+    """Decode a file of tables into its arrays, metadata, layout and facts.
 
     A compressed file is expanded to the size that its header declares, after a check of the header.
+
+    Args:
+        data: bytes of the file.
+        path: path for messages.
+        forms: accepted values of ``format``.
+        facts: type of the facts.
+        command: command that makes such files, for the hint.
     """
     first = bytes(_expanded(data, path, 8)[:8])
     if is_weight_file(first):
@@ -495,7 +502,7 @@ def decode_tables(
     if head is not data:
         most = header.begin + _ENTRY_BYTES_MAX * layout.entries
         _check_expanded(header.end, min(EXPANDED_BYTES_MAX, most), path)
-    # A byte more, to find the end of the compressed part.
+    # One byte more, so that the reader reaches the end of the compressed part.
     return *decode(_expanded(data, path, header.end + 1), path), layout, found
 
 
@@ -547,7 +554,9 @@ def _unpack(
     at = np.cumsum(steps, dtype=np.int64) - 1
     is_whole = decompressor.eof and not decompressor.unused_data and len(data) % 3 == 0
     if not is_whole or (len(at) and at[-1] >= len(entries)) or not steps.all():
-        raise FormatError(f"found no compressed table of {len(entries):,} entries", path=path)
+        raise FormatError(
+            f"a compressed table is damaged; expected at most {len(entries):,} entries of 3 bytes", path=path
+        )
     entries.fill(0)
     entries[at] = ((high.astype(np.uint16) << np.uint16(8) | low) - _VALUE_OFFSET).view(np.int16)
     return entries
@@ -563,12 +572,11 @@ def save_network(
 
     Args:
         network: the network.
-        path: of the file.
-        compress: whether to compress files below :data:`EXPANDED_BYTES_MAX`. Larger files are never
-            compressed.
+        path: path of the file.
+        compress: whether to compress a file below 4 GiB. Larger files are never compressed.
 
     Raises:
-        StorageError: the operating system refused. The old file stays.
+        StorageError: the operating system could not write the file. An existing file stays.
 
     Example:
         >>> from tape2048.ntuple import NetworkLayout, Network, load_network, save_network
@@ -594,13 +602,13 @@ def _parts(network: Network, *, compress: bool) -> Iterable[bytes | memoryview]:
     if not compress or sum(len(part) for part in parts) >= EXPANDED_BYTES_MAX:
         return parts
     if network.table.dtype == np.float32:
-        return compressed(parts, 1)  # floats hardly repeat; -6 takes ten times as long
+        return compressed(parts, 1)  # floats hardly repeat, and preset 6 takes ten times as long
     packed = {name: _pack(entries) for name, entries in arrays.items()}
     return encode({**packed, "scales": network.scales}, file_texts(SPARSE_FORMAT, layout, network.facts))
 
 
 def compressed(parts: Iterable[bytes | memoryview], preset: int) -> Iterator[bytes]:
-    """Compress part by part with xz: joined first, they would be in memory twice."""
+    """Yield the xz file of some parts, compressed part by part to save the memory of a joined copy."""
     filters = [{**_FILTER, "preset": preset}]
     compressor = lzma.LZMACompressor(lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=filters)
     for part in parts:
@@ -611,7 +619,7 @@ def compressed(parts: Iterable[bytes | memoryview], preset: int) -> Iterator[byt
 
 
 _WORD_BITS, _NIBBLE = 64, 0xF
-_NEVER = 1 << 16  # more than all different tiles add up to
+_NEVER = 1 << 16  # above the sum of all different tiles
 #: Bytes behind a table: an i16 entry is read as the low half of 32 bits.
 PADDING = 4
 
@@ -622,17 +630,17 @@ class Places(NamedTuple):
     # For each pair of tuples, its byte offset in a stage, and the fields of its entries' offsets (`sums_at`).
     pairs: tuple[tuple[np.uint64, ...], ...]
     singles: tuple[tuple[np.uint64, ...], ...]  # the same for each tuple outside pairs
-    stage_begins: tuple[np.uint64, ...]  # by stage but the first, the sum of tiles from which on it is meant
+    stage_begins: tuple[np.uint64, ...]  # for each stage but the first, the sum of tiles at which it starts
     stage_bytes: np.uint64  # bytes of a stage's entries
 
 
 def stage_begins(layout: NetworkLayout, *, parted: bool = True) -> tuple[np.uint64, ...]:
-    """Return :attr:`Places.stage_begins`; unless stages are ``parted``, all boards are in the first one."""
+    """Return :attr:`Places.stage_begins`; without ``parted``, all boards are in the first stage."""
     return tuple(U64(begin if parted else _NEVER) for begin in layout.stages)
 
 
 def places_of(layout: NetworkLayout, entry_bytes: int) -> Places:
-    """Return the offsets of entries in a network's own order: stage by stage, tuple by tuple."""
+    """Return the offsets of entries in the order of the file: stage by stage, tuple by tuple."""
     begins = [int(offset) * entry_bytes for offset in layout.offsets]
     fields = _padded([_fields(cells, entry_bytes.bit_length() - 1) for cells in layout.tuples])
     singles = [(begin, *parts) for begin, parts in zip(begins, fields, strict=True)]
@@ -649,11 +657,11 @@ def places_for(layout: NetworkLayout, table: npt.NDArray[Any]) -> tuple[Places, 
 def place(
     layout: NetworkLayout, table: npt.NDArray[Any], scales: npt.NDArray[np.float32]
 ) -> tuple[Places, npt.NDArray[Any], npt.NDArray[np.float32]]:
-    """Reorder a network's entries for a player."""
+    """Return the offsets, the reordered entries and the reordered scales of a network for a player."""
     places, columns = places_for(layout, table)
     placed = table
     if table.dtype == np.int16:
-        memory = allocate(table.nbytes + PADDING, hint="a smaller network, or fewer workers, take less")
+        memory = allocate(table.nbytes + PADDING, hint="use a smaller network, or fewer workers")
         placed = memory[: table.nbytes].view(np.int16)
         stages = (layout.stage_count, -1)
         for entries, part in zip(table.reshape(stages), placed.reshape(stages), strict=True):
@@ -670,7 +678,7 @@ def place_stage(
 
 
 def stage_tables(layout: NetworkLayout, placed: npt.NDArray[np.int16]) -> list[npt.NDArray[np.int16]]:
-    """Return views of each tuple's entries in a stage of a player, an axis for each cell."""
+    """Return views of each tuple's entries in a stage, in the order of a player: an axis for each cell."""
     return [
         as_strided(placed[first:], (16,) * len(strides), [2 * each for each in strides])
         for first, strides in positions_of(layout)
@@ -678,12 +686,12 @@ def stage_tables(layout: NetworkLayout, placed: npt.NDArray[np.int16]) -> list[n
 
 
 def positions_of(layout: NetworkLayout) -> list[tuple[int, list[int]]]:
-    """Return where a player has each tuple's entries: the first one's index, and the stride of each digit."""
+    """Return the index of each tuple's first entry in the order of a player, and the stride of each digit."""
     found: dict[int, tuple[int, list[int]]] = {}
     pairs, singles = _pairs(layout)
     at = 0
     for tuples in [*pairs, *((t,) for t in singles)]:
-        # A pair's tuples are the two halves of each word; another tuple is alone.
+        # The tuples of a pair are the two halves of each word.
         for half, t in enumerate(tuples):
             order = _order(layout, t, tuples)
             stride = {cell: len(tuples) * 16**i for i, cell in enumerate(reversed(order))}
@@ -712,7 +720,7 @@ def player_places(layout: NetworkLayout) -> tuple[Places, list[int]]:
 
 
 def _pairs(layout: NetworkLayout) -> tuple[list[tuple[int, int]], list[int]]:
-    """Pair tuples of the same size that share all cells but one, first come first served; and the others."""
+    """Pair tuples of the same size that share all cells but one, greedily; return the pairs and the rest."""
     left = list(range(len(layout.tuples)))
     pairs, singles = [], []
     while left:
@@ -729,7 +737,7 @@ def _pairs(layout: NetworkLayout) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 def _order(layout: NetworkLayout, t: int, tuples: tuple[int, ...]) -> list[int]:
-    """Order a tuple's cells: last the cell that it does not share with the other tuple of its pair."""
+    """Sort a tuple's cells, with the cell that it does not share with the other tuple of its pair last."""
     shared = set(layout.tuples[tuples[0]]) & set(layout.tuples[tuples[-1]])
     return sorted(layout.tuples[t], key=lambda cell: (cell not in shared, cell))
 
@@ -748,7 +756,7 @@ def _fields(cells: Sequence[int], lowest: int) -> list[int]:
 
 
 def _padded(fields: list[list[int]]) -> list[list[int]]:
-    """Pad to equally many fields, since numba needs tuples of one type: a mask of 0 adds nothing."""
+    """Pad with masks of 0, which add nothing, to equal lengths, since numba needs tuples of one type."""
     most = max(map(len, fields), default=0)
     return [parts + [0] * (most - len(parts)) for parts in fields]
 

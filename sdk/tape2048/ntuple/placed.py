@@ -1,4 +1,4 @@
-"""Networks in the order of a player, in memory that all processes of a machine share.
+"""Networks with their entries in the order of a player, in memory that all processes of a machine share.
 
 Reading a network of 0.5 GB takes seconds and 0.5 GB of memory. Therefore the first process writes the
 reordered table to ``tape2048/networks/<SHA-256 of the network's file>/table`` in the cache directory
@@ -6,13 +6,13 @@ reordered table to ``tape2048/networks/<SHA-256 of the network's file>/table`` i
 huge pages if the file system supports it (ext4 since Linux 6.16, xfs); with small pages, a player is 3 to 10%
 slower.
 
-The file is the table, a JSON object about it, the length of this object (``u32``), and the CRC-32C of all
-before (``u32``). Each process verifies the length and the checksum, which takes 0.05 s for 0.5 GB, and
+The file holds the table, a JSON object about it, the length of this object (``u32``), and the CRC-32C of all
+bytes before (``u32``). Each process verifies the length and the checksum, which takes 0.05 s for 0.5 GB, and
 replaces a damaged file. If the directory is missing, read-only or full, or belongs to another user, the
 process reads the network into its own memory.
 
-A process that overwrites the file in place changes the moves of every player that maps it. The file is
-therefore read-only, and :func:`check_tables` notices changes: a worker calls it before it hands over games.
+A process that overwrites this file changes the moves of every player that maps it. The file is therefore
+read-only, and :func:`check_tables` detects changes: a worker calls it before it hands over games.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from tape2048.ntuple.network import (
 )
 from tape2048.ntuple.tdl2048 import split_name
 
-#: Reading a smaller table is about as fast as finding it.
+#: Smallest table that is shared. Reading a smaller table is about as fast as mapping it.
 SHARED_BYTES_MIN = 8 << 20
 
-#: Longest write to a file, during which its checksum may still be the earlier one.
+#: Longest time of a write, in seconds, during which the file can still have its earlier checksum.
 WRITING_S_MAX = 10.0
 
-#: Networks that are kept. The last used ones.
+#: Number of networks that are kept: the most recently used.
 NETWORKS_KEPT_MAX = 4
 
 _FREE_BYTES_MIN = 1 << 30  # left on the disk by a kept table
@@ -72,7 +72,7 @@ class _About(msgspec.Struct, frozen=True):
     source: str  # SHA-256 of the network's file, and of the form and stages that its name states
     tuples: list[str]
     stages: list[int]
-    positions: list[tuple[int, list[int]]]  # by the version that wrote the table
+    positions: list[tuple[int, list[int]]]  # in the version of this module that wrote the table
     scales: list[list[float]]
     facts: dict[str, Any]
     is_float: bool = False  # f32 instead of i16
@@ -92,13 +92,13 @@ class PlacedNetwork(NamedTuple):
 
     @classmethod
     def of(cls, network: Network) -> PlacedNetwork:
-        """Reorder a network; ``f32`` tables, which learn, keep their order."""
+        """Reorder a network. ``f32`` tables, which learn, keep their order."""
         _, table, _ = place(network.layout, network.table, network.scales)
         return cls(network.layout, table, network.scales, network.facts)
 
     @property
     def downgrade(self) -> int:
-        """As :attr:`Network.downgrade`."""
+        """The same value as :attr:`Network.downgrade`."""
         return downgrade_of(self.facts)
 
     def tables(self) -> list[npt.NDArray[Any]]:
@@ -109,9 +109,9 @@ class PlacedNetwork(NamedTuple):
         return [table for stage in stages for table in stage_tables(self.layout, stage)]
 
     def remember(self, key: str, make: Callable[[], str]) -> str:
-        """Return the text that ``make`` returned when a process first asked for ``key``: a file's name.
+        """Return the text of ``make``, which is called once for a ``key`` and kept in a file's name.
 
-        A hash over 0.5 GB takes longer than all the rest of loading.
+        A hash of 0.5 GB takes longer than all other steps of loading.
         """
         if self.kept is None:
             return make()
@@ -124,10 +124,10 @@ class PlacedNetwork(NamedTuple):
 
 
 def load_placed(name: str) -> PlacedNetwork:
-    """Load a network as :func:`load_network` does, in the order of a player."""
+    """Load a network as :func:`load_network` does, with its entries in the order of a player."""
     data, tdl2048 = map_network(name), split_name(name)
     digest = hashlib.sha256(data)
-    if tdl2048:  # a form that only the name says, and stages
+    if tdl2048:  # the name determines the format and the stages
         digest.update(repr(tdl2048.stages).encode())
     source = digest.hexdigest()
     directory = _directory(source)
@@ -146,10 +146,10 @@ def load_placed(name: str) -> PlacedNetwork:
 
 
 def check_tables() -> None:
-    """Check that no shared table of this process has changed since it was loaded; it takes a microsecond.
+    """Raise an error if a shared table of this process has changed since it was loaded; takes a microsecond.
 
     Raises:
-        ChecksumError: one has changed. Moves that were chosen since then may be wrong.
+        ChecksumError: a table has changed. Moves that were chosen since then may be wrong.
     """
     for table in _mapped[:]:
         if (data := table.data()) is None:
@@ -160,34 +160,34 @@ def check_tables() -> None:
 
 
 class _Mapped:
-    """A shared table that this process maps: its file as it was before the checksum was verified."""
+    """A shared table that this process maps, with the state of its file before the checksum was verified."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._note(_state_of(path))
 
     def _note(self, state: tuple[int, ...]) -> None:
-        # The checksum can be read ahead of a write that is in progress, so it is verified again for a while.
+        # A write that is in progress may not have reached all bytes: verify the checksum again for a while.
         self._state = state
         self._is_settled = not state or abs(time.time() - state[3] / 1e9) > WRITING_S_MAX
 
     def verify(self, data: npt.NDArray[np.uint8], checksum: int) -> bool:
-        """Compare the checksum of the mapped file; add the table to those of this process if it is right."""
+        """Check the checksum of the mapped file. If it is right, list the table for :func:`check_tables`."""
         self.data, self._checksum = weakref.ref(data), checksum
         if is_right := crc32c(data[:-4].data) == checksum:
             _mapped.append(self)
         return is_right
 
     def check(self, data: npt.NDArray[np.uint8]) -> None:
-        # Each write changes the time of the file. So does a removal, after which the checksum is still right.
+        # Each write changes the time of the file. A removal does so, too, and leaves the checksum right.
         if (state := _state_of(self._path)) == self._state and self._is_settled:
             return
         is_cut = state[:2] == self._state[:2] and state[2] < len(data)  # touching its end is SIGBUS
         if is_cut or crc32c(data[:-4].data) != self._checksum:
             raise ChecksumError(
-                "the shared table of a network has changed since it was loaded; later moves can be wrong",
+                "this shared table of a network has changed since it was loaded, so later moves may be wrong",
                 path=self._path,
-                hint="Find the program that writes to this file. The next start makes the table again.",
+                hint="Find the program that writes to this file, and start again. The table is made again.",
             )
         self._note(state)
 
@@ -249,13 +249,13 @@ def _keep(stored: StoredNetwork, directory: Path, source: str) -> None:
     )
     placed, checksum = allocate(dtype.itemsize * layout.stage_size).view(dtype), 0
     with new_file(directory / "table", replace=True, durable=False) as fd:
-        # Past the page cache: where memory is fragmented, writing would fill it with small pages.
+        # Bypass the page cache, which would get small pages if memory is fragmented.
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
         for tables in stored.stages():
             if dtype == np.int16:
                 place_stage(layout, tables, placed)
-            else:  # which keep the order of the file
+            else:  # f32 tables keep the order of the file
                 np.concatenate(tables, out=placed)
             write_all(fd, placed.data)
             checksum = crc32c(placed, checksum)

@@ -10,8 +10,8 @@ A file is a sequence of tables, little-endian:
     for each table:
         u8         4, the version
         u32        pattern, in hexadecimal digits: 0x12345 is 012345
-        u16        number of digits; 0 stands for as many as the table has cells
-        u16        0 (otherwise these 8 bytes are the name of a feature that is no pattern)
+        u16        number of digits; 0: the number of cells of the table
+        u16        0 (otherwise, these 8 bytes are the name of a feature that is not a pattern)
         u16        bytes of a value: 2, 4 or 8
         u64        number of values
         values     f16, f32 or f64, in points of score
@@ -19,15 +19,15 @@ A file is a sequence of tables, little-endian:
                    u64 number of values, values
         u16        0
 
-A **pattern** lists cells, 0 top left to f bottom right. The first cell is the lowest hexadecimal digit of an
-index. Each pattern is looked up in all eight symmetries of the board, as TDL2048 does unless the user lists
-symmetries. Digits in front of a pattern are the number of its stage, lowest digit first: 10012345 is 012345
-in stage 1. **The file does not say where a stage starts.** TDL2048 takes this from its option ``-@``, and
-:func:`split_name` from the network's name.
+A **pattern** lists cells, from 0 (top left) to f (bottom right). The first cell is the lowest hexadecimal
+digit of an index. Each pattern is looked up in all eight symmetries of the board, as TDL2048 does by default.
+Digits in front of a pattern are the number of its stage, lowest digit first: 10012345 is pattern 012345 in
+stage 1. **The file does not contain the sums of tiles at which stages start.** TDL2048 takes them from its
+option ``-@``, and :func:`split_name` from the network's name.
 
-Turned by 180 degrees, cell ``c`` becomes ``15 - c``. The first cell of an ascending pattern becomes the last
-one, which is also the lowest digit of an index in :mod:`tape2048.ntuple.network`. Tables of ascending
-patterns are therefore used as they are in the file, and 012345 is the tuple abcdef.
+In :mod:`tape2048.ntuple.network`, the last cell of a tuple is the lowest digit of an index. Turned by 180
+degrees, cell ``c`` becomes ``15 - c``, and the first cell of an ascending pattern becomes the last. Tables of
+ascending patterns are therefore used without a change, and pattern 012345 is the tuple abcdef.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _NAME = re.compile(r"tdl2048(?:@(?P<stages>[^:]*))?:(?P<path>.*)", re.DOTALL)
 _VERSION = 4
 _CELLS_MIN, _CELLS_MAX = 4, 6
 _DTYPES = {2: "<f2", 4: "<f4", 8: "<f8"}
-_SKIP_BYTES = 1 << 20  # of a field that is not used, expanded at a time
+_SKIP_BYTES = 1 << 20  # expanded at a time to skip a field that is not used
 _HINT = (
     "Pass a .w or .w.xz file that TDL2048 wrote (option -o), of patterns of 4 to 6 cells such as 4x6patt or "
-    "8x6patt. Other networks are written without tdl2048:"
+    "8x6patt. Pass other networks without tdl2048:"
 )
 
 
@@ -62,9 +62,9 @@ class Name(NamedTuple):
 
 
 def split_name(name: str) -> Name | None:
-    """Split ``tdl2048:FILE`` or ``tdl2048@SUM+SUM:FILE``; None for another name.
+    """Split ``tdl2048:FILE`` or ``tdl2048@SUM+SUM:FILE`` into file and sums; return None for another name.
 
-    The sums are those of TDL2048's option ``-@`` without the first one, 0.
+    Write the sums of TDL2048's option ``-@`` except for the first, 0.
 
     Raises:
         ConfigError: a sum is not a number.
@@ -80,13 +80,13 @@ def split_name(name: str) -> Name | None:
     if text is not None and not re.fullmatch(r"[0-9]{1,9}(\+[0-9]{1,9})*", text):
         raise ConfigError(
             f"found the stages {text!r:.60}, expected sums of tiles joined by +",
-            hint="tdl2048@16384+24576:FILE for a network of three stages",
+            hint="write tdl2048@16384+24576:FILE for a network of three stages",
         )
     return Name(match["path"], tuple(map(int, text.split("+"))) if text else ())
 
 
 def is_weight_file(first: bytes) -> bool:
-    """Return whether a file that starts with these 8 bytes is a weight file."""
+    """Check whether a file that starts with these 8 bytes is a weight file."""
     return re.match(rb"w?\x00.{4}\x04", first, re.DOTALL) is not None
 
 
@@ -103,14 +103,14 @@ def read_tables(data: memoryview | bytes, path: str, bytes_max: int) -> list[Tab
     """Decode a weight file.
 
     Args:
-        data: the file.
-        path: of the file, for messages.
-        bytes_max: of the tables as ``f32`` if the file is compressed.
+        data: bytes of the file.
+        path: path of the file, for messages.
+        bytes_max: largest size of the tables as ``f32`` if the file is compressed.
 
     Raises:
         ModelError: it is not a weight file, or has other features than patterns of 4 to 6 cells.
         TruncatedError: it is cut off.
-        ChecksumError: its compressed form (xz) is damaged.
+        ChecksumError: its compressed data (xz) are damaged.
     """
     file = _Reader(data, path)
     kind = file.byte("the head")
@@ -137,7 +137,7 @@ def read_tables(data: memoryview | bytes, path: str, bytes_max: int) -> list[Tab
 
 
 class _Reader:
-    """The bytes of a file front to back, expanded if it is compressed."""
+    """The bytes of a file from front to back, expanded if it is compressed."""
 
     def __init__(self, data: memoryview | bytes, path: str) -> None:
         self._data, self._path, self._at = memoryview(data), path, 0
@@ -180,15 +180,15 @@ def _read_table(file: _Reader, what: str) -> Table:
     cells = (size.bit_length() - 1) // 4
     if not _CELLS_MIN <= cells <= _CELLS_MAX or size != 16**cells or width not in _DTYPES:
         raise file.error(
-            f"found {what} ({_sign_text(sign, cells)}) with {size:,} values of {width} bytes, expected 16^"
-            f"{_CELLS_MIN} to 16^{_CELLS_MAX} values of 2, 4 or 8 bytes"
+            f"found {size:,} values of {width} bytes in {what} ({_sign_text(sign, cells)}), expected 16^n "
+            f"values of 2, 4 or 8 bytes, n from {_CELLS_MIN} to {_CELLS_MAX}"
         )
     stage, pattern = _pattern(sign, cells, file, what)
     values = np.frombuffer(file.take(width * size, what), _DTYPES[width])
     while width := file.numbers("<H", what)[0]:
         file.skip(width * file.numbers("<Q", what)[0], what)
     turned = [15 - int(digit, 16) for digit in reversed(pattern)]
-    with np.errstate(over="ignore"):  # infinite values are refused with all that are not finite
+    with np.errstate(over="ignore"):  # values that are not finite are rejected later
         values = values.astype("<f4", copy=False)
     if (order := np.argsort(turned).tolist()) != [*range(cells)]:
         values = values.reshape([16] * cells).transpose(order).ravel()
@@ -200,7 +200,7 @@ def _sign_text(sign: bytes, cells: int) -> str:
     if zero:
         return repr(sign.rstrip(b" ").decode("latin-1"))
     text = f"{number:x}"
-    # TDL2048 takes 8 digits where the number has more than the file says.
+    # TDL2048 takes 8 digits if the number has more digits than the file says.
     return text.zfill(digits or cells) if len(text) <= (digits or cells) else text.zfill(8)
 
 
@@ -208,5 +208,5 @@ def _pattern(sign: bytes, cells: int, file: _Reader, what: str) -> tuple[int, st
     text = _sign_text(sign, cells)
     stage, pattern = text[:-cells], text[-cells:]
     if not re.fullmatch(r"[0-9a-f]{4,8}", text) or len(set(pattern)) < cells or len(pattern) < cells:
-        raise file.error(f"found {what} of the feature {text}, expected a pattern of {cells} different cells")
+        raise file.error(f"found the feature {text} in {what}, expected a pattern of {cells} different cells")
     return int(stage[::-1] or "0", 16), pattern

@@ -1,4 +1,4 @@
-r"""a2pack: the format of many runs in one read-only file; extension ``.a2pack``.
+r"""a2pack: the format of a pack, one read-only file of many runs; extension ``.a2pack``.
 
 ======== =========== ==================================================================================
 part     bytes       layout
@@ -7,10 +7,10 @@ header   28          magic ``A2PACK\0\0``, ``u32`` version = 1, ``u32`` flags = 
                      CRC-32C of bytes 0 to 23
 index    32 x count  ``u64`` absolute offset, ``u32`` length, ``u16`` kind (1 = A2T1, 2 = a2run2), ``u16``
                      flags (low byte: 0 stored, 1 zstd, 2 lz4), ``u32`` CRC-32C of the stored payload (0 =
-                     left out), ``u32`` raw length (0 where not compressed), ``u64`` 0
+                     none), ``u32`` length before compression (0 = not compressed), ``u64`` 0
 padding              zeros up to the alignment (4096 by default)
 data                 payloads in index order, each aligned, zeros between
-stats    optional    ``u32`` length, then as much of :class:`PackStats`: see below
+stats    optional    ``u32`` length, then :class:`PackStats` in that many bytes: see below
 footer   32          ``u64`` end of the data, ``u32`` CRC-32C of the index, ``u32`` CRC-32C of the data or
                      0, ``u64`` offset of the stats or 0, ``u32`` CRC-32C of the footer's first 24 bytes,
                      ``u32`` 0
@@ -20,13 +20,13 @@ Payloads are whole run files, byte for byte. Entries are in order of their offse
 compressed payload is one zstd frame or one LZ4 frame (the frame format, magic ``04 22 4d 18``; not a bare
 block), with nothing after it.
 
-The stats are in the ``postcard`` encoding (see :mod:`tape2048.runs.a2run2`), then, to the end of their block,
-a JSON object with the fields that this leaves out. A reader of the first part ignores the second::
+The stats have two parts: these fields in the ``postcard`` encoding (see :mod:`tape2048.runs.a2run2`), and a
+JSON object with the other fields, to the end of the block. A reader of the first part can ignore the second::
 
     Stats = count: u64, total_steps: u64, min_len: u32, max_len: u32, mean_len: f64,
             p50_len: u32, p90_len: u32, p99_len: u32
 
-Other writers leave the object out. In older packs the block is a JSON object alone, with all fields.
+Other programs write no JSON object. In older packs, the block is a JSON object with all fields.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class PackLayout(NamedTuple):
     entries: NDArray[np.void]  # INDEX_DTYPE[count], a copy
     data_begin: int  # offset of the first entry; data_end without entries
     data_end: int
-    data_crc: int  # CRC-32C of the data region; 0 where the writer left it out
+    data_crc: int  # CRC-32C of the data region; 0: none
     stats: bytes | None
 
 
 def align_up(offset: int, align: int) -> int:
-    """Return the first multiple of ``align`` that is not below ``offset``."""
+    """Round ``offset`` up to a multiple of ``align``."""
     return -(-offset // align) * align
 
 
@@ -113,13 +113,13 @@ def _sealed(head: bytes) -> bytes:
 
 
 def read_layout(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> PackLayout:
-    """Read header, footer and index of a whole file; check them against its length, and read no payload."""
+    """Read and check the header, footer and index of a file. Payloads are not read."""
     count = _read_header(data, path)
     footer_at = len(data) - FOOTER_BYTES
     index_end = HEADER_BYTES + INDEX_DTYPE.itemsize * count
     if index_end > footer_at:
         raise TruncatedError(
-            f"{count} entries need {index_end + FOOTER_BYTES} bytes. The file has {len(data)}",
+            f"found {len(data)} bytes, expected at least {index_end + FOOTER_BYTES} for {count} entries",
             path=path,
             offset=len(data),
         )
@@ -142,7 +142,7 @@ def _read_header(data: NDArray[np.uint8], path: str | os.PathLike[str]) -> int:
         raise MagicError(f"not an a2pack: the magic {MAGIC!r} is missing", path=path, offset=0)
     if len(data) < HEADER_BYTES + FOOTER_BYTES:
         raise TruncatedError(
-            f"the file has {len(data)} bytes; header and footer alone need {HEADER_BYTES + FOOTER_BYTES}",
+            f"found {len(data)} bytes, expected at least {HEADER_BYTES + FOOTER_BYTES}: header and footer",
             path=path,
             offset=len(data),
         )
@@ -170,7 +170,7 @@ def _read_tail(
     if stats_offset == 0:
         if data_end != footer_at:
             raise FieldError(
-                f"{footer_at - data_end} bytes lie between data and footer, and there are no stats",
+                f"found {footer_at - data_end} bytes between data and footer, expected none without stats",
                 path=path,
                 offset=data_end,
             )
@@ -185,7 +185,7 @@ def _read_tail(
     length = int.from_bytes(data[stats_offset:begin].tobytes(), "little")
     if begin + length != footer_at:
         raise FieldError(
-            f"the stats claim {length} bytes; {footer_at - begin} lie before the footer",
+            f"the stats claim {length} bytes; expected {footer_at - begin}, up to the footer",
             path=path,
             offset=stats_offset,
         )
@@ -197,19 +197,19 @@ def _check_index(
 ) -> None:
     offsets, lengths = index["offset"], index["length"].astype(np.uint64)
     kinds, flags, raw = index["kind"], index["flags"], index["raw_length"]
-    # The first check refuses offsets past the end; offset plus length of the others fits 64 bits.
+    # `ends` can overflow only for offsets that the first check rejects.
     ends = offsets + lengths
     overlaps = np.zeros(len(index), np.bool_)
     overlaps[1:] = offsets[1:] < ends[:-1]
     defects: list[tuple[NDArray[np.bool_], type[FormatError], str]] = [
-        (offsets > data_end, FieldError, f"lies past the data's end at {data_end}"),
-        (offsets < index_end, FieldError, f"lies before the index's end at {index_end}"),
-        (ends > data_end, FieldError, f"ends past the data's end at {data_end}"),
-        (overlaps, FieldError, "starts before the entry before it ends"),
+        (offsets > data_end, FieldError, f"it starts behind the data's end at {data_end}"),
+        (offsets < index_end, FieldError, f"it starts before the index's end at {index_end}"),
+        (ends > data_end, FieldError, f"it ends behind the data's end at {data_end}"),
+        (overlaps, FieldError, "it overlaps the entry before it"),
         ((kinds == 0) | (kinds > len(KINDS)), FieldError, f"unknown kind; expected one of {list(KINDS)}"),
         (index["reserved"] != 0, FieldError, "the reserved field is not 0"),
         (flags >= len(COMPRESSIONS), VersionError, "unknown flags"),
-        ((flags == 0) & (raw != 0), FieldError, "not compressed, but with a raw length"),
+        ((flags == 0) & (raw != 0), FieldError, "it is not compressed; expected raw_length 0"),
     ]
     for bad, kind, what in defects:
         if bad.any():
@@ -221,14 +221,14 @@ def _check_index(
 def _check_crc(
     part: bytes | memoryview, stored: int, what: str, path: str | os.PathLike[str], offset: int
 ) -> None:
-    hint = "the file was damaged or cut; make the pack again"
+    hint = "make the pack again: the file was damaged or cut"
     check_crc(crc32c(part), stored, what, path=path, offset=offset, hint=hint)
 
 
 Compression = Literal["none", "zstd", "lz4"]
 
-#: The longest file of a game: steps of a2run2 (32 bytes at most; A2T1's have 9), the engine, other metadata.
-#: A frame of a few bytes can claim gigabytes of zeros. No more are decompressed.
+#: Most bytes to decompress, since a frame of a few bytes can claim gigabytes of zeros: the longest file of a
+#: game, of a2run2 steps (at most 32 bytes; A2T1 steps have 9), the engine and other metadata.
 RAW_BYTES_MAX: Final = 32 * GAME_STEPS_MAX + 2**16 + 128
 
 _PACKAGES = {"zstd": "zstandard", "lz4": "lz4.frame"}
@@ -258,7 +258,7 @@ def decompress(stored: memoryview, compression: str, raw_length: int) -> bytes:
     """Decompress one frame, into at most ``raw_length`` bytes."""
     if raw_length > RAW_BYTES_MAX:
         raise FieldError(
-            f"the index claims {raw_length:,} decompressed bytes. A game's file has at most {RAW_BYTES_MAX:,}"
+            f"the index claims {raw_length:,} decompressed bytes, expected at most {RAW_BYTES_MAX:,}"
         )
     package = codec(compression)
     damaged = RuntimeError if compression == "lz4" else package.ZstdError
@@ -277,7 +277,7 @@ def decompress(stored: memoryview, compression: str, raw_length: int) -> bytes:
     except damaged as error:
         raise FieldError(f"cannot be decompressed: {error}") from error
     if not whole or len(raw) != raw_length:
-        raise FieldError(f"not one frame of the {raw_length:,} bytes that the index claims")
+        raise FieldError(f"expected one frame of {raw_length:,} decompressed bytes, as the index claims")
     return bytes(raw)
 
 
@@ -293,12 +293,12 @@ class PackStats(msgspec.Struct, frozen=True):
         min_len: steps of the shortest run, 0 without runs.
         max_len: steps of the longest run.
         mean_len: mean steps of a run.
-        p50_len: median steps of a run: a length that occurs (the nearest rank; other writers may take the
-            one beside it).
-        p90_len: 90th percentile.
-        p99_len: 99th percentile.
-        highest_tile_hist: runs by their highest tile (its value); None where the file does not say.
-        engine_counts: runs by engine; "" for runs without one; None where the file does not say.
+        p50_len: median steps of a run, by the nearest rank, so that a run has this length. Other programs may
+            use another rule.
+        p90_len: 90th percentile of the steps of a run.
+        p99_len: 99th percentile of the steps of a run.
+        highest_tile_hist: number of runs by the value of their highest tile; None if the file lacks it.
+        engine_counts: number of runs by engine, ``""`` for runs without an engine; None if the file lacks it.
 
     Example:
         >>> from tape2048.conversion import convert
@@ -321,7 +321,7 @@ class PackStats(msgspec.Struct, frozen=True):
 
 
 class _More(msgspec.Struct):
-    """The fields after the postcard ones."""
+    """The fields of the JSON object."""
 
     highest_tile_hist: dict[int, int] | None = None
     engine_counts: dict[str, int] | None = None
@@ -353,7 +353,7 @@ def count_stats(metas: list[RunMeta]) -> PackStats:
 
 
 def agrees(found: PackStats, metas: list[RunMeta]) -> bool:
-    """Compare a file's statistics with its runs, for any rule of percentiles."""
+    """Check whether a file's statistics match its runs, by any rule of percentiles."""
     lengths = sorted(meta.steps for meta in metas)
     free: dict[str, Any] = {name: None for name in _More.__struct_fields__ if getattr(found, name) is None}
     for name, percent in _PERCENTILES.items() if lengths else ():
@@ -366,8 +366,11 @@ def agrees(found: PackStats, metas: list[RunMeta]) -> bool:
 
 
 def parse_stats(block: bytes) -> PackStats | None:
-    """Parse a stats block; return None for a JSON object of other content, FieldError for other bytes."""
-    # JSON first: its brace is also the count of a postcard block of 123 runs, whose rest is no JSON.
+    """Parse a stats block; return None for a JSON object with other fields.
+
+    Raises FieldError for other bytes.
+    """
+    # JSON first: a brace is also the count of a postcard block of 123 runs, but the rest is then not JSON.
     if _is_object(block):
         return _decode(block, PackStats)
     cursor = Cursor(block, None)
@@ -396,7 +399,7 @@ def _decode(block: bytes, kind: type[T]) -> T | None:
         return None
 
 
-#: Bytes of a write, and of a move when the index outgrows its place.
+#: Bytes of a write, and of a move when the index needs more space than expected.
 _BUFFER_BYTES = 4 << 20
 
 
@@ -411,19 +414,19 @@ class PackedRun(NamedTuple):
 
 
 class PackWriter:
-    """Writes a pack in one pass. A context manager.
+    """A context manager that writes a pack in one pass.
 
     Payloads go to a draft beside the target. When the block ends without an error, the index is written in
     front of them and the pack appears. Memory: 32 bytes and a few numbers for each run.
 
     Args:
         path: the pack, which must not exist.
-        align: alignment of payloads. A power of two, 1 to 1 MiB.
-        compress: ``"none"``, ``"zstd"`` (extra ``zstd``) or ``"lz4"`` (extra ``lz4``). A payload longer than
-            any game's is stored uncompressed.
-        entry_crc: store a CRC-32C for each payload.
-        count_hint: expected number of entries. An accurate one (within a page of index) saves moving the
-            payloads at the end.
+        align: alignment of payloads in bytes: a power of two, from 1 to 1 MiB.
+        compress: ``"none"``, ``"zstd"`` (extra ``zstd``) or ``"lz4"`` (extra ``lz4``). Payloads that are
+            longer than any game's file are stored uncompressed.
+        entry_crc: whether to store a CRC-32C for each payload.
+        count_hint: expected number of entries. If the index needs as much space as expected, the payloads are
+            not moved at the end.
 
     Raises:
         ValueError: an invalid ``align`` or ``compress``.
@@ -492,7 +495,7 @@ class PackWriter:
         """Append a run's file, byte for byte.
 
         Raises:
-            FormatError: the bytes are not a run, the rules do not allow it, or it exceeds an entry.
+            FormatError: the bytes are not a run, break the rules of the game, or are too long for an entry.
         """
         is_v1 = bytes(payload[:4]) == A2T1_MAGIC
         run = parse_run(np.frombuffer(payload, np.uint8)) if is_v1 else RunV2.from_bytes(payload)
@@ -502,19 +505,19 @@ class PackWriter:
         """Append a run: as a2run2 if it has the branch arrays, else as A2T1.
 
         Raises:
-            FormatError: the run does not fit the format, or the rules do not allow it.
+            FormatError: the run does not fit the format, or breaks the rules of the game.
         """
         self.append(self.prepare(run))
 
     def prepare(self, run: Run) -> PackedRun:
-        """Check, encode and compress a run, on any thread; :meth:`append` stores it in order."""
+        """Check, encode and compress a run, in any thread. Pass the result to :meth:`append`."""
         if run.has_branches is None:
             return self._packed(run, b"".join(run_bytes(run)), kind=1)
         return self._packed(run, RunV2.from_run(run).to_bytes(), kind=2)
 
     def _packed(self, run: Run, payload: bytes | memoryview, kind: int) -> PackedRun:
         if len(payload) > LENGTH_MAX:
-            raise FieldError(f"the run is {len(payload)} bytes; an entry holds at most {LENGTH_MAX}")
+            raise FieldError(f"the run has {len(payload)} bytes; expected at most {LENGTH_MAX}")
         stored, raw_length = payload, 0
         if self.compress != "none" and len(payload) <= RAW_BYTES_MAX:
             stored, raw_length = compress(payload, self.compress), len(payload)
@@ -522,7 +525,7 @@ class PackWriter:
         return PackedRun(stored, kind, raw_length, crc, check_rules(run).meta)
 
     def append(self, entry: PackedRun) -> None:
-        """Store a result of :meth:`prepare`."""
+        """Append a result of :meth:`prepare`."""
         self._put(bytes(align_up(self._length, self.align) - self._length))
         flags = list(COMPRESSIONS.values()).index(self.compress) if entry.raw_length else 0
         # The offset is relative until _finish.
@@ -552,7 +555,7 @@ class PackWriter:
         values = (getattr(self.stats, name) for name in _POSTCARD)
         head = b"".join(struct.pack("<d", x) if isinstance(x, float) else varint(x) for x in values)
         stats = head + msgspec.json.encode(_More(self.stats.highest_tile_hist, self.stats.engine_counts))
-        # A checksum of the region of compressed entries would only repeat theirs.
+        # Compressed entries have checksums, which a checksum of the data would only repeat.
         data_crc = self._data_crc if self.compress == "none" else 0
         footer = _FOOTER.pack(data_end, crc32c(self._index), data_crc, data_end, 0, 0)[:_FOOTER_SUMMED]
         tail = len(stats).to_bytes(4, "little") + stats + _sealed(footer) + bytes(4)
@@ -564,7 +567,7 @@ class PackWriter:
 
 
 def _move(fd: int, source: int, target: int, length: int, path: str | os.PathLike[str]) -> None:
-    """Move bytes within a file, in an order that overwrites none before it is read."""
+    """Move bytes within a file; the ranges may overlap."""
     if source == target:
         return
     starts = range(0, length, _BUFFER_BYTES)

@@ -49,7 +49,7 @@ _SUFFIXES = {"v1": A2T1_SUFFIX, "v2": A2RUN2_SUFFIX}
 
 
 class RunSlice(NamedTuple):
-    """A run's file as packed: its bytes (a view of the pack, unless compressed) and its kind.
+    """The bytes of a run's file and its kind. The bytes are a view of the pack unless they are compressed.
 
     Example:
         >>> from tape2048.conversion import convert
@@ -64,7 +64,10 @@ class RunSlice(NamedTuple):
 
 
 class EntryInfo(NamedTuple):
-    """An entry of the index.
+    """An entry of a pack's index.
+
+    ``offset`` and ``length`` locate the stored bytes; ``raw_length`` is their length before compression, 0 if
+    they are not compressed.
 
     Example:
         >>> from tape2048.conversion import convert
@@ -83,14 +86,14 @@ class EntryInfo(NamedTuple):
 
 
 class PackReader:
-    """A pack opened by :meth:`open`, or some of its runs: a sequence of runs with random access.
+    """A sequence of the runs of a pack, or of some of them, with random access; see :meth:`open`.
 
-    ``pack[i]`` and iteration give :class:`RunV2`; A2T1 runs are upgraded. Threads may share a reader.
-    Pickling sends the path and the chosen entry numbers.
+    ``pack[i]`` and iteration give :class:`RunV2`; A2T1 runs are upgraded. Threads may share a reader. A
+    pickled reader holds the path and the entry numbers, not the runs.
 
     Attributes:
-        path: the file, absolute.
-        indices: ``i64[R]``: the runs' entry numbers in the file, ascending.
+        path: absolute path of the file.
+        indices: entry numbers of the runs in the file, ascending: ``i64[R]``.
 
     Example:
         >>> from tape2048.conversion import convert
@@ -110,7 +113,7 @@ class PackReader:
         verify: bool,
         indices: NDArray[np.int64] | None = None,
     ) -> None:
-        """Assemble a reader; :meth:`open` is the public way."""
+        """Make a reader of a checked file; use :meth:`open` instead."""
         self.path = path
         self.indices = np.arange(len(layout.entries)) if indices is None else indices
         self._data = data
@@ -118,7 +121,7 @@ class PackReader:
         self._layout = layout
         self._stats: PackStats | None = None
         self._verify = verify
-        # 1 where a payload needs no check: none is wanted, it has no checksum, or it was checked.
+        # 1 for a payload that needs no check: verify is false, it has no checksum, or it was checked before.
         known = layout.entries["crc32c"] == 0 if verify else np.ones(len(layout.entries), np.bool_)
         self._trusted = bytearray(known.tobytes())
 
@@ -128,10 +131,10 @@ class PackReader:
 
         Args:
             path: the file.
-            verify: check a payload's CRC-32C when it is first used.
+            verify: whether to check the CRC-32C of each payload at its first use.
 
         Raises:
-            FormatError: as the classes that :func:`~tape2048.packs.a2pack.read_layout` raises.
+            FormatError: the header, the index or the footer is damaged.
             StorageError: the operating system could not open or map it.
         """
         return cls.from_bytes(map_path(path), path, verify=verify)
@@ -140,7 +143,7 @@ class PackReader:
     def from_bytes(
         cls, data: NDArray[np.uint8], path: str | os.PathLike[str], *, verify: bool = True
     ) -> PackReader:
-        """Open a pack in memory, as :meth:`open`; errors name ``path``."""
+        """Open a pack in memory, as :meth:`open` does; errors name ``path``."""
         return cls(Path(os.path.abspath(path)), data, read_layout(data, path), verify=verify)
 
     def __len__(self) -> int:
@@ -161,34 +164,34 @@ class PackReader:
     def _entry(self, i: SupportsIndex) -> int:
         number = operator.index(i)
         if not 0 <= number < len(self):
-            raise IndexError(f"entry {number}; expected 0 <= entry < {len(self)}")
+            raise IndexError(f"{self.path}: run {number}; expected 0 <= run < {len(self)}")
         return int(self.indices[number])
 
     def kind(self, i: int) -> RunKind:
-        """Return the kind of an entry: ``"v1"`` (A2T1) or ``"v2"`` (a2run2).
+        """Return the kind of a run's file: ``"v1"`` (A2T1) or ``"v2"`` (a2run2).
 
         Raises:
-            IndexError: no such entry, or a negative number.
+            IndexError: ``i`` is negative, or not below ``len(pack)``.
         """
         return self.info(i).kind
 
     def info(self, i: int) -> EntryInfo:
-        """Return an entry of the index.
+        """Return the index entry of a run.
 
         Raises:
-            IndexError: no such entry.
+            IndexError: as :meth:`kind`.
         """
         offset, length, kind, flags, crc, raw_length, _ = self._layout.entries.item(self._entry(i))
         return EntryInfo(KINDS[kind], offset, length, COMPRESSIONS[flags], crc, raw_length)
 
     def get_slice(self, i: SupportsIndex) -> RunSlice:
-        """Return a run's file, byte for byte as packed.
+        """Return a run's file, byte for byte as it was packed.
 
-        The first use of an entry checks its checksum, if the pack has one.
+        The first use of a run compares its checksum, if the pack has it.
 
         Raises:
-            IndexError: no such entry.
-            ChecksumError: the payload was changed.
+            IndexError: as :meth:`kind`.
+            ChecksumError: the file was damaged.
             FieldError: it cannot be decompressed, or is longer than any game.
             MissingPackageError: the package for the compression is not installed.
         """
@@ -197,7 +200,7 @@ class PackReader:
     def _slice(self, entry: int) -> RunSlice:
         offset, length, kind, flags, crc, raw_length, _ = self._layout.entries.item(entry)
         stored = self._view[offset : offset + length]
-        hint = "the other entries are not affected"
+        hint = "make the pack again, or leave this run out: the other entries are not affected"
         if not self._trusted[entry]:
             check_crc(crc32c(stored), crc, f"entry {entry}", path=self.path, offset=offset, hint=hint)
             self._trusted[entry] = 1
@@ -210,12 +213,12 @@ class PackReader:
         return RunSlice(stored, KINDS[kind])
 
     def decode(self, i: SupportsIndex) -> RunV2:
-        """Decode a run; A2T1 is upgraded (its arrays are views of the pack).
+        """Decode a run. An A2T1 run is upgraded; its arrays are views of the pack.
 
         Raises:
-            IndexError: no such entry.
-            FormatError: as :meth:`get_slice` and the run's own format. The message names the entry, and the
-                offset is that in the pack (in the decompressed bytes of a compressed entry).
+            IndexError: as :meth:`kind`.
+            FormatError: as :meth:`get_slice`, or a damaged run. The message names the entry. The offset is in
+                the pack or, for a compressed entry, in the decompressed bytes.
         """
         return self._decode(self._entry(i))
 
@@ -240,23 +243,23 @@ class PackReader:
         return self.decode(i)
 
     def __iter__(self) -> Iterator[RunV2]:
-        """Every run, in order. A thread for each core decodes ahead."""
+        """Iterate over all runs in order. One thread for each core decodes ahead."""
         return map_ordered(self.decode, range(len(self)))
 
     def decode_batch(self, indices: Iterable[int], workers: int | None = 1) -> list[RunV2]:
         """Decode several runs.
 
         Args:
-            indices: run numbers, in any order, repeats allowed.
+            indices: run numbers, in any order; they may repeat.
             workers: number of threads. None: the number of cores.
 
         Raises:
-            IndexError, FormatError: as :meth:`decode`, for the first defective one.
+            IndexError, FormatError: as :meth:`decode`, for the first run that cannot be decoded.
         """
         return list(map_ordered(self.decode, indices, workers))
 
     def iter_indices(self, indices: Iterable[int]) -> Iterator[RunV2]:
-        """Iterate over the runs with these numbers, in this order. Each is decoded when it is reached."""
+        """Iterate over the runs with these numbers, in this order. Each run is decoded when it is reached."""
         return map(self.decode, indices)
 
     def iter_batches(
@@ -270,9 +273,9 @@ class PackReader:
 
         Args:
             batch_size: runs in a batch, at least 1.
-            shuffle: use a random order instead of the pack's.
-            seed: decides that order, the same on every machine and for any number of workers; None: a
-                fresh one.
+            shuffle: whether to use a random order instead of the order of the pack.
+            seed: seed of that order, which is the same on every machine and for any number of workers. None:
+                a new order at every call.
             workers: number of decoding threads. None: the number of cores.
 
         Raises:
@@ -293,8 +296,9 @@ class PackReader:
     ) -> Iterator[NDArray[np.void]]:
         """Iterate over the steps of all runs once, in batches. The last batch may be smaller.
 
-        Memory: a few runs. With ``shuffle``, 42 bytes for each step, and as much again while they are
-        decoded. A data set, a pack.dat or a corpus shuffles more steps than that leaves room for.
+        Memory: a few runs. With ``shuffle``, 42 bytes for each step, and twice that while they are decoded.
+        To shuffle more steps, convert the pack to a session, a data set or a pack.dat, and open it as a
+        corpus.
 
         The arguments are as for :meth:`iter_batches`. ``shuffle`` uses one random order of all steps.
 
@@ -304,7 +308,7 @@ class PackReader:
 
         Raises:
             ValueError: ``batch_size`` or ``workers`` is not an integer of at least 1.
-            FormatError: as :meth:`decode`, when the run is reached; with ``shuffle`` at the first batch.
+            FormatError: as :meth:`decode`, when the run is reached; with ``shuffle``, at the first batch.
 
         Example:
             >>> from tape2048.conversion import convert
@@ -325,14 +329,15 @@ class PackReader:
         return _shuffled_steps(runs, batch_size, seed) if shuffle else _steps_in_order(runs, batch_size)
 
     def rows(self, indices: Iterable[int] | None = None, workers: int | None = None) -> RunRows:
-        """Decode all runs (or some) into memory, as one source of rows. A step takes 34 bytes.
+        """Decode runs into memory, as one source of rows. A step takes 34 bytes.
 
         Args:
-            indices: run numbers. A row's ``run_id`` is the ordinal among them. None: all runs.
+            indices: run numbers. The ``run_id`` of a row is the position of its run in this list. None: all
+                runs.
             workers: number of decoding threads. None: the number of cores.
 
         Raises:
-            IndexError, FormatError: as :meth:`decode`, for the first defective one.
+            IndexError, FormatError: as :meth:`decode`, for the first run that cannot be decoded.
         """
         return RunRows(self.decode_batch(range(len(self)) if indices is None else indices, workers))
 
@@ -346,22 +351,24 @@ class PackReader:
     ) -> tuple[PackReader, PackReader]:
         """Split the runs into a part for training and a part for testing. Every run is in one part.
 
-        The numbers are exact and hold for this pack alone. To keep a game on its side when others are added,
-        split a corpus (:meth:`tape2048.Corpus.split`).
+        The parts have exactly the requested sizes, but depend on all runs of this pack. If each game must
+        stay in its part when games are added, use :meth:`tape2048.Corpus.split`.
 
         Args:
-            unit: of ``test_size`` and ``test_pct``: ``"run"``, or ``"step"``, for which all runs are decoded.
-            test_pct: the test part's share, between 0 and 1, rounded down.
-            test_size: the test part's runs or steps, instead of a share.
-            seed: decides which runs are drawn, the same on every machine; None: fresh ones.
+            unit: unit of ``test_size`` and ``test_pct``: ``"run"``, or ``"step"``, which decodes all runs.
+            test_pct: share of the test part, between 0 and 1. Its size is rounded down.
+            test_size: size of the test part in runs or steps, instead of ``test_pct``.
+            seed: seed of the draw, which is the same on every machine. None: a new draw at every call.
             order: ``"random"``, or ``"sequential"``: the first runs are the test part.
 
         Returns:
-            The training part and the test part, both in the pack's order. The test part has a run or more, of
-            steps at least so many, since runs are whole. It may have all of them.
+            The training part and the test part, both in the order of the pack. The test part has at least one
+            run, and may have all runs. With ``unit="step"``, it has at least the requested steps, since runs
+            are not cut.
 
         Raises:
-            ValueError: an unknown ``unit`` or ``order``, both sizes or none, or one out of range.
+            ValueError: ``unit`` or ``order`` is unknown, a size is out of range, or not exactly one of
+                ``test_pct`` and ``test_size`` is given.
             FormatError: as :meth:`decode`, with ``unit="step"``.
 
         Example:
@@ -388,7 +395,7 @@ class PackReader:
             target = max(1, int(test_pct * int(sizes.sum())))
         drawn = shuffled(len(self), _key(seed)) if order == "random" else np.arange(len(self))
         in_test = np.zeros(len(self), np.bool_)
-        # The first whole runs that have so many together.
+        # The first drawn runs that have the target size together.
         in_test[drawn[: int(np.searchsorted(np.cumsum(sizes[drawn]), target)) + 1]] = True
         return self._choose(self.indices[~in_test]), self._choose(self.indices[in_test])
 
@@ -397,7 +404,7 @@ class PackReader:
 
     @property
     def stats(self) -> PackStats:
-        """The runs' statistics: from the file, or counted once by decoding all runs."""
+        """Statistics of the runs, from the file if it has them; otherwise, all runs are decoded once."""
         if self._stats is None and self._layout.stats is not None and self._is_whole:
             with contextlib.suppress(FormatError):
                 self._stats = parse_stats(self._layout.stats)
@@ -415,23 +422,23 @@ class PackReader:
         u64: U64 = "number",
         progress: Callable[[int, int], object] | None = None,
     ) -> int:
-        """Write every run as JSON lines, one a run or one a step; see :mod:`tape2048.runs.jsonl`.
+        """Write all runs as JSON lines, one for each run or each step; see :mod:`tape2048.runs.jsonl`.
 
         Args:
             path: a new file, which appears when it is complete.
-            parallel: use several threads.
-            workers: their number. None: the number of cores.
-            by_step: write one line a step.
-            u64: packed boards as ``"number"`` or ``"text"``, one line a run.
-            progress: called with runs done and runs in all.
+            parallel: whether to use several threads.
+            workers: number of threads. None: the number of cores.
+            by_step: whether to write one line for each step instead of each run.
+            u64: how to write packed boards in the lines of runs: ``"number"`` or ``"text"``.
+            progress: called with the number of runs done and of all runs.
 
         Returns:
-            Bytes written. The same for any number of workers.
+            Size of the file in bytes. The file is the same for any number of workers.
 
         Raises:
             NameTakenError: ``path`` exists.
-            FormatError: as :meth:`decode`. Nothing is left at ``path``.
-            StorageError: the operating system could not write it.
+            FormatError: as :meth:`decode`. No file is left at ``path``.
+            StorageError: the operating system could not write the file.
         """
         from tape2048.runs.jsonl import run_line, step_lines
 
@@ -454,21 +461,22 @@ class PackReader:
 
         Args:
             indices: run numbers.
-            directory: created if missing; files are ``run_<number>`` with the format's extension.
+            directory: directory for the files, created if missing. A file is named ``run_<number>`` with the
+                extension of its format.
 
         Returns:
             The files, in the order of ``indices``.
 
         Raises:
             NameTakenError: a file exists already. No file was written.
-            IndexError, FormatError: as :meth:`get_slice`; none was written.
-            StorageError: the operating system could not write them.
+            IndexError, FormatError: as :meth:`get_slice`. No file was written.
+            StorageError: the operating system could not write a file.
         """
         slices = [(i, self.get_slice(i)) for i in indices]
         paths = [Path(directory, f"run_{i:06d}{_SUFFIXES[payload.kind]}") for i, payload in slices]
         for path in paths:
             if os.path.lexists(path) or paths.count(path) > 1:
-                raise NameTakenError("the name is taken. Nothing was written", path=path)
+                raise NameTakenError("exists already. Nothing was written", path=path)
         with storage_errors(directory, "making the directory"):
             Path(directory).mkdir(exist_ok=True)
         for path, (_, payload) in zip(paths, slices, strict=True):
@@ -480,7 +488,7 @@ class PackReader:
         """Check the whole file: every checksum, every run, the padding, and the stats against the runs.
 
         Args:
-            progress: called with runs done and runs in all.
+            progress: called with the number of runs done and of all runs.
 
         Raises:
             FormatError: the first defect.
@@ -497,7 +505,7 @@ class PackReader:
                 check_crc(found, int(entry["crc32c"]), f"entry {i}", path=self.path, offset=begin)
             try:
                 metas.append(check_rules(self._decode(i)).meta)
-            except (BookkeepingError, ReplayError) as error:  # of the rules, which know no file
+            except (BookkeepingError, ReplayError) as error:  # from check_rules, which knows no file
                 message = f"entry {i}: {error.message}"
                 raise type(error)(message, path=self.path, offset=begin, hint=error.hint) from error
             if progress is not None:
@@ -514,14 +522,14 @@ class PackReader:
         except FieldError as error:
             raise FieldError(error.message, path=self.path, offset=end) from error
         if stats is not None and not agrees(stats, metas):
-            message = f"the stats say {stats}. The runs say {count_stats(metas)}"
+            message = f"found the stats {stats}, expected {count_stats(metas)} by the runs"
             raise BookkeepingError(message, path=self.path, offset=end)
 
     def _check_zeros(self, begin: int, end: int) -> None:
         padding = self._data[begin:end]
         if padding.any():
             at = begin + int(padding.argmax())
-            message = f"byte {self._data[at]:#04x} in the padding; expected zeros"
+            message = f"found byte {self._data[at]:#04x} in the padding, expected 0"
             raise FieldError(message, path=self.path, offset=at)
 
 
@@ -564,4 +572,4 @@ def _shuffled_steps(
     rows = np.concatenate([np.empty(0, ROW_DTYPE), *runs])
     order = shuffled(len(rows), _key(seed))
     for begin in range(0, len(rows), batch_size):
-        yield rows.take(order[begin : begin + batch_size])  # a ninth of the time of rows[...]
+        yield rows.take(order[begin : begin + batch_size])  # takes a ninth of the time of rows[...]

@@ -1,14 +1,15 @@
-"""Boards of rows in compiled code: packed, decoded from tape; and masks of rows.
+"""Compiled functions for the boards of rows, packed or decoded from tape, and for masks of rows.
 
-**Packed boards** take 4 bits a cell, 8 bytes a row instead of 28. Batches of boards and labels need nothing
-else, so 1e9 rows take 8 GB. A random board touches one cache line, a random row of 28 bytes often two.
+**Packed boards** take 4 bits for each cell: 8 bytes for each row instead of 28. Batches of boards and labels
+need no other part of the rows, so 1e9 rows take 8 GB. A random packed board is in one cache line, a random
+row of 28 bytes often in two.
 
-**Boards on tape** are decoded from the nearest board that is known: an anchor, or the game's start. The
-kernels find a row's byte by its address, as they find a row of ``steps.npy`` (see ``row_map``): a row on tape
-is one byte long. The tables of a ``row_map.TapeMap`` lead to the board.
+**Boards on tape** are decoded from the nearest known board before them: an anchor, or the game's start. A row
+on tape is one byte long, and the kernels find its address as they find a row of ``steps.npy`` (see
+``row_map``). The tables of a ``row_map.TapeMap`` lead to the known board.
 
-**Masks** have a bit for each row: of a view's map, or, where a corpus keeps its selected rows, of the store,
-whose views share them.
+**Masks** have a bit for each row of a view's map or, for the selected rows of a corpus, for each row of the
+store, which all views share.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ def _pack_half(address: Any) -> Any:
 
 @register_jitable
 def pack(cells: Any) -> Any:
-    """Pack the 16 exponents at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
+    """Pack the 16 exponents at an address, 4 bits for each cell: the low 4 bits of exponents above 15."""
     return _pack_half(cells) << U64(32) | _pack_half(cells + U64(8))
 
 
 @register_jitable
 def board_of(row: Any) -> Any:
-    """Pack the board of the row at an address, 4 bits a cell; of exponents above 15, the low 4 bits."""
+    """Pack the board of the row at an address, as :func:`pack` does."""
     return pack(row + EXPS)
 
 
@@ -86,15 +87,18 @@ def pack_rows(
     path: str | os.PathLike[str],
     offset: int | None = None,
 ) -> None:
-    """Pack the boards of rows in memory."""
+    """Pack the boards of rows in memory, ``u8[n, row bytes]``, into ``boards``, ``u64[n]``.
+
+    Raises CorpusError for an exponent above 15, with ``path`` and its offset; ``offset`` is of the first row.
+    """
     bad = int(_pack_rows(rows, U64(rows.shape[1]), boards))
     if bad >= 0:
         exps = rows[bad, EXPS_OFFSET : EXPS_OFFSET + 16].tolist()
         raise CorpusError(
-            f"a row has exponents {exps}; 4 bits a cell hold at most 15",
+            f"a row has exponents {exps}; expected at most 15, the limit of packed boards",
             path=path,
             offset=None if offset is None else offset + bad * rows.shape[1] + EXPS_OFFSET,
-            hint='load="ram" or "mmap" takes any exponents; tape2048 validate lists the rows',
+            hint='pass load="ram" or load="mmap", which take any exponents; tape2048 validate lists the rows',
         )
 
 
@@ -105,10 +109,10 @@ def read_boards(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> NDArray[np.uint64]:
-    """Read stretches of whole rows, in the given order, and keep only their boards.
+    """Read ranges of whole rows, in the given order, and return their packed boards, a read-only ``u64[n]``.
 
-    Returns ``u64[rows]`` on huge pages, read-only. The calling thread calls ``progress`` with the bytes of
-    each step that was read. Errors as for :func:`pack_rows` and ``io.bulk_read.read_rows``.
+    ``progress`` is called, in this thread, with the number of bytes of each step. Errors are as for
+    :func:`pack_rows` and ``io.bulk_read.read_rows``.
     """
     check_lengths(parts)
     boards = allocate(sum(part.bytes for part in parts) // row_bytes * BOARD_BYTES).view(np.uint64)
@@ -130,19 +134,19 @@ def read_boards(
     return boards
 
 
-#: Words of a span's entry: addresses of its first byte and of its first anchor, and the bits of the rows
-#: between two anchors.
+#: Words of a span's entry: the addresses of its first byte and of its first anchor, and the binary logarithm
+#: of the rows between two anchors.
 BEGIN, ANCHORS, SHIFT = (U64(i) for i in range(3))
-#: Words of a layout: places in the row of run id, step, board, move and mask, 1 if boards are packed, and 1
-#: if steps have 2 bytes.
+#: Words of a layout: the offsets of run id, step, board, move and mask in a row, 1 if boards are packed, and
+#: 1 if steps have 2 bytes.
 RUN, STEP, BOARD, MOVE, MASK, PACKED, SHORT = (U64(i) for i in range(7))
-#: The place of a field that a layout lacks.
+#: The offset of a field that a layout lacks.
 LACKS = ~U64(0)
 
 
 @register_jitable
 def line_of(rows: Any, segment: Any) -> Any:
-    """Return the line of a segment."""
+    """Return the ordinal of a segment's line."""
     return load32(rows.line + (segment << U64(2))) if rows.line else segment
 
 
@@ -154,7 +158,7 @@ def run_of(rows: Any, segment: Any) -> Any:
 
 @register_jitable
 def stride_of(rows: Any, segment: Any) -> Any:
-    """Return the bytes from a segment's row to the next one."""
+    """Return the bytes from a row of a segment to the next row."""
     return word(rows.strides, line_of(rows, segment)) if rows.strides else rows.row_bytes
 
 
@@ -187,19 +191,19 @@ def end_of(rows: Any, segment: Any) -> Any:
 
 @register_jitable
 def nearest(row: Any, rows: Any, segment: Any) -> Any:
-    """Return the address of the nearest board that is known, and of the byte that follows on it."""
+    """Return the address of the nearest known board before a row on tape, and of the byte that follows it."""
     span, first = span_of(rows, segment), first_of(rows, segment)
     begin, shift = word(span, BEGIN), word(span, SHIFT)
     anchor = (row - begin) >> shift
     source = begin + (anchor << shift)
-    if source < first:  # the anchor is another game's
+    if source < first:  # the anchor belongs to another game
         return rows.tape.starts + (run_of(rows, segment) << U64(3)), first
     return word(span, ANCHORS) + (anchor << U64(3)), source
 
 
 @register_jitable
 def board_at(row: Any, rows: Any, segment: Any) -> Any:
-    """Decode the board of the row whose byte is at an address."""
+    """Return the board of the row on tape whose byte is at an address."""
     known, source = nearest(row, rows, segment)
     board = load64(known)
     while source < row:
@@ -210,7 +214,7 @@ def board_at(row: Any, rows: Any, segment: Any) -> Any:
 
 @register_jitable
 def step_in(row: Any, layout: Any) -> Any:
-    """Return the step of a row of a layout. It may be the last bytes of a file, so none after it are read."""
+    """Return the step of a row of a layout, without reading a byte behind it: the file may end there."""
     at = row + word(layout, STEP)
     return load8(at) | load8(at + U64(1)) << U64(8) if word(layout, SHORT) else load32(at)
 
@@ -227,11 +231,11 @@ def board_in(row: Any, layout: Any) -> Any:
 
 _SEVENS = U64(0x7F7F7F7F7F7F7F7F)
 
-#: Parts of the rows for each core.
+#: Number of parts for each core into which a scan of rows is divided.
 _SHARES = 4
 
 BLOCK_WORDS = 8
-#: Rows of a view from one sampled block to the next: as many as a block has bits.
+#: Rows of a view from one sampled block to the next: the number of bits of a block.
 SAMPLE_ROWS = 64 * BLOCK_WORDS
 
 
@@ -241,7 +245,7 @@ _entries: Any = to_fixed_tuple
 
 @register_jitable
 def _empty_at(row: Any, layout: Any, packed: Any) -> Any:
-    """Count the empty cells of a row, or of a packed board, and tell whether a tile is above 32768."""
+    """Return the empty cells of a row, or of a packed board, and whether a tile is above 32768."""
     if packed:
         return count_empty(load64(row)), False
     if layout:
@@ -252,10 +256,10 @@ def _empty_at(row: Any, layout: Any, packed: Any) -> Any:
 
 @kernel
 def _mark(bounds: Any, map_words: Any, low: Any, high: Any, words: Any) -> Any:
-    """Set the bits of the rows within bounds (multiples of 64) with ``low <= empty cells < high``.
+    """Set the bits of rows with ``low <= empty cells < high``; ``bounds`` are multiples of 64.
 
     Returns:
-        -1; or the number of a row after which the rules do not allow a step.
+        -1, or the number of a row that breaks the rules.
     """
     rows = _read_rows(_entries(map_words, ROWS_WORDS))
     bad, at, board, layout, on_tape = U64(0), U64(0), U64(0), U64(0), False
@@ -302,8 +306,8 @@ def mark_empties(
 ) -> NDArray[np.uint64]:
     """Return a mask of the rows of a map whose board has ``low <= empty cells < high``.
 
-    Reads every row's board once, in order: 28 GB for 1e9 rows, 8 GB of packed boards, or 1 GB of tape, which
-    all cores decode.
+    Reads the board of every row once, on all cores: for 1e9 rows, 28 GB of rows, 8 GB of packed boards, or 1
+    GB of tape. ``report`` raises the error of a row that breaks the rules.
     """
     words = no_bits(rows.rows)
     where = np.array([*leaves(rows)], U64)
@@ -318,32 +322,32 @@ def mark_empties(
 
 
 def no_bits(rows: int) -> NDArray[np.uint64]:
-    """Make the words of a mask of so many rows, in whole blocks, without a bit set."""
+    """Return the words of a mask of ``rows`` rows, in whole blocks, with no bit set."""
     return np.zeros(-(-rows // SAMPLE_ROWS) * BLOCK_WORDS, U64)
 
 
 def bits_of(rows: ArrayLike, count: int) -> NDArray[np.uint64]:
-    """Make the words of a mask ``bool[count]`` or of row numbers; errors as for ``Corpus.select``."""
+    """Return the words of a mask, given as ``bool[count]`` or as row numbers; errors as ``Corpus.select``."""
     given, words = np.asarray(rows), no_bits(count)
     octets = words.view(np.uint8)
     if given.dtype == np.bool_:
         if given.shape != (count,):
-            raise ValueError(f"a mask of shape {given.shape}; expected ({count},), an entry for each row")
+            raise ValueError(f"found a mask of shape {given.shape}, expected ({count},), one entry a row")
         octets[: -(-count // 8)] = np.packbits(given, bitorder="little")
         return words
     numbers = row_numbers(given, count)
-    # Different powers of two add up without a carry, so a number given twice shows in the count.
+    # Different powers of two add up without a carry. A row that is given twice changes the count.
     np.add.at(octets, numbers >> 3, np.left_shift(1, numbers & 7).astype(np.uint8))
     if int(np.bitwise_count(words).sum(dtype=np.int64)) < len(numbers):
         found, times = np.unique(numbers, return_counts=True)
         at = int(times.argmax())
-        raise ValueError(f"row {found[at]} comes {times[at]} times; expected each row once at most")
+        raise ValueError(f"row {found[at]} comes {times[at]} times; expected each row at most once")
     return words
 
 
 @kernel
 def copy_bits(source: Any, begins: Any, target: Any, places: Any, counts: Any) -> None:
-    """Set bits ``places[i] + k`` of the target as bits ``begins[i] + k`` of the source, k < ``counts[i]``."""
+    """Copy ``counts[i]`` bits from ``begins[i]`` of the source to ``places[i]`` of the target, for each i."""
     for i in range(counts.shape[0]):
         begin, place, left = U64(begins[i]), U64(places[i]), U64(counts[i])
         while left:
@@ -355,7 +359,7 @@ def copy_bits(source: Any, begins: Any, target: Any, places: Any, counts: Any) -
 
 @kernel
 def spread_bits(source: Any, words: Any) -> Any:
-    """Return the words of a mask whose k-th set bit is replaced by bit k of the source."""
+    """Return a mask with its k-th set bit replaced by bit k of the source."""
     target, k = np.empty_like(words), U64(0)
     for i in range(words.shape[0]):
         left, found = words[i], U64(0)
@@ -382,7 +386,7 @@ def _count_below(numbers: Any, words: Any, ranks: Any, counts: Any) -> None:
 
 def masked(rows: RowMap, words: NDArray[np.uint64]) -> RowMap:
     """Restrict a map to the rows whose bits are set."""
-    # By blocks, since counts of words would take as much memory again.
+    # Counts for each block: counts for each word would take as much memory as the mask.
     ranks = np.zeros(len(words) // BLOCK_WORDS + 1, U64)
     np.cumsum(np.bitwise_count(words).reshape(-1, BLOCK_WORDS).sum(axis=1, dtype=U64), out=ranks[1:])
     samples = np.searchsorted(ranks, np.arange(0, int(ranks[-1]), SAMPLE_ROWS, dtype=U64), "right") - 1

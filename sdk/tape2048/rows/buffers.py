@@ -1,11 +1,10 @@
-"""Rows and runs of many sessions: one table of all runs, and the memory of the rows.
+"""Row buffers: the run table and the rows of many sessions, which all views of a corpus share.
 
-Row buffers are the part that all views of a corpus share. The rows stay in the mappings of their files, or
-are read from the files into memory. Rows with the action and rows without are read into one array each, and
-so are tapes with their anchors.
+The rows are mapped from their files, or read from the files into memory: rows with the action, rows without
+it, and tapes with their anchors are read into one array each.
 
-The segments of the runs (see ``row_map``) take 64 bytes each. Of very many games whose rows are mapped, they
-are made again when they are needed, of some sessions at a time.
+The segments of the runs (see ``row_map``) take 64 bytes each. If a corpus maps the rows of very many games,
+the segments are not kept, but made when they are needed, of some sessions at a time.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Path or address, the identity of a session, and for a session in a store the session or its error.
+#: Path or address of a session, its identity, and, if it is in a store, the open session or its error.
 Found: TypeAlias = "tuple[Path | str, object, Session | TapeError | None]"
 
 
@@ -61,13 +60,16 @@ def open_sessions(
     damaged: Literal["raise", "skip"] = "raise",
     columns: str | os.PathLike[str] | None = None,
 ) -> tuple[tuple[Session, ...], list[Skipped]]:
-    """Open sessions from :func:`find_sessions`; return the open and the skipped ones, as ``Corpus.open``."""
+    """Open the sessions of :func:`find_sessions`; return the open and the skipped sessions.
+
+    Arguments and errors are as for ``Corpus.open``.
+    """
     if damaged not in {"raise", "skip"}:
         raise ValueError(f"damaged={damaged!r}; expected 'raise' or 'skip'")
     seen: set[object] = set()
     for path, place, _ in found:
         if place in seen:
-            raise CorpusError("this session is given twice", path=path, hint="its rows would count twice")
+            raise CorpusError("this session is given twice", path=path, hint="name each session once")
         seen.add(place)
     opened, skipped, games = [], [], 0
     for path, _, one in found:
@@ -87,7 +89,7 @@ def open_sessions(
             skipped.append(Skipped(Path(path), error.detach()))
     if not opened:
         counts = counted(len(skipped), "session")
-        raise EmptyCorpusError(f"none of {counts} is whole. The first: {skipped[0].error}")
+        raise EmptyCorpusError(f"found {counts}, none of which can be opened. The first: {skipped[0].error}")
     return tuple(opened), skipped
 
 
@@ -96,12 +98,12 @@ def find_sessions(
     cache: str | os.PathLike[str] | None = None,
     cache_max_mb: int | None = CACHE_MAX_MB,
 ) -> list[Found]:
-    """List every source of rows at some paths and URLs. Sessions of stores are opened without their rows."""
+    """List every source of rows at paths and URLs. Sessions in stores are opened, without their rows."""
     roots = [root] if isinstance(root, str | os.PathLike) else list(root)
     found: list[Found] = []
     for each in roots:
         if cache is not None or is_url(each):
-            # The name determines the content: no session counts twice, even from two stores.
+            # The name determines the content, so a session that is in two stores counts once.
             sessions = open_remote(os.fspath(each), cache, cache_max_mb).sessions()
             found += [(address, address.rpartition("/")[2], one) for address, one in sessions]
         else:
@@ -157,15 +159,16 @@ class PackedBoards(NamedTuple):
 
 
 class StorePart(NamedTuple):
-    """The runs of some sessions.
+    """The runs and segments of some sessions of a store.
 
     Attributes:
         first: ordinal of the first run.
-        rows: rows of the store before those of these sessions.
-        runs: ``CORPUS_RUN_DTYPE[n]``.
-        segments: their segments, by run, which count from the first run.
-        whole: the segments of the store, before any were selected or cut.
-        boards: with packed boards, the address of the first board of each of ``whole``, ``u64[W]``.
+        rows: number of rows of the store before the rows of these sessions.
+        runs: the runs, ``CORPUS_RUN_DTYPE[n]``.
+        segments: their segments, by run; run 0 is the first of these runs.
+        whole: all segments of these sessions, before any was cut or left out.
+        boards: address of the first packed board of each segment of ``whole``, ``u64[W]``; None without
+            packed boards.
     """
 
     first: int
@@ -176,7 +179,7 @@ class StorePart(NamedTuple):
     boards: NDArray[np.uint64] | None
 
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the segment of the store that holds each segment, and the rows before it there."""
+        """Return, for each segment, the segment of ``whole`` that holds it, and the rows before it there."""
         mine = self.whole.places
         order = np.argsort(mine, kind="stable")
         whole = order[np.searchsorted(mine[order], self.segments.places, "right") - 1]
@@ -208,7 +211,7 @@ class StorePart(NamedTuple):
 
     @property
     def cuts(self) -> NDArray[np.uint32]:
-        """Rows of each segment's game before the segment, and of the game: ``u32[n, 2]``."""
+        """Rows of each segment's game before the segment, and rows of the whole game: ``u32[n, 2]``."""
         rows = self.runs["rows"][self.segments.run]
         return np.stack([self.places_in_games.astype(np.uint32), rows], axis=1)
 
@@ -220,10 +223,10 @@ class RowBuffers:
         sessions: the open sessions.
         runs: their runs, by session and then in the session's order.
         load: ``"mmap"``, ``"packed"`` or ``"ram"``.
-        remote: whether rows are in stores. Then only rows of held sessions may be read, see :meth:`hold`.
+        remote: whether rows are in stores. If so, only rows of held sessions may be read, see :meth:`hold`.
         memory: the arrays that hold the rows, by address.
-        boards: the packed boards, with ``"packed"``.
-        tapes: what decodes rows on tape; None without.
+        boards: the packed boards; None unless ``load`` is ``"packed"``.
+        tapes: the tables that decode rows on tape; None if no rows are on tape.
     """
 
     def __init__(
@@ -237,7 +240,7 @@ class RowBuffers:
         boards: PackedBoards | None = None,
         tapes: Tapes | None = None,
     ) -> None:
-        """Take all of it; ``segments``: of all runs, by run; None: they are made when they are needed."""
+        """Keep the arguments. ``segments`` are of all runs, by run; None: made when they are needed."""
         self.sessions = sessions
         self.runs = runs
         self._segments = segments
@@ -250,9 +253,9 @@ class RowBuffers:
         self._files = [state for session in sessions if load != "ram" for state in _file_states(session)]
 
     def hold(self, ordinals: Iterable[int]) -> Hold:
-        """Fetch the rows of sessions that are in stores, and keep them as long as the result lives.
+        """Fetch the rows of sessions in stores, and keep them in the cache as long as the result lives.
 
-        Errors as for ``Hold.of``. With rows in memory, or without such sessions, there is nothing to do.
+        Errors are as for ``Hold.of``. Does nothing for rows in memory and for local sessions.
         """
         return Hold.of([self.sessions[each] for each in ordinals] if self.remote else [])
 
@@ -261,7 +264,7 @@ class RowBuffers:
         at = int(np.searchsorted(self._begins, _U64(address), "right")) - 1
         first = address - int(self._begins[at])
         found: NDArray[np.uint8] = self.memory[at].view(np.uint8).reshape(-1)[first : first + count]
-        assert len(found) == count, "rows beyond the memory that they are in"
+        assert len(found) == count, "the rows end behind their array"
         return found
 
     def rows_of(self, segments: Segments, dtype: np.dtype[Any]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
@@ -276,7 +279,7 @@ class RowBuffers:
         return sum(int(part.segments.rows.sum()) for part in self.parts())
 
     def parts(self) -> Iterator[StorePart]:
-        """Yield the runs and segments of some sessions at a time, or of all if they are in memory."""
+        """Yield the runs and segments of some sessions at a time, or of all if the run table is in memory."""
         rows = count = 0
         for where, runs, segments in _parts(self.runs, self._segments):
             boards = None
@@ -286,18 +289,18 @@ class RowBuffers:
             rows, count = rows + int(segments.rows.sum()), count + len(segments.rows)
 
     def raise_defect(self, rows: RowMap, number: int) -> NoReturn:
-        """Raise the FormatError of the game that a made row of a map is in."""
+        """Raise the FormatError of the game that has row ``number`` of a map."""
         line = rows.line_at(number)
         session, place = self.sessions[rows.session[line]], int(rows.place[line]) + number
         run = session.runs[int(session.run_index([place])[0])]
         first = int(run["first_row"])
         session.read_rows(first, first + int(run["rows"]))
-        raise ReplayError(f"run {run['id']} was not whole when it was read", path=session.path)
+        raise ReplayError(f"run {run['id']} was damaged when it was read before", path=session.path)
 
     def check_files(self) -> None:
-        """Raise CorpusError if a mapped file was truncated: touching a lost page would kill the process.
+        """Raise CorpusError if a mapped file was truncated: reading a missing page would kill the process.
 
-        A file that was deleted or replaced remains mapped completely.
+        A file that was deleted or replaced stays mapped completely.
         """
         for path, before in self._files:
             try:
@@ -306,10 +309,10 @@ class RowBuffers:
                 continue
             if os.path.samestat(found, before) and found.st_size < before.st_size:
                 raise CorpusError(
-                    f"has {found.st_size} bytes; {before.st_size} when the corpus was opened",
+                    f"found {found.st_size} bytes, expected {before.st_size}, as when the corpus was opened",
                     path=path,
                     offset=found.st_size,
-                    hint='restore it from a copy; load="ram" would not have noticed',
+                    hint="restore it from a copy, and open the corpus again",
                 )
 
 
@@ -321,14 +324,14 @@ def load_rows(
     ram_budget: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> RowBuffers:
-    """Make the row buffers of runs of some sessions, and read their rows or boards into memory as requested.
+    """Return the row buffers of the runs of sessions, with their rows or boards in memory as requested.
 
-    Errors as for ``Corpus.open``, and TruncatedError for a file that was truncated since it was opened.
+    Errors are as for ``Corpus.open``, and TruncatedError for a file that was truncated since it was opened.
     """
     if ram_budget is not None and as_int("ram_budget", ram_budget) < 0:
         raise ValueError(f"ram_budget={ram_budget}; expected at least 0")
     if load == "auto" and any(isinstance(session, RemoteSession) for session in sessions):
-        load = "mmap"  # rows come when they are wanted
+        load = "mmap"  # rows are fetched when they are needed
     used = np.flatnonzero(np.diff(runs.firsts)).tolist() if load != "mmap" else []
     with Hold.of([sessions[each] for each in used]):
         return _load(sessions, runs, load, ram_budget, progress)
@@ -394,7 +397,7 @@ def _joined(runs: RunColumns) -> Segments:
 
 
 def _is_made(session: Session) -> bool:
-    """Whether rows of a session are made, from tape or from rows of another layout."""
+    """Check whether rows of a session must be converted, from tape or from another program's layout."""
     foreign = session.foreign
     return session.tape is not None or (foreign is not None and not foreign.layout.is_native)
 
@@ -407,13 +410,13 @@ def _best_load(parts: Iterable[Segments], budget: int) -> HeldLoad:
         sizes["ram"] += int((segments.rows * segments.stride).sum()) + anchors
         sizes["packed"] += int(segments.rows.sum()) * BOARD_BYTES
         taped = taped and bool(segments.on_tape.all())
-    # Boards are larger than rows on tape, and there is nothing to decode.
+    # Packed boards are larger than rows on tape, but need no decoding.
     preferred: list[HeldLoad] = ["packed", "ram"] if taped else ["ram", "packed"]
     return next((each for each in preferred if sizes[each] <= budget), "mmap")
 
 
 def _local_ranks() -> int:
-    """Return the number of ``torchrun``'s processes on this machine, which share its free memory."""
+    """Return the number of processes of ``torchrun`` on this machine, which share its free memory."""
     try:
         return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "")))
     except ValueError:
@@ -423,7 +426,7 @@ def _local_ranks() -> int:
 def _parts(
     runs: RunColumns, kept: Segments | None = None
 ) -> Iterator[tuple[slice, NDArray[np.void], Segments]]:
-    """Yield the table and the segments of some sessions' runs, whose runs count from the first of them."""
+    """Yield ranges of runs with their table and their segments; in a range, runs count from its first."""
     for where, table in runs.parts():
         if kept is None:
             owners = range(len(runs.sessions)) if runs.in_memory else np.unique(table["session"]).tolist()
@@ -439,7 +442,7 @@ def _parts(
 
 
 def _segments(runs: RunColumns, owners: Sequence[int]) -> Segments:
-    """Make the segments of the runs of some sessions, whose runs count from the first of them."""
+    """Make the segments of the runs of some sessions; runs count from the first run of these sessions."""
     sessions = [runs.sessions[each] for each in owners]
     parts = [session.segments() for session in sessions]
     owner = np.repeat(np.arange(len(sessions)), [len(part[0]) for part in parts])
@@ -473,7 +476,7 @@ def _segments(runs: RunColumns, owners: Sequence[int]) -> Segments:
 
 
 def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.bool_]:
-    """Select the segments in mapped ``steps.npy`` of a recorder."""
+    """Return a mask of the segments in mapped ``steps.npy`` files of a recorder."""
     mapped = [session.load == "mmap" and session.foreign is None for session in sessions]
     found: NDArray[np.bool_] = np.array(mapped)[segments.session]
     return found & ~segments.on_tape
@@ -494,11 +497,11 @@ def _foreign_bytes(session: Session) -> int:
 def _of_files(
     sessions: Sequence[Session], segments: Segments
 ) -> Iterator[tuple[NDArray[np.bool_], list[Stretch], NDArray[np.uint64], int]]:
-    """Yield the segments in ``steps.npy`` for each size of a row.
+    """Yield the segments in ``steps.npy``, once for each size of a row.
 
     Yields:
-        Their mask; ranges of files, in the order of the files; the number of each segment's first row
-        among all rows of the ranges; and the size.
+        A mask of the segments; ranges of files, in the order of the files; the number of each segment's
+        first row among all rows of the ranges; and the size of a row.
     """
     in_files = _in_files(sessions, segments)
     for row_bytes in np.unique(segments.stride[in_files]).tolist():
@@ -521,9 +524,9 @@ def _of_files(
 
 
 def _counter(progress: Callable[[int, int], object] | None, total: int) -> Callable[[int], None]:
-    """Turn ``progress``, called with bytes done and total, into a function of the bytes of each step.
+    """Return a function of the bytes of each step, which calls ``progress`` with bytes done and total.
 
-    The total lacks the anchors of tapes: what is beyond it does not count.
+    Anchors of tapes are not in the total, so bytes done stop at the total.
     """
     done = 0
 
@@ -573,7 +576,7 @@ def _pack(
 
 
 def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
-    if session.load == "ram" or isinstance(session, RemoteSession):  # whose files no other process writes
+    if session.load == "ram" or isinstance(session, RemoteSession):  # only this project writes to the cache
         return
     names = (STEPS_NPY,) if session.tape is None else (TAPE_NPY, ANCHORS_NPY)
     own = [session.path / name for name in names]
@@ -584,19 +587,19 @@ def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
             raise StorageError(f"cannot be read: {error.strerror or error}", path=path) from error
 
 
-#: Rows that are decoded together, about a hundred long games, and most rows of a file between the first and
-#: the last of them.
+#: Rows that are decoded together: about a hundred long games.
 _JOB_ROWS = 1 << 21
+#: Binary logarithm of the most rows of a file between the first and the last of these.
+_JOB_SPAN_SHIFT = 24
 #: Rows of other programs that are converted together: 28 MB.
 _PACK_ROWS = 1 << 20
-_JOB_SPAN_SHIFT = 24
 
 
 class Tapes(NamedTuple):
-    """The decoder of a store's sessions on tape.
+    """The tables that decode a store's sessions on tape.
 
     Attributes:
-        spans: as in ``row_map.TapeMap``.
+        spans: spans, as in ``row_map.TapeMap``.
         starts: the first board of each run, ``u64[R]``; 0 for a run that is not on tape.
     """
 
@@ -625,7 +628,7 @@ def read_tapes(
     """Read the bytes and anchors of segments on tape into one array, and set the segments' addresses in it.
 
     Returns:
-        The array and its spans, a span for each range of adjacent segments. A stretch starts at an anchor.
+        The array, and a span for each range of adjacent segments. A span starts at an anchor.
     """
     order, begins = segments.in_file_order()
     first = segments.place[order[begins]]
@@ -652,7 +655,7 @@ def read_tapes(
     )
     ends = np.cumsum(np.concatenate(sizes))
     address = array.ctypes.data + (ends - np.concatenate(sizes)).reshape(2, -1)
-    # Of each segment, the stretch that it is in.
+    # The span of each segment.
     which = np.empty(len(order), np.int64)
     which[order] = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(order)))
     segments.address[:] = address[0][which] + segments.place - first[which]
@@ -675,7 +678,7 @@ def decode_tapes(
     """Decode whole runs on tape on all cores, and compare them with the rules and with their run table.
 
     Returns:
-        Their boards, and the address of each segment's first board.
+        The boards of all rows, and the address of each segment's first board.
     """
     from tape2048.tape.reader import check_games  # loads the compiler
 
@@ -694,10 +697,10 @@ def decode_tapes(
         tape = np.empty(end - begin, np.uint8)
         with open_regular(path) as fd:
             offset = read_header(fd, path, [TAPE_DTYPE]).data_offset
-            # The disk reads what the next jobs decode, while this one does.
+            # The disk reads the bytes of the next jobs while this job decodes.
             advise(fd, offset + end, 2 * len(tape), "WILLNEED")
             read_exactly(fd, tape, offset + begin, path)
-        if len(tape) > rows[mine].sum():  # other runs lie between them
+        if len(tape) > rows[mine].sum():  # there are other runs between them
             gaps = place[mine] - begin - np.append(0, place[mine][:-1] + rows[mine][:-1] - begin)
             lengths = np.stack([gaps, rows[mine]], axis=1).reshape(-1)
             tape = tape[np.repeat(np.tile([False, True], len(which)), lengths)]

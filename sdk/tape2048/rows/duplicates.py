@@ -1,11 +1,11 @@
-"""Games that several sessions hold, such as a session beside its copy in the other storage, or a merged one.
+"""Detection of games that several sessions hold, such as a session and its copy, repacked or merged.
 
-Such games have one player, one seed and one outcome. Seeds alone tell nothing without the player's SHA-256:
-games of such sessions are the same if the run tables are equal as a whole.
+Copies of a game have the same player, seed and outcome. If a session does not record the player's SHA-256,
+equal seeds prove nothing: games of two such sessions are the same if the whole run tables are equal.
 
-One session serves a game, and the others are left out. It is the session with the most rows of the game,
-since sampled sessions lack some. Among equals, it is the one with the most columns. Among these, a session on
-tape comes first, since its rows take the least memory.
+A corpus takes each game from one session, and leaves it out of the others. It prefers the session with the
+most rows of the game, since sampled sessions lack some rows; then the session with the most columns; and then
+a session on tape, whose rows take the least memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAMED = 5  # pairs that a message names
 
 
 class Holder(Named, Protocol):
-    """A session that holds games."""
+    """A session, as far as the detection needs it."""
 
     @property
     def path(self) -> Path:
@@ -56,13 +56,14 @@ class Holder(Named, Protocol):
 
 
 class Doubled(msgspec.Struct, frozen=True):
-    """Games of a session that another session serves.
+    """Games that are left out of a session, because another session holds them, too.
 
     Attributes:
-        session: path or address of the session that is left out.
-        also_in: path or address of the session that serves them.
+        session: path or address of the session whose games are left out.
+        also_in: path or address of the session that the games are taken from.
         games: number of games.
-        why: the reason for the choice, in words that follow "which", with the columns that are left out.
+        why: reason why ``also_in`` is preferred, as a relative clause without its "which", and the columns
+            that it lacks.
     """
 
     session: str
@@ -75,9 +76,9 @@ class Copies:
     """The games that several sessions hold, each with its runs in the order of preference.
 
     Args:
-        runs: rows of the run table of a corpus, or a mapping of their columns.
-        sessions: those that ``runs["session"]`` indexes.
-        held: number of sessions, the first ones, that are preferred to all others.
+        runs: the run table of a corpus, or a mapping of its columns.
+        sessions: the sessions that ``runs["session"]`` indexes.
+        held: number of sessions at the start that are preferred to all others.
     """
 
     def __init__(self, runs: Any, sessions: Sequence[Holder], held: int = 0) -> None:
@@ -107,17 +108,17 @@ class Copies:
         self._game = np.append(0, np.cumsum(of_game[1:] != of_game[:-1]))
 
     def _merits(self, session: int) -> tuple[int, bool]:
-        """Return what decides between sessions with the same rows of a game: the least is preferred."""
+        """Return a sort key of sessions with equally many rows of a game: the smallest is preferred."""
         return -len(self._columns[session]), self._sessions[session].tape is None
 
     def left_out(self, chosen: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.bool_], list[Doubled]]:
-        """Find the runs of a selection that a run of another session in it serves.
+        """Find the runs of a selection to leave out, since another session in it holds the same game.
 
         Args:
             chosen: the selection, ``bool[R]``; None: all runs.
 
         Returns:
-            A mask of these runs, ``bool[R]``, and their sessions.
+            A mask of these runs, ``bool[R]``, and their number for each pair of sessions.
         """
         mask = np.zeros(self._count, np.bool_)
         kept = np.arange(len(self._runs)) if chosen is None else np.flatnonzero(chosen[self._runs])
@@ -140,13 +141,13 @@ class Copies:
         ]
 
     def same_game(self, run: int) -> NDArray[np.int64]:
-        """Return the runs of all sessions that are the game of a run, with the run itself."""
+        """Return the runs of all sessions that are the same game as a run, including that run."""
         game = self._game[self._runs == run]
         return self._runs[self._game == game[0]] if len(game) else np.array([run])
 
     def _place(self, session: int) -> str:
         one = self._sessions[session]
-        return str(getattr(one, "address", one.path))  # names may be equal
+        return str(getattr(one, "address", one.path))  # not the name: names may be equal
 
     def _why(self, session: int, other: int, *, has_fewer: bool) -> str:
         mine, its = self._merits(session), self._merits(other)
@@ -164,7 +165,7 @@ class Copies:
 
 
 def _game_hashes(runs: Any, sessions: Sequence[Holder]) -> NDArray[np.uint64]:
-    """Return equal numbers for runs that are one game, ``u64[R]``."""
+    """Return a hash of each run's game, ``u64[R]``: equal for runs of the same game."""
     hashes = run_hash(runs, sessions)
     facts, index = facts_of_runs(runs, sessions)
     is_known = np.array([isinstance(each.get("player_sha256"), str) for each in facts])[index]
@@ -183,7 +184,7 @@ def _game_hashes(runs: Any, sessions: Sequence[Holder]) -> NDArray[np.uint64]:
 
 
 def describe_doubled(several: Sequence[Doubled]) -> str:
-    """Return the games that are left out and why, as text."""
+    """Return text about the games that are left out, and the reasons."""
     texts = [
         f"{counted(one.games, 'game')} of {printable(one.session)}, also in {printable(one.also_in)}, "
         f"which {one.why}"
@@ -194,13 +195,13 @@ def describe_doubled(several: Sequence[Doubled]) -> str:
 
 
 def warn_of_doubled(several: Sequence[Doubled], what: str = "left out") -> None:
-    """Log one warning of what is left out, if anything is; or of ``what`` else is done with these games."""
+    """Log a warning about these games, if there are any; ``what`` tells what is done with them."""
     if several:
         logging.getLogger("tape2048").warning("%s: %s", what, describe_doubled(several))
 
 
 def distinct_runs(sessions: Sequence[Session]) -> list[NDArray[np.bool_]]:
-    """Return a mask of the runs of each session that no other one serves; log a warning of the rest."""
+    """Return masks of the runs of each session without duplicates; log a warning about the duplicates."""
     doubled, several = Copies(RunColumns.of(sessions), sessions).left_out()
     warn_of_doubled(several)
     return np.split(~doubled, np.cumsum([one.run_count for one in sessions])[:-1])

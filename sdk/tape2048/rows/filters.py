@@ -1,7 +1,7 @@
-"""Filters of runs: named ones, masks, and conditions in SQL.
+"""Filters of runs: named filters, masks, and conditions in SQL.
 
-SQLite evaluates a condition on a table in memory with copies of the columns that the condition names. An
-authorizer allows only reading that table and calling functions without side effects.
+SQLite evaluates a condition on a table in memory, with copies of the columns that the condition names. An
+authorizer allows only reads of that table, and calls of functions without side effects.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ Columns: TypeAlias = "Mapping[str, Callable[[], NDArray[Any]]]"
 #: The columns that are times.
 TIMES = ("started",)
 
-#: Limits of SQLite that bound one step of a condition; :func:`limited_work` counts steps. The longest text is
-#: that of a foreign session's facts with room to spare; LIKE takes text times pattern.
+#: Limits of SQLite that bound each operation of a condition; :func:`limited_work` counts the operations. The
+#: length of a text leaves room for the facts of any session. LIKE takes time in proportion to text times
+#: pattern.
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 10_000,
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 100,
@@ -50,8 +51,8 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_VDBE_OP: 1_000_000,
 }
 
-#: Operations of SQLite's virtual machine for a condition, and for each run. A condition of ten comparisons
-#: takes 40 a run. A condition with a subquery over all runs for each run would never end.
+#: Most operations of SQLite's virtual machine for a condition, and more for each run. A condition of ten
+#: comparisons takes 40 for each run. A condition with a subquery over all runs for each run may never end.
 OPERATIONS_BASE = 10_000_000
 OPERATIONS_PER_RUN = 10_000
 
@@ -62,20 +63,20 @@ _QUOTED = re.compile(r"""
     | ' (?: [^'] | '' )* ' | ` (?: [^`] | `` )* ` | \[ [^]]* \] | -- [^\n]* | /\* .*? (?: \*/ | \Z )
 """, re.VERBOSE | re.DOTALL)  # fmt: skip
 
-#: A token of a condition: text, a name or a comment in quotes as above; a word; an operator or a bracket.
+#: A token of a condition: a quoted text or name or a comment, as above, a word, an operator or a bracket.
 _TOKEN = re.compile(
     rf"(?:{_QUOTED.pattern.replace('?P<name>', '?:')}) | \w+ | <=|>=|<>|!=|==|<<|>>|\|\| | [^\s\w]",
     re.VERBOSE | re.DOTALL,
 )
 _COMPARING = frozenset({"=", "==", "<>", "!=", "<", "<=", ">", ">="})
-#: The tokens that compare a time with a value after it, or before it.
+#: Tokens after a time, and tokens before it, that compare it with a value.
 _TIME_FIRST = _COMPARING | {"IS", "ISNULL", "NOTNULL", "IN", "BETWEEN", "NOT"}
 _TIME_LAST = _COMPARING | {"IS", "FROM", "BY", "CASE"}  # IS DISTINCT FROM, ORDER BY, CASE started WHEN
-#: The tokens that would take the text of a time, or compare it as text.
+#: Tokens that would use a time as text.
 _OF_TEXT = frozenset({*"+-*/%&|~", "<<", ">>", "||", "COLLATE", "LIKE", "GLOB", "REGEXP", "MATCH"})
-#: The functions that read the text of a time.
+#: Functions that take a time.
 _OF_TIMES = ("julianday", "unixepoch", "strftime", "date", "time", "datetime")
-#: Words before a bracket that is not a call.
+#: Words before a bracket that does not start the arguments of a function.
 _NO_CALL = re.compile("AND|OR|NOT|IN|IS|BETWEEN|CASE|WHEN|THEN|ELSE|WHERE|SELECT|EXISTS")
 
 _REFUSED_FUNCTIONS = frozenset({"load_extension", "writefile", "readfile", "printf", "format"})
@@ -83,7 +84,7 @@ _ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite
 
 
 class Filters(TypedDict, total=False):
-    """The named filters, which a run has to pass all; see ``Corpus.where``."""
+    """The named filters of ``Corpus.where``. A run must pass all of them."""
 
     min_score: int | np.integer[Any] | None
     max_score: int | np.integer[Any] | None
@@ -98,7 +99,10 @@ class Filters(TypedDict, total=False):
 
 
 def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given filters, dates as text and names as a tuple; ValueError for other names or types."""
+    """Return the filters that are not None, with dates as text and names as tuples.
+
+    Raises ValueError for an unknown filter or a value of another type.
+    """
     found: dict[str, Any] = {}
     for name, value in filters.items():
         if value is None and name in Filters.__annotations__:
@@ -115,12 +119,12 @@ def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
             valid = isinstance(found[name], str)
         if not valid or name not in Filters.__annotations__:
             names = ", ".join(Filters.__annotations__)
-            raise ValueError(f"filters {filters!r}: found {name}={value!r}. The filters are {names}")
+            raise ValueError(f"filters {filters!r}: found {name}={value!r}, expected the filters {names}")
     return found
 
 
 def session_columns(runs: NDArray[np.void] | RunColumns, sessions: Sequence[Named]) -> Columns:
-    """Return the columns of runs, and the facts of the sessions that ``runs["session"]`` indexes."""
+    """Return the columns of runs, with the facts of the sessions that ``runs["session"]`` indexes."""
 
     def spread(
         fact: Callable[[Named], Any], of_run: Callable[[Any], NDArray[Any]] | None = None, dtype: Any = object
@@ -156,9 +160,9 @@ def choose_runs(
     *,
     stop: Callable[[], bool] = lambda: False,
 ) -> NDArray[np.bool_]:
-    """Select runs by a condition, or a mask ``bool[R]``, and all checked filters: ``bool[R]``.
+    """Return a mask, ``bool[R]``, of the runs that pass a condition, or a mask, and all checked filters.
 
-    ``stop`` is called now and then. A condition is refused once it returns true.
+    ``stop`` is called repeatedly. If it returns true, the condition is interrupted.
     """
     chosen = np.ones(count, np.bool_)
     names = {"score": "max_score", "steps": "steps", "tile": "highest_tile"}
@@ -192,7 +196,7 @@ def _checked_mask(where: Any, count: int) -> NDArray[np.bool_]:
     mask = np.asarray(where)
     if mask.dtype != np.bool_ or mask.shape != (count,):
         raise ValueError(
-            f"a mask of {mask.dtype} and shape {mask.shape}; expected bool of shape ({count},), "
+            f"found a mask of {mask.dtype} and shape {mask.shape}, expected bool of shape ({count},), "
             "an entry for each run"
         )
     return mask
@@ -201,7 +205,7 @@ def _checked_mask(where: Any, count: int) -> NDArray[np.bool_]:
 def choose_from(
     where: str | NDArray[np.bool_] | None, filters: Mapping[str, Any], runs: RunColumns
 ) -> NDArray[np.bool_]:
-    """Select runs as :func:`choose_runs`, of some sessions at a time unless the condition has a subquery."""
+    """Select runs as :func:`choose_runs` does, for some sessions at a time to save memory."""
     if isinstance(where, str) and "select" in where.lower():
         return choose_runs(where, filters, session_columns(runs, runs.sessions), len(runs))
     condition = where if isinstance(where, str) else None
@@ -212,20 +216,23 @@ def choose_from(
 
 
 def _session_tag(session: Named) -> str:
-    """Return the model tag from the session's facts, or else from its name, or else an empty text."""
+    """Return the model tag from the session's facts or, without it, from its name; empty if unknown."""
     fact, match = session.meta.get("model_tag"), SESSION_NAME.fullmatch(session.name)
     return fact if isinstance(fact, str) else match["tag"] if match else ""
 
 
 def newest_sessions(sessions: Sequence[Named], rows: NDArray[Any], rows_min: float) -> list[int]:
-    """Return the ordinals of the newest sessions that have ``rows_min`` of these ``rows`` together."""
+    """Return the ordinals of the newest sessions that together have at least ``rows_min`` rows.
+
+    ``rows`` are the numbers of rows of the sessions.
+    """
     starts = np.nan_to_num([_session_start(session) for session in sessions], nan=-np.inf)
     newest = sorted(range(len(sessions)), key=lambda i: (starts[i], sessions[i].name), reverse=True)
     return sorted(newest[: 1 + int(np.searchsorted(np.cumsum(rows[newest]), rows_min))])
 
 
 def _session_start(session: Named) -> float:
-    """Return the start from the session's facts, or else from its name; NaN if neither has it."""
+    """Return the start from the session's facts or, without it, from its name; NaN if unknown."""
     match, told = SESSION_NAME.fullmatch(session.name), unix_s(session.meta.get("started_at"))
     return unix_s(match["ts"]) if match and math.isnan(told) else told
 
@@ -234,14 +241,14 @@ def _instant(value: str, name: str) -> float:
     try:
         return iso_seconds(value)
     except ValueError as error:
-        raise ValueError(f"{name}={value!r}; expected a date as 2026-11-21 or 2026-11-21T06:00") from error
+        raise ValueError(f"{name}={value!r}; expected a date like 2026-11-21 or 2026-11-21T06:00") from error
 
 
 def as_instant(text: str) -> float:
-    """Return the instant that a condition compares a time with, in seconds since 1970.
+    """Parse a time in a condition into seconds since 1970.
 
     Args:
-        text: ISO 8601, in UTC without an offset; or seconds since 1970.
+        text: a time in ISO 8601, which is UTC unless it has an offset, or seconds since 1970.
 
     Raises:
         ValueError: any other text.
@@ -256,10 +263,10 @@ def as_instant(text: str) -> float:
 
 
 def _check_times(condition: str) -> None:
-    """Raise ConfigError for a condition that takes a time for a number or for plain text.
+    """Raise ConfigError for a condition that uses a time as a number or as plain text.
 
-    SQLite has no type of times: the column is text whose collation compares instants. Operators and functions
-    would see the text, and ``started + 0`` would be the year.
+    SQLite has no type for times: the column is text, with a collation that compares instants. Operators and
+    functions would see the text, so ``started + 0`` would be the year.
     """
     tokens = [one[0] for one in _TOKEN.finditer(condition) if not one[0].startswith(("--", "/*"))]
     words = [token if token[0] == "'" else token.strip('"`[]').upper() for token in tokens]
@@ -274,14 +281,14 @@ def _check_times(condition: str) -> None:
         elif word.lower() in TIMES and not _is_time(words, at, calls):
             found = f"found {' '.join(tokens[max(0, at - 3) : at + 2])!r:.80}"
             raise ConfigError(
-                f"the condition {condition[:200]!r} is refused: {word.lower()} is an instant, {found}",
-                hint="Compare it with a time, as started >= '2026-11-21 06:00', or with seconds since 1970. "
-                f"These functions take it, too: {', '.join(_OF_TIMES)}.",
+                f"the condition {condition[:200]!r} is rejected: {word.lower()} is a time, {found}",
+                hint="Compare it with a time, as in started >= '2026-11-21 06:00', or seconds since 1970. "
+                f"Or pass it to a function of times: {', '.join(_OF_TIMES)}.",
             )
 
 
 def _is_time(words: list[str], at: int, calls: list[str]) -> bool:
-    """Return whether a word is compared as a time, or read by a function of times."""
+    """Check whether a word is compared with a time, or passed to a function of times."""
     first, last, depth = at - 1, at + 1, len(calls)
     while words[first] == ".":  # runs.started
         first -= 2
@@ -303,13 +310,13 @@ def _by_sql(condition: str, columns: Columns, count: int, stop: Callable[[], boo
     def in_time(one: str, other: str) -> int:
         try:
             return (instant(one) > instant(other)) - (instant(one) < instant(other))
-        except ValueError as error:  # which SQLite would drop
+        except ValueError as error:  # SQLite would drop it
             no_times.append(error)
             return 0
 
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.create_collation("in_time", in_time)
-        # With the type, a number that a time is compared with becomes text, which the collation compares.
+        # By the type TEXT, SQLite turns a number that is compared with a time into text for the collation.
         typed = [f"{name} TEXT COLLATE in_time" if name in TIMES else name for name in columns]
         database.execute(f"CREATE TABLE runs(ordinal INTEGER PRIMARY KEY, {', '.join(typed)})")
         for limit, value in _LIMITS.items():
@@ -341,7 +348,7 @@ def _by_sql(condition: str, columns: Columns, count: int, stop: Callable[[], boo
 
 
 def _sql_values(column: NDArray[Any]) -> list[Any]:
-    """Return a column as SQLite takes it: signed integers, as in metadata.db, and times as text or null."""
+    """Return a column for SQLite: signed integers, as in metadata.db, and times as text or null."""
     if column.dtype != np.float64:
         found: list[Any] = (column if column.dtype == object else column.astype(np.int64)).tolist()
         return found
@@ -351,7 +358,7 @@ def _sql_values(column: NDArray[Any]) -> list[Any]:
 
 
 def _backquoted(match: re.Match[str]) -> str:
-    """Put a name into backquotes: in double quotes, SQLite takes an unknown name for text."""
+    """Put a name into backquotes, since SQLite takes an unknown name in double quotes for text."""
     if match["name"] is None:
         return match[0]
     name = match["name"].replace('""', '"').replace("`", "``")
@@ -366,7 +373,7 @@ def _only_reading(database: sqlite3.Connection, read: set[str]) -> None:
             if table != "runs" or schema not in {"main", None}:
                 return sqlite3.SQLITE_DENY
             read.add(column or "")
-        # The precision of printf is a number of steps that no limit bounds.
+        # printf takes time in proportion to its precision, which no limit bounds.
         if action == sqlite3.SQLITE_FUNCTION and column in _REFUSED_FUNCTIONS:
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK if action in _ALLOWED_ACTIONS else sqlite3.SQLITE_DENY
@@ -388,14 +395,21 @@ def _refused(condition: str, error: Exception, columns: list[str]) -> ConfigErro
     elif code == sqlite3.SQLITE_AUTH:
         hint = f"a condition can only compare columns of the run table; {hint}"
     elif code == sqlite3.SQLITE_INTERRUPT:
-        message = "it takes more work than a condition on so many runs can need"
-    return ConfigError(f"the condition {condition[:200]!r} is refused: {message}", hint=hint)
+        message = "it takes too much work for this number of runs"
+    return ConfigError(f"the condition {condition[:200]!r} is rejected: {message}", hint=hint)
 
 
 def check_some(
     rows: NDArray[Any], chosen: NDArray[np.bool_], what: str, hint: Callable[[], str] | None = None
 ) -> None:
-    """Raise EmptyCorpusError if ``what`` leaves no row of runs with so many rows; ``hint`` makes its hint."""
+    """Raise EmptyCorpusError if no run is left that has rows.
+
+    Args:
+        rows: number of rows of each run.
+        chosen: mask of the runs that are left.
+        what: text that names the selection.
+        hint: function that makes the hint.
+    """
     if not rows[chosen].any():
         raise EmptyCorpusError(
             f"{what} leaves {np.count_nonzero(chosen):,} of {counted(len(rows), 'run')} and "

@@ -1,4 +1,4 @@
-"""Phases: a part of each game, by steps, by a fraction of its steps, by rows left, or by empty cells."""
+"""Phases: parts of games, by steps, by a fraction of the steps, by rows left, or by empty cells."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Beyond every step_idx.
-_STEPS_MAX = 1 << 32
+_STEPS_MAX = 1 << 32  # above every step_idx
 
 
 class Phase(NamedTuple):
-    """Half-open ranges; None for no condition.
+    """A part of each game, by half-open ranges. A range of None is no condition.
 
     Attributes:
-        steps: of ``step_idx``.
-        fraction: of ``step_idx / steps``.
-        empties: of the number of empty cells.
-        rows_left: of the number of rows that follow in the game.
+        steps: range of ``step_idx``.
+        fraction: range of ``step_idx / steps``.
+        empties: range of the number of empty cells.
+        rows_left: range of the number of rows that follow in the game.
     """
 
     steps: tuple[int, int] | None = None
@@ -35,9 +34,10 @@ class Phase(NamedTuple):
         return ", ".join(f"{bounds[0]} <= {name} < {bounds[1]}" for name, bounds in ranges if bounds)
 
     def step_ranges(self, steps: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Compute first step and end of the part of each run, of runs with so many ``steps``.
+        """Return the first step and the end of the part of each run, ``i64[R]`` each, by steps and fraction.
 
-        A fraction starts at the smallest s with s >= fraction x steps (in float64). The others do not count.
+        ``steps`` are the steps of each run. A fraction starts at the smallest s with s >= fraction x steps
+        (in float64). ``empties`` and ``rows_left`` are ignored.
         """
         low = np.zeros(len(steps), np.int64)
         high = np.full(len(steps), _STEPS_MAX, np.int64)
@@ -56,7 +56,7 @@ ALL = Phase()
 
 
 def make_phase(before: Phase, steps: Any, fraction: Any, empties: Any, rows_left: Any) -> Phase:
-    """Replace the given ranges of ``before``; raise ValueError for an invalid range."""
+    """Return a phase with the given ranges, and the others of ``before``; raise ValueError if invalid."""
     limits: Any = {
         "steps": (steps, _STEPS_MAX), "fraction": (fraction, 1.0), "empties": (empties, 17),
         "rows_left": (rows_left, _STEPS_MAX),

@@ -1,25 +1,25 @@
-"""Tables of the addresses of a view's rows, which grow with its runs; read by ``gather_kernel``.
+"""Tables that locate the rows of a view in memory, for ``gather_kernel``. They grow with the runs.
 
-A **segment** is a stretch of rows of one run that are adjacent in memory. A run is one segment, except in
-foreign sessions that interleave their runs. A view numbers its rows run after run, in step order, so a
-segment is a range of these numbers. A guide (``base.guide``) finds the segment of a number.
+A **segment** is a range of rows of one run that are adjacent in memory. A run is one segment, except in
+sessions of other programs that interleave their runs. A view numbers its rows run after run, in step order,
+so a segment is a range of these numbers. A guide (``base.guide``) finds the segment of a number.
 
-A **line** is a stretch of segments that are adjacent in memory, such as all games of a session. The address
-of a row is
+A **line** is a range of segments that are adjacent in memory, such as all games of a session. The address of
+a row is
 
-    line's address + row x line's stride
+    line's address + row number x line's stride
 
-(the line's first number is subtracted beforehand, modulo 2**64). The stride is the size of a row in its
-file: 29 bytes with the action, 28 without, 1 on tape, any in a file of another program. A view of whole
-sessions has as many lines as sessions. So a game takes 8 bytes for its first number, 4 for its line, 8 for
+where the line's address is the address that row 0 would have, modulo 2**64. The stride is the size of a row
+in its file: 29 bytes with the action, 28 without, 1 on tape, any size in a file of another program. A view of
+whole sessions has one line for each session. A game takes 8 bytes for its first number, 4 for its line, 8 for
 its first board if it is on tape, and a few for the guide.
 
 A row on tape is a byte, and the row's address is the byte's address. More tables lead to the anchor from
-which its board is decoded (:class:`TapeMap`). Rows of another layout are made the same way, from their
-fields.
+which its board is decoded (:class:`TapeMap`). Rows of another program's layout are also made from the bytes
+at their address.
 
-A selection of rows or a condition on the board makes a mask over these numbers: one bit a row, and one count
-every 512 (``boards``).
+A selection of rows, or a condition on the board, adds a mask over the numbers: one bit for each row, and one
+count for every 512 rows (``boards``).
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _U64 = np.uint64
 _NONE = np.empty(0, np.uint64)
 _NO_ORDINALS = np.empty(0, np.uint32)
 
-#: A packed board: 4 bits a cell.
+#: Bytes of a packed board: 4 bits for each cell.
 BOARD_BYTES = 8
 
-#: Bytes from a row on tape to the next one. No other row is as short.
+#: Bytes from a row on tape to the next. No other row is as short.
 TAPE_STRIDE = 1
 
-# An entry of a label guide: from bit 0 the exponent of the bucket's first segment, from LABEL_LATER that of
-# the next one, at LABEL_WALK whether a walk has to follow, and from LABEL_BOUNDARY the next segment's first
-# place in the bucket.
+# Bits of an entry of a label guide. From bit 0: the exponent of the bucket's first segment. From LABEL_LATER:
+# the exponent of the next segment. At LABEL_WALK: whether there may be more segments, so that the label must
+# be looked up. From LABEL_BOUNDARY: the place in the bucket at which the next segment starts.
 LABEL_LATER, LABEL_WALK, LABEL_BOUNDARY = np.uint64(5), np.uint64(10), np.uint64(11)
 LABEL_EXPONENT_MAX = np.uint64(31)
 #: The boundary has 21 bits, so a bucket has at most ``2**20`` rows.
@@ -57,12 +57,13 @@ NO_LABELS = np.empty(0, np.uint32)
 
 
 class RowMask(NamedTuple):
-    """The rows of a map that are in a view: a bit for each, and counts to find the k-th one.
+    """A mask of the rows of a map that are in a view, with counts to find the k-th row of the view.
 
     Attributes:
-        words: bit ``i % 64`` of word ``i // 64`` is row i, ``u64[W]``, W a multiple of 8.
-        ranks: bits set before each block of 8 words, and in all, ``u64[W / 8 + 1]``.
-        samples: the block with set bit 512 x k, and the last block, ``u64[ceil(bits set / 512) + 1]``.
+        words: the mask, ``u64[W]``, W a multiple of 8: bit ``i % 64`` of word ``i // 64`` is row i.
+        ranks: number of bits set before each block of 8 words, and in all, ``u64[W / 8 + 1]``.
+        samples: block that has the set bit number 512 x k, for each k, and the last block,
+            ``u64[ceil(bits set / 512) + 1]``.
     """
 
     words: NDArray[np.uint64]
@@ -70,40 +71,40 @@ class RowMask(NamedTuple):
     samples: NDArray[np.uint64]
 
 
-#: Every row is in the view.
+#: The mask of a view of all rows.
 NO_MASK = RowMask(_NONE, _NONE, _NONE)
 
 
 class Segments(NamedTuple):
     """The S segments of a view, by run, before its rows are numbered."""
 
-    address: NDArray[np.uint64]  #: of the first row
+    address: NDArray[np.uint64]  #: address of the first row
     rows: NDArray[np.int64]  #: number of rows, at least 1
     run: NDArray[np.int64]  #: ordinal of the run in the view, ascending
-    end: NDArray[np.uint64]  #: end address of the memory that holds the segment
+    end: NDArray[np.uint64]  #: end address of the array that holds the segment
     place: NDArray[np.int64]  #: number of the first row within the session
     session: NDArray[np.int64]  #: ordinal of the session
-    stride: NDArray[np.int64]  #: bytes from a row to the next one
+    stride: NDArray[np.int64]  #: bytes from a row to the next
     layout: NDArray[np.uint64]  #: address of the words of ``foreign.Layout``; 0 for a recorder's rows
 
     def take(self, chosen: NDArray[Any]) -> Segments:
-        """Return the segments of a mask or of indices, in that order."""
+        """Return the segments that a mask or indices select."""
         return Segments(*(column[chosen] for column in self))
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Numbers of the segments in the order of the sessions and of their rows."""
+        """A number for each segment, ``i64[S]``, that sorts them by session and row."""
         places: NDArray[np.int64] = (self.session << 40) + self.place
         return places
 
     @property
     def on_tape(self) -> NDArray[np.bool_]:
-        """The segments on tape, ``bool[S]``."""
+        """Mask of the segments on tape, ``bool[S]``."""
         found: NDArray[np.bool_] = self.stride == TAPE_STRIDE
         return found
 
     def in_file_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the segments' order in their files, and the places in it where adjacent ones start."""
+        """Return the order of the segments in their files, and the starts of adjacent segments in it."""
         places = self.places
         order = np.argsort(places, kind="stable")
         begins = places[order]
@@ -112,17 +113,18 @@ class Segments(NamedTuple):
 
 
 class TapeMap(NamedTuple):
-    """The tables that make rows from tape, or from rows of another layout; empty where no row is made.
+    """The tables that make rows from tape, or from rows of another program's layout; empty if not needed.
 
     Attributes:
-        span: address of the entry of each line's span, ``u64[L]``; 0 where it is not on tape.
+        span: address of the entry of each line's span, ``u64[L]``; 0 for a line that is not on tape.
         layout: address of the words of each line's layout, ``u64[L]``; 0 for a recorder's rows or tape.
-        spans: for each span of adjacent rows the addresses of its first byte, which has an anchor, and of
-            that anchor, and the bits of the rows between two anchors, ``u64[n, 3]`` by address.
-        starts: the first board of each run, ``u64[R]``.
+        spans: entries of the spans of adjacent rows on tape, ``u64[n, 3]``, sorted by address: the address of
+            the first byte, which has an anchor; the address of this anchor; and the binary logarithm of the
+            rows between two anchors.
+        starts: first board of each run, ``u64[R]``.
         cuts: rows of each segment's game before the segment, and of the whole game, ``u32[S, 2]``; empty if
             all segments are whole games.
-        ids: the runs' ids, ``u64[R]``, for the rows that are made; empty: 0.
+        ids: ids of the runs, ``u64[R]``, for the rows that are made; if empty, their ids are 0.
         alone: whether all rows are made.
     """
 
@@ -135,7 +137,7 @@ class TapeMap(NamedTuple):
     alone: Any
 
 
-#: No row is made.
+#: The tables of a view without such rows.
 NO_TAPE = TapeMap(_NONE, _NONE, _NONE, _NONE, np.empty((0, 2), np.uint32), _NONE, 0)
 
 
@@ -143,8 +145,8 @@ class RowMap(NamedTuple):
     """The tables that locate the rows of a view."""
 
     rows: Any  #: number of rows in the map, before the mask
-    row_bytes: Any  #: of a row of the view, 28 or 29; longer rows are cut, and rows on tape are made
-    guide: Guide  #: over the segments
+    row_bytes: Any  #: bytes of a row of the view, 28 or 29; longer rows are cut, and rows on tape are made
+    guide: Guide  #: guide from row numbers to segments
     line: NDArray[np.uint32]  #: line of each segment, [S]; empty if each segment is a line
     run: NDArray[np.uint32]  #: ordinal of each segment's run, [S]; empty if each run is a segment
     address: NDArray[np.uint64]  #: address that row 0 would have in each line, [L]
@@ -156,8 +158,8 @@ class RowMap(NamedTuple):
     run_starts: NDArray[np.uint64]  #: first row of each run in the view, and the number of rows, [R + 1]
     mask: RowMask
     tape: TapeMap
-    row_line: Any  #: address of row 0 if it is equal in all lines, and every stride is ``row_bytes``; else 0
-    board_line: Any  #: address of packed board 0 if it is equal in all lines, else 0
+    row_line: Any  #: address of row 0 if all lines have the same, and every stride is ``row_bytes``; else 0
+    board_line: Any  #: address of packed board 0 if all lines have the same, else 0
 
     @classmethod
     def of(
@@ -171,15 +173,15 @@ class RowMap(NamedTuple):
         """Make the map of all rows of some segments.
 
         Args:
-            parts: segments whose runs ascend; the address of each segment's first packed board, ``u64[S]``,
-                or None; and rows as in :attr:`TapeMap.cuts`, or None for whole games.
-            runs: number of runs, with those without rows.
+            parts: tuples of three values: segments whose runs ascend; the address of each segment's first
+                packed board, ``u64[S]``, or None; and :attr:`TapeMap.cuts`, or None for whole games.
+            runs: number of runs, including runs without rows.
             row_bytes: bytes of a row.
-            tapes: spans, and first boards of the runs.
-            scattered: ordinals of sessions whose columns may have gaps where the rows have none. Each of
-                their segments is a line.
+            tapes: spans and starts, as in :class:`TapeMap`.
+            scattered: ordinals of the sessions whose columns may have gaps between segments. Each of their
+                segments becomes a line.
         """
-        # Not lists of arrays, which the heap would keep: of 1e8 runs, they take 1.6 GB.
+        # Lists of arrays would stay on the heap: 1.6 GB for 1e8 runs.
         starts, line = np.zeros(runs + 1, _U64), np.empty(runs, np.uint32)
         run: NDArray[np.uint32] | None = None  # while each run is a segment
         lines, cuts, done = [np.empty((8, 0), _U64)], [NO_TAPE.cuts], 0
@@ -246,7 +248,7 @@ class RowMap(NamedTuple):
         )
 
     def of_runs(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the value of each segment's run, ``[S]`` from ``[R]``."""
+        """Return, for each segment, the value of its run: ``[S]`` from ``[R]``."""
         return values[self.run] if len(self.run) else values[: len(self.guide.starts) - 1]
 
     @property
@@ -261,12 +263,12 @@ class RowMap(NamedTuple):
         return int(self.line[segment]) if len(self.line) else segment
 
 
-#: Number of a map's words.
+#: Number of words of a map.
 ROWS_WORDS = 26
 
 
 def leaves(part: Any) -> Iterator[Any]:
-    """Yield the words of nested tables, as the kernels take them: numbers, and the addresses of arrays."""
+    """Yield the words of nested tables for the kernels: numbers, and the addresses of arrays."""
     for each in part:
         if isinstance(each, tuple):
             yield from leaves(each)
@@ -275,7 +277,7 @@ def leaves(part: Any) -> Iterator[Any]:
 
 
 def read_rows(words: Any) -> RowMap:
-    """Make a map of its words, a tuple; the kernels compile this."""
+    """Make a map from the tuple of its words. The kernels compile this function."""
     return RowMap(
         words[0], words[1], Guide(words[2], words[3], words[4]), words[5], words[6], words[7], words[8],
         words[9], words[10], words[11], words[12], words[13], RowMask(words[14], words[15], words[16]),
@@ -290,17 +292,23 @@ def address_of(array: NDArray[Any]) -> int:
 
 
 def line_of(addresses: NDArray[np.uint64]) -> int:
-    """Return the address of row 0 if all segments have the same one, and so need no look-up, else 0."""
+    """Return the first address if all are equal, so that no look-up is needed; else 0."""
     in_line = len(addresses) > 0 and bool((addresses == addresses[0]).all())
     return int(addresses[0]) if in_line else 0
 
 
 def make_label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Make a guide from rows to the exponents of their labels, half the size of the guide to segments.
+    """Make a guide from row numbers to the exponents of their labels.
 
-    For 200M rows that guide has 3 MB, and a random entry is rarely in the core's private caches.
-    ``exponents`` are of the highest tile of each segment's game, ``u8[S]``. The result has an entry for each
-    bucket, ``u32[G]``, or none if the buckets are too large.
+    It has half the size of the guide to segments, whose 3 MB for 200M rows do not fit a core's private
+    caches.
+
+    Args:
+        guide: guide to segments.
+        exponents: exponent of the highest tile of each segment's game, ``u8[S]``.
+
+    Returns:
+        An entry for each bucket, ``u32[G]``; an empty array if the buckets are too large.
     """
     if not len(exponents) or guide.shift > LABEL_SHIFT_MAX:
         return NO_LABELS

@@ -1,4 +1,4 @@
-"""The run table of many sessions as columns, which are in memory or read from the sessions on demand."""
+"""The run table of many sessions as columns, in memory or read from the sessions on demand."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from tape2048.session.session import Session
 
-#: Games of a run table that stays in memory, at 44 bytes each. The sessions of a larger table are read again,
-#: about as many games at a time.
+#: Most games of a run table that stays in memory, at 44 bytes each. A larger table is read again from the
+#: sessions, about this number of games at a time.
 KEPT_RUNS = 1 << 20
-_MASKED = 1 << 20  # entries of a mask that become ordinals together
+_MASKED = 1 << 20  # entries of a mask that are converted to ordinals together
 
 #: One run of a corpus: the ordinal of its session, and the session's row for the run.
 CORPUS_RUN_DTYPE = np.dtype([("session", "<u4"), *RUN_DTYPE.descr])
@@ -28,7 +28,7 @@ assert CORPUS_RUN_DTYPE.itemsize == 44
 
 
 class RunColumns:
-    """The run table of some sessions, or a selection of its runs. ``columns[name]`` is ``[R]``.
+    """The run table of sessions, or a selection of its runs. ``columns[name]`` has the shape ``[R]``.
 
     Attributes:
         sessions: the sessions.
@@ -43,7 +43,7 @@ class RunColumns:
         chosen: NDArray[np.uint32] | None = None,
         table: NDArray[np.void] | None = None,
     ) -> None:
-        """Describe runs of sessions with so many runs; ``table``: the rows, if they stay in memory."""
+        """Keep the arguments. ``counts`` are the runs of each session; ``table`` is for a table in memory."""
         self.sessions, self.chosen = sessions, chosen
         self._starts = np.append(0, np.cumsum(counts, dtype=np.int64))
         self.firsts = self._starts if chosen is None else np.searchsorted(chosen, self._starts)
@@ -90,7 +90,7 @@ class RunColumns:
         return int(self.firsts[-1])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column. One that is not in memory is read from all sessions."""
+        """Return a column. If the table is not in memory, the column is read from all sessions."""
         if self._kept is not None:
             return self._kept[name]
         if name == "session":
@@ -99,7 +99,7 @@ class RunColumns:
 
     @property
     def table(self) -> NDArray[np.void]:
-        """All columns, ``CORPUS_RUN_DTYPE[R]``, read-only; read again unless the last array is in use."""
+        """All columns, ``CORPUS_RUN_DTYPE[R]``, read-only; read again unless an earlier result is in use."""
         found = self._kept if self._lent is None else self._lent()
         if found is None:
             found = self.read(0, len(self.sessions))
@@ -144,7 +144,7 @@ class RunColumns:
             begin = end
 
     def each(self, make: Callable[[NDArray[np.void]], NDArray[Any]]) -> NDArray[Any]:
-        """Join the values ``[R]`` that a function makes of the table of some sessions at a time."""
+        """Apply a function to the table of some sessions at a time, and join the values, ``[R]``."""
         values: NDArray[Any] | None = None
         for where, table in self.parts():
             made = make(table)
@@ -156,10 +156,10 @@ class RunColumns:
         return np.empty(0, np.uint64) if values is None else values
 
     def read(self, begin: int, end: int) -> NDArray[np.void]:
-        """Read the table of the sessions [begin, end)."""
+        """Read the table of the sessions from ``begin`` to ``end`` (exclusive)."""
         first = int(self.firsts[begin])
         runs = np.empty(int(self.firsts[end]) - first, CORPUS_RUN_DTYPE)
-        # As bytes: joining structured arrays goes field by field, 0.3 s for 800,000 runs.
+        # As bytes: NumPy joins structured arrays field by field, in 0.3 s for 800,000 runs.
         rows = runs.view(np.uint8).reshape(-1, CORPUS_RUN_DTYPE.itemsize)
         for ordinal in range(begin, end):
             mine = slice(*(self.firsts[[ordinal, ordinal + 1]] - first).tolist())
@@ -180,7 +180,10 @@ class RunColumns:
 
 
 def keep_runs(session: Session, games: int) -> int:
-    """Return the games of a session and of those before it; drop its table if there are too many."""
+    """Add a session's games to ``games``, the games before it; drop its table if there are too many.
+
+    Returns the sum.
+    """
     games += session.run_count
     if games > KEPT_RUNS:
         session.drop_runs()
@@ -188,7 +191,7 @@ def keep_runs(session: Session, games: int) -> int:
 
 
 def ordinals_of_mask(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """Return the ordinals of the set entries of a mask; a part at a time, since NumPy's have 8 bytes."""
+    """Return the ordinals of a mask's set entries, part by part: NumPy's ordinals take twice the memory."""
     found, done = np.empty(np.count_nonzero(mask), np.uint32), 0
     for first in range(0, len(mask), _MASKED):
         some = np.flatnonzero(mask[first : first + _MASKED])

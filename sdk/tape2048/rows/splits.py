@@ -1,14 +1,16 @@
 """Splits of runs into training and validation parts, by the identity of runs, from the run table alone.
 
-A run's identity is the SHA-256 of its player and its seed, wherever it is recorded, copied or merged. A hash
-of the identity decides its part, so no game is ever in two parts, and none moves when sessions are added::
+A run's identity is the SHA-256 of its player and its seed. It stays the same in copied and merged sessions. A
+hash of the identity determines the part, so a game is never in two parts, and never changes its part when
+sessions are added::
 
     key  = the first 8 bytes of SHA-256("tape2048 split 1" NUL salt NUL player_sha256), as a little-endian u64
     u    = mix64(mix64(seed + key)) / 2**64
     part = the first part with a cumulated share above u
 
-(sums modulo 2**64; ``mix64`` is SplitMix64's finalizer.) Games that were given a board to start from share
-positions, whoever plays them. The board is in place of the seed there, and the key is that of no player.
+Sums are modulo 2**64, and ``mix64`` is SplitMix64's finalizer. Games that start from the same given board
+share positions, with any player. For these games, the board replaces the seed, and ``player_sha256`` is
+empty.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from tape2048.session.session import Session
 
 
-#: Tolerance of the shares' sum: 0.7 + 0.2 + 0.1 is not 1 in floating point.
+#: Tolerance for the sum of the shares: 0.7 + 0.2 + 0.1 is not 1 in floating point.
 TOLERANCE = 1e-6
 
 
@@ -54,13 +56,13 @@ def run_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") 
         if (dataset := getattr(session, "dataset", None)) is not None:
             mine = runs["session"] == ordinal
             numbers[mine] = dataset.table.hash_numbers()[dataset.table.ordinals(runs["id"][mine])]
-    # Twice: seeds are often consecutive, and the keys of two salts may be close.
+    # Mixed twice, since seeds are often consecutive, and the keys of two salts may be close.
     hashed: NDArray[np.uint64] = mix64(mix64(numbers + keys[index]))
     return hashed
 
 
 def split_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = "") -> NDArray[np.uint64]:
-    """Return the hashes that decide the parts of runs, ``u64[R]``: equal for runs from one given board."""
+    """Return the hashes that determine the parts of runs, ``u64[R]``: equal for runs from one given board."""
     hashes = run_hash(runs, sessions, salt)
     for ordinal, session in enumerate(sessions):
         if (boards := session.start_boards) is not None:
@@ -73,7 +75,7 @@ def split_hash(runs: NDArray[np.void], sessions: Sequence[Session], salt: str = 
 def parts_of_seeds(
     seeds: NDArray[np.uint64], player_sha256: str, shares: Sequence[float], salt: str = ""
 ) -> NDArray[np.int64]:
-    """Return the part of each game of one player once it is recorded: ``i64[R]``."""
+    """Return the part that each game of a player will be in once it is recorded: ``i64[R]``."""
     return parts_of_hashes(mix64(mix64(seeds + np.uint64(player_key(player_sha256, salt)))), shares)
 
 

@@ -1,13 +1,13 @@
 """Views of a store: selected runs, and a part of each game, as arrays over runs and segments.
 
-A **view** holds arrays over its runs (see ``row_map``), and neither rows nor an index of rows. Its rows are
-numbered run after run, each in step order.
+A **view** holds arrays over its runs (see ``row_map``), but neither rows nor an index of rows. Its rows are
+numbered run after run, in step order.
 
-Parts of games need no index of rows either. ``steps``, ``fraction`` and ``rows_left`` select a range of each
-run's rows, which are in step order, so they only cut its segments. ``empties`` depends on each board: it
-reads all rows once, and keeps one bit a row and one count every 512 rows (125 MB and 16 MB for 1e9 rows of 28
-GB); counting finds the k-th row of the view. An epoch serves every row once, as without the filter, and the
-number of batches is known beforehand. Selected rows are also a mask of this kind.
+A part of each game needs no index of rows either. ``steps``, ``fraction`` and ``rows_left`` select a range of
+each run's rows, so they only cut its segments. ``empties`` depends on each board. It reads all rows once, and
+keeps a mask of one bit for each row, and one count for every 512 rows. For 1e9 rows of 28 GB, these take 125
+MB and 16 MB. The counts find the k-th row of the view. An epoch still serves every row once, and the number
+of batches is known beforehand. A selection of rows is also a mask of this kind.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SCAN_ROWS = 1 << 20  # rows whose steps are read together: 4 MB
 
 
 class ViewTables:
-    """The runs of a view, and where their rows are in memory; for the kernels."""
+    """The runs of a view, and the tables that locate their rows in memory, for the kernels."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ViewTables:
         self.store = store
         self.chosen = chosen
         self.phase = phase
-        self.selected = selected  #: a bit for each row of the store, see ``boards``; None: all
+        self.selected = selected  #: a bit for each row of the store, see ``boards``; None: all rows
         self.runs = store.runs if chosen is None else store.runs.take(chosen)
         used = itertools.compress(store.sessions, np.diff(self.runs.firsts) > 0)
         self.without_action = [session for session in used if session.dtype == STEP_DTYPE]
@@ -56,7 +56,7 @@ class ViewTables:
 
     @property
     def parts(self) -> Iterable[StorePart]:
-        """The runs of some sessions at a time, with their segments before ``empties`` and the selection."""
+        """The runs of some sessions at a time. Their segments ignore ``empties`` and the selection."""
         return self._kept_parts if self.runs.in_memory else self._make_parts()
 
     @cached_property
@@ -93,7 +93,7 @@ class ViewTables:
         return ViewTables(self.store, self.chosen, ALL, None)
 
     def whole_starts(self, whole: ViewTables) -> NDArray[np.int64]:
-        """Return what to add to a row's number in the map for its number in ``whole``, by run: ``i64[R]``."""
+        """Return, for each run, the difference between a row's numbers in ``whole`` and here: ``i64[R]``."""
         if whole.rowmap.rows == self.rowmap.rows:
             return np.zeros(len(self.runs), np.int64)
         starts = whole.rowmap.run_starts[:-1].astype(np.int64)
@@ -138,7 +138,7 @@ class ViewTables:
         return masked(rows, words)
 
     def _numbered_parts(self) -> Iterator[tuple[StorePart, NDArray[np.uint64]]]:
-        """Yield the parts with the number of each segment's first row in the map."""
+        """Yield the parts, each with the map's number of each segment's first row."""
         done = 0
         for part in self.parts:
             ends = done + np.cumsum(part.segments.rows)
@@ -146,7 +146,7 @@ class ViewTables:
             done = int(ends[-1]) if len(ends) else done
 
     def select(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Turn the words of a mask of the view's rows into a selection."""
+        """Turn a mask of the view's rows into :attr:`selected`, a mask of the store's rows."""
         from tape2048.rows.boards import copy_bits, no_bits, spread_bits
 
         mask, selected = self.rowmap.mask, no_bits(self.store.rows)
@@ -169,7 +169,7 @@ class ViewTables:
     def in_place(self, first: int, end: int) -> NDArray[np.void] | None:
         """Return rows [first, end) as a view of the store's memory; None if they are not adjacent there."""
         rows = self.rowmap
-        if rows.mask.words.size or self.store.remote:  # rows in the cache come and go
+        if rows.mask.words.size or self.store.remote:  # the cache may drop rows of a store
             return None
         a, b = rows.line_at(first), rows.line_at(end - 1) + 1
         if not (rows.address[a:b] == rows.address[a]).all() or not (rows.end[a:b] == rows.end[a]).all():
@@ -193,23 +193,23 @@ class ViewTables:
 
 
 def tables_of(corpus: object) -> ViewTables:
-    """Return the tables of a corpus, for the packages that serve batches; TypeError for anything else."""
+    """Return the tables of a corpus, for the packages that serve batches; raise TypeError for others."""
     tables = getattr(corpus, "_tables", None)
     if not isinstance(tables, ViewTables):
-        raise TypeError(f"found {corpus!r:.200}, expected a Corpus (Corpus.open takes one session, too)")
+        raise TypeError(f"found {corpus!r:.200}, expected a Corpus (Corpus.open also opens one session)")
     return tables
 
 
 def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuffers) -> Segments:
     """Cut segments down to the rows within the phase's steps and fraction.
 
-    In a session with a ``sample_rate``, row j of a run is step j x rate, and runs are cut by arithmetic. In a
-    foreign session without one, the steps of all rows are read. The phase's other ranges are ignored.
+    In a session with a ``sample_rate``, row j of a run is step j x rate, so runs are cut by arithmetic. In a
+    session without a rate, the steps of all rows are read. The phase's other ranges are ignored.
     """
     low, high = phase.step_ranges(runs["steps"])
     rates = np.array([sample_rate(session) for session in store.sessions], np.int64)
     known = rates[segments.session] > 0
-    whole = segments.take(known)  # segments of runs in step order are cut by arithmetic
+    whole = segments.take(known)  # cut by arithmetic
     rate = rates[whole.session]
     before = whole.place - runs["first_row"][whole.run].astype(np.int64)
     ends = (np.clip(-(-bound[whole.run] // rate) - before, 0, whole.rows) for bound in (low, high))
@@ -227,10 +227,10 @@ def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuf
 
 
 def sample_rate(session: Session) -> int:
-    """Return N if every N-th step is a row; 0 if the rows must be read to know their steps."""
+    """Return N if every N-th step is a row; 0 if the steps are only known from the rows."""
     rate = session.meta.get("sample_rate")
     if session.tape is not None:
-        return 1  # every step is there
+        return 1  # a tape has every step
     if session.foreign is not None:
         return int(session.foreign.dense)
     ours = session.blocks is not None and session.contiguous

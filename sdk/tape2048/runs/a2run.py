@@ -1,4 +1,4 @@
-"""A2T1: the format of one run in one file, without branch values; extension ``.a2run``.
+"""A2T1: the format of a file of one run without branch values; extension ``.a2run``.
 
 ============== ============== =====================================================
 offset         type           field
@@ -13,13 +13,13 @@ offset         type           field
 30             ``u32``        highest_tile
 34             ``u16``        engine_len
 36             bytes          engine, UTF-8; empty: none
-36+engine_len  ``u64[n+1]``   states: the first board, and the one after each move and spawn
+36+engine_len  ``u64[n+1]``   states: the first board, and the board after each move and spawn
 then           ``u8[n]``      moves, 0 to 3
 last 4         ``u32``        CRC-32C of everything before
 ============== ============== =====================================================
 
-The checksum follows the moves. ``states`` and ``moves`` of a run are views of the file's bytes (of the page
-cache if it is mapped). ``states`` is unaligned, since the header has 36 bytes.
+``states`` and ``moves`` of a run are views of the file's bytes. ``states`` is unaligned, since the header has
+36 bytes.
 """
 
 from __future__ import annotations
@@ -58,17 +58,16 @@ assert _HEADER.size == HEADER_BYTES
 
 
 def read_run(path: str | os.PathLike[str], load: Load | None = None) -> Run:
-    """Read or map a file and check all of it.
+    """Read or map a file, and check all of it.
 
     Args:
-        path: an A2T1 file with any name.
-        load: ``"mmap"`` copies nothing; ``"ram"`` reads the file at once; None: reads a file of less than
-            a megabyte (its pages take longer to map than to copy) and maps a longer one.
+        path: an A2T1 file of any name.
+        load: ``"mmap"`` maps the file, ``"ram"`` reads it. None reads a file below 1 MiB, which takes longer
+            to map, and maps a larger file.
 
     Returns:
-        A run whose arrays are read-only views of the file's bytes. No file stays open. The mapping is
-        released with the last array. Access to a mapped file's lost part after it was cut ends the process
-        with SIGBUS.
+        A run whose arrays are read-only views of the file's bytes. No file stays open. If a mapped file is
+        cut later, access to the missing part ends the process with SIGBUS.
 
     Raises:
         FormatError: as :func:`parse_run`.
@@ -92,7 +91,7 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
 
     Args:
         data: ``u8[bytes]``, the whole file.
-        path: named in errors.
+        path: path for errors.
 
     Returns:
         A run whose arrays are views of ``data``.
@@ -116,7 +115,7 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
         raise MagicError(f"not an A2T1 file: the magic {MAGIC!r} is missing", path=path, offset=0)
     if len(head) < HEADER_BYTES:
         raise TruncatedError(
-            f"the file ends after {len(head)} bytes, within the header of {HEADER_BYTES}",
+            f"found {len(head)} bytes, expected at least {HEADER_BYTES} for the header",
             path=path,
             offset=len(head),
         )
@@ -130,8 +129,8 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
     end = moves_at + steps + _CRC_BYTES
     if len(data) != end:
         raise (TruncatedError if len(data) < end else FormatError)(
-            f"the header claims {steps} steps and {engine_len} bytes of engine ({end} bytes). "
-            f"The file has {len(data)}",
+            f"found {len(data)} bytes, expected {end} for {steps} steps and an engine of {engine_len} bytes, "
+            "as the header claims",
             path=path,
             offset=min(len(data), end),
         )
@@ -150,7 +149,7 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
 
 
 def run_bytes(run: Run) -> list[bytes]:
-    """Encode a run, without its branch values, as consecutive pieces of a file.
+    """Encode a run without its branch values; return the consecutive pieces of the file.
 
     Raises:
         FieldError: a value does not fit its field, or a move is above 3.
@@ -165,7 +164,7 @@ def run_bytes(run: Run) -> list[bytes]:
     check_meta(meta)
     engine = (meta.engine or "").encode()
     if len(engine) > _ENGINE_BYTES_MAX:
-        raise FieldError(f"engine is {len(engine)} bytes; an A2T1 file holds at most {_ENGINE_BYTES_MAX}")
+        raise FieldError(f"engine has {len(engine)} bytes; expected at most {_ENGINE_BYTES_MAX}")
     if len(run) and int(run.moves.max()) > 3:
         raise FieldError(f"a move is {run.moves.max()}; expected 0 to 3")
     facts = (meta.steps, meta.start_unix_s, meta.elapsed_s, meta.max_score, meta.highest_tile)
@@ -181,8 +180,8 @@ def write_run(path: str | os.PathLike[str], run: Run) -> None:
     """Write a run to a new file, which appears atomically.
 
     Args:
-        path: the file; its directory has to exist. :func:`shard_path` makes one by day or by UUID.
-        run: the run; branch values are left out, and an engine of ``""`` reads back as None.
+        path: the file, in an existing directory. :func:`shard_path` makes directories by day or by UUID.
+        run: the run. Branch values are left out, and an engine of ``""`` reads back as None.
 
     Raises:
         NameTakenError: ``path`` exists.
@@ -206,19 +205,19 @@ def shard_path(
 ) -> Path:
     """Make a directory by day or by UUID, and return a run's path in it.
 
-    ``<root>/YYYYMMDD/<name>.a2run``; or ``<root>/ab/cd/<uuid>.a2run`` by the UUID's first two bytes, so that
-    no directory of millions of runs is large.
+    By day, the path is ``<root>/YYYYMMDD/<name>.a2run``. By UUID, it is ``<root>/ab/cd/<uuid>.a2run``, where
+    ``ab`` and ``cd`` are the first bytes of the UUID, so that directories stay small with millions of runs.
 
     Args:
-        root: directory of the shards. It is created if its parent exists.
-        run: its start (UTC) gives the day; an unknown start is 1970-01-01.
-        name: the file's name without extension, by UUID a UUID; None: a random UUID.
+        root: directory of the shards, created if its parent exists.
+        run: the run, whose start (UTC) gives the day; an unknown start is 1970-01-01.
+        name: name of the file without extension; with ``by="uuid"``, a UUID. None: a random UUID.
         by: ``"day"`` or ``"uuid"``.
 
     Raises:
         StorageError: the directory cannot be made.
-        FieldError: the start is past the year 9999.
-        ValueError: ``by`` is invalid, or ``name`` is not a UUID as it requires.
+        FieldError: the start is after the year 9999.
+        ValueError: ``by`` is invalid, or ``name`` is not a UUID and ``by`` is ``"uuid"``.
 
     Example:
         >>> from tape2048.runs import read_run, shard_path

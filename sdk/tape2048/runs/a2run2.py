@@ -1,4 +1,6 @@
-"""a2run2: the format of one run with branch values, in the ``postcard`` encoding; extension ``.a2run2``.
+"""a2run2: the format of a file of one run with branch values; extension ``.a2run2``.
+
+The encoding is ``postcard``.
 
 ::
 
@@ -9,14 +11,19 @@
                branches: Option<array<Branch, 4>>                                 (UDLR)
     Branch   = enum{0 Legal(f32), 1 Illegal}
 
-postcard: unsigned integers wider than 8 bits are LEB128 varints (7 bits a byte, least significant group
-first, high bit = more), ``f32`` is 4 little-endian bytes, an ``Option`` is a byte (0 none, 1 some) and the
-value, an enum is its variant's number as a varint and the variant's fields, strings and lists are their
-length as a varint and the content; arrays and structs are their elements alone.
+In ``postcard``:
+
+* Unsigned integers wider than 8 bits are LEB128 varints: 7 bits in each byte, the least significant group
+  first. The high bit is set if more bytes follow.
+* ``f32`` is 4 little-endian bytes.
+* ``Option`` is a byte (0 none, 1 some) and the value, if any.
+* An enum is the number of its variant, as a varint, and the fields of the variant.
+* Strings and lists are their length, as a varint, and their content.
+* Arrays and structs are their elements, without a length.
 
 The format has no magic, no version and no checksum. The reader checks each count against the remaining bytes
-before it allocates. A varint must have its shortest form, so that a value has one encoding and a decoded file
-encodes to the same bytes.
+before it allocates. A varint must have its shortest form, so each value has only one encoding, and a decoded
+file encodes to the same bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".a2run2"
 
-#: The shortest step: a board of one byte, the move, no branches.
+#: Bytes of the shortest step: a board of one byte, the move, no branches.
 _STEP_BYTES_MIN: Final = 3
 
 #: The largest normalized value, just below 1.
@@ -65,7 +72,7 @@ class Move(IntEnum):
 
 
 class Branch(NamedTuple):
-    """One move of a step: ``Legal(value)``, or ``Illegal`` without a value.
+    """The value of a move at a step, or None if the move is illegal.
 
     Example:
         >>> from tape2048.runs import Branch, RunV2
@@ -78,7 +85,7 @@ class Branch(NamedTuple):
 
 
 class StepV2(NamedTuple):
-    """One step of a run; ``branches`` holds up, down, left and right, or None.
+    """A step of a run. ``branches`` are in the order up, down, left, right; None without branch values.
 
     Example:
         >>> from tape2048.runs import RunV2
@@ -93,7 +100,7 @@ class StepV2(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RunV2(Run):
-    """A run as a2run2 files hold it: a :class:`Run` that always has the branch arrays.
+    """A run of an a2run2 file: a :class:`Run` that always has the branch arrays.
 
     Example:
         >>> from tape2048.runs import RunV2
@@ -108,7 +115,7 @@ class RunV2(Run):
 
     @property
     def steps(self) -> list[StepV2]:
-        """The steps as objects, made at each access. The arrays are the fast way."""
+        """The steps as objects, made at each access. Use the arrays for speed."""
         found = []
         columns = (self.boards, self.moves, self.has_branches, self.branch_legal, self.branch_values)
         for board, move, has, legal, values in zip(*(column.tolist() for column in columns), strict=True):
@@ -138,8 +145,8 @@ class RunV2(Run):
         """Decode a whole file.
 
         Args:
-            data: its bytes, which the run does not keep.
-            path: named in errors.
+            data: bytes of the file. The run does not keep them.
+            path: path for errors.
 
         Raises:
             TruncatedError: the bytes end too early, or a count is more than they can hold.
@@ -157,11 +164,11 @@ class RunV2(Run):
         meta, steps, at = _read_head(cursor)
         if steps != meta.steps:
             raise FieldError(
-                f"the list has {counted(steps, 'step')}. The metadata says {meta.steps}", path=path, offset=at
+                f"found {counted(steps, 'step')}. The metadata says {meta.steps}", path=path, offset=at
             )
         if steps * _STEP_BYTES_MIN > cursor.left:
             raise TruncatedError(
-                f"{steps} steps need at least {steps * _STEP_BYTES_MIN} bytes; {cursor.left} are left",
+                f"found {cursor.left} bytes, expected at least {steps * _STEP_BYTES_MIN} for {steps} steps",
                 path=path,
                 offset=len(array),
             )
@@ -181,7 +188,9 @@ class RunV2(Run):
         run.states[steps] = cursor.varint(64)
         if cursor.left:
             raise FormatError(
-                f"found {counted(cursor.left, 'byte')} after the final board", path=path, offset=cursor.at
+                f"found {counted(cursor.left, 'byte')} after the final board, expected none",
+                path=path,
+                offset=cursor.at,
             )
         return run
 
@@ -240,8 +249,8 @@ class RunV2(Run):
     def normalize_branches(self) -> Self:
         """Return the run with its branch values normalized by :func:`normalize`.
 
-        A move counts as legal if both the file and the rules call it legal. Existing files have
-        ``Legal(0.0)`` for illegal moves, which become ``Illegal``. Steps without branches keep none.
+        A move counts as legal if it is legal in the file and by the rules: some files have ``Legal(0.0)`` for
+        illegal moves, which become ``Illegal``. Steps without branch values stay without them.
 
         Raises:
             FieldError: values that are not finite.
@@ -254,21 +263,20 @@ class RunV2(Run):
 
 
 def normalize(values: NDArray[np.float32], legal: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Normalize expected values per step over the legal moves, in float32.
+    """Normalize the values of each step's legal moves to 0..1, in float32.
 
-    A single legal move becomes ``1 - 2**-23``; equal values become 0.5 each; otherwise a value becomes
-    ``(ev - min) / (max - min)``, and at most ``1 - 2**-23``.
+    A value becomes ``(value - min) / (max - min)``, and at most ``1 - 2**-23``. If all legal moves have the
+    same value, it becomes 0.5; if there is only one legal move, ``1 - 2**-23``.
 
     Args:
-        values: ``f32[n, 4]`` (UDLR), any scale.
-        legal: ``u8[n]``: bit ``m`` set where move ``m`` is legal.
+        values: ``f32[n, 4]`` (up, down, left, right), in any scale.
+        legal: ``u8[n]``; bit ``m`` is set if move ``m`` is legal.
 
     Returns:
-        ``f32[n, 4]``, 0 where a move is not legal.
+        ``f32[n, 4]``, 0 for illegal moves.
 
     Raises:
-        FieldError: values of legal moves at one step are not finite, or too far apart for a float32 to hold
-            their difference.
+        FieldError: values of legal moves are not finite, or their difference is too large for a float32.
 
     Example:
         >>> import numpy as np
@@ -285,7 +293,8 @@ def normalize(values: NDArray[np.float32], legal: NDArray[np.uint8]) -> NDArray[
         bad = (count > 0) & ~np.isfinite(spread)
         if bad.any():
             step = int(bad.argmax())
-            raise FieldError(f"branch values {values[step].tolist()} at step {step}; expected finite ones")
+            found = values[step].tolist()
+            raise FieldError(f"found the branch values {found} at step {step}, expected finite numbers")
         scaled = (values - low[:, None]) / spread[:, None]
     scaled = np.where(spread[:, None] == 0, np.float32(0.5), scaled)
     scaled = np.where(count[:, None] == 1, VALUE_MAX, scaled)
@@ -299,7 +308,7 @@ def legal_bits(masks: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 @dataclasses.dataclass
 class Cursor:
-    """A reader of postcard values with its offset in the bytes."""
+    """A reader of postcard values; ``at`` is its offset in the bytes."""
 
     data: memoryview | bytes
     path: str | os.PathLike[str] | None
@@ -314,7 +323,7 @@ class Cursor:
         """Read ``count`` bytes."""
         if count > self.left:
             raise TruncatedError(
-                f"{what} needs {count} bytes; {self.left} are left", path=self.path, offset=len(self.data)
+                f"found {self.left} bytes, expected {count} for {what}", path=self.path, offset=len(self.data)
             )
         self.at += count
         return bytes(self.data[self.at - count : self.at])
@@ -335,14 +344,14 @@ class Cursor:
             if len(raw) < -(-bits // 7):
                 raise TruncatedError("the bytes end within a varint", path=self.path, offset=len(self.data))
         raise FieldError(
-            f"a varint of {place + 1} bytes or more; expected the shortest form of at most {bits} bits",
+            f"found a varint of {place + 1} bytes or more, expected the shortest form of at most {bits} bits",
             path=self.path,
             offset=begin,
         )
 
 
 def _read_head(cursor: Cursor) -> tuple[RunMeta, int, int]:
-    """Read the metadata, the length of the list of steps, and that length's offset; raise at the defect."""
+    """Read the metadata, the length of the list of steps, and the offset of that length."""
     steps = cursor.varint(32)
     start = cursor.varint(64)
     elapsed_at = cursor.at
@@ -353,7 +362,9 @@ def _read_head(cursor: Cursor) -> tuple[RunMeta, int, int]:
     option = cursor.take(1, "the engine's option")[0]
     if option > 1:
         raise FieldError(
-            "the engine's option is neither 0 (none) nor 1 (some)", path=cursor.path, offset=option_at
+            f"the engine's option is {option}; expected 0 (none) or 1 (some)",
+            path=cursor.path,
+            offset=option_at,
         )
     engine = None
     if option:

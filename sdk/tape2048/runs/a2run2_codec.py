@@ -1,7 +1,6 @@
-"""Compiled decoder and encoder of the a2run2 step list.
+"""Compiled decoder and encoder of the list of steps in a2run2 files.
 
-The decoder reads byte by byte: a varint's length is known only at its end. Floats move as their 32 bits, so
-that no value changes (a NaN with a payload, say).
+Floats are copied as their 32 bits, so that no value changes, such as a NaN with a payload.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ U64 = np.uint64
 #: Status of :func:`decode_steps`.
 OK, SHORT, BAD_VARINT, BAD_MOVE, BAD_OPTION, BAD_VARIANT = range(6)
 
-#: A board as a varint, the move, the option, and four branches of a variant and a float.
+#: Bytes of the longest step: a board as a varint, the move, the option, and four branches of a variant and a
+#: float.
 STEP_BYTES_MAX = 10 + 1 + 1 + 4 * 5
 
 
 @register_jitable
 def _read_f32_bits(data: Any, at: Any) -> Any:
-    """Read four little-endian bytes (LLVM makes one load of them)."""
+    """Read four little-endian bytes, which LLVM turns into one load."""
     return (
         np.uint32(data[at])
         | np.uint32(data[at + 1]) << np.uint32(8)
@@ -38,11 +38,11 @@ def _read_f32_bits(data: Any, at: Any) -> Any:
 def decode_steps(
     data: Any, begin: Any, boards: Any, moves: Any, value_bits: Any, legal: Any, has_branches: Any
 ) -> Any:
-    """Decode ``len(moves)`` steps from ``data[start:]`` into the arrays.
+    """Decode ``len(moves)`` steps from ``data[begin:]`` into the arrays.
 
-    ``data`` is ``u8[bytes]``, the whole file; ``boards`` is ``u64[n]`` or longer; ``value_bits`` are the
-    values' bits, ``u32[n, 4]``, 0 for no value. Return ``(status, offset)``: OK and the offset after the last
-    step, or the defect and its offset.
+    ``data`` is ``u8[bytes]``, the whole file. ``boards`` is ``u64[n]`` or longer. ``value_bits`` are the bits
+    of the values, ``u32[n, 4]``, 0 for no value. Returns ``(status, offset)``: OK and the offset after the
+    last step, or the defect and its offset.
     """
     size = data.shape[0]
     at = begin
@@ -53,7 +53,7 @@ def decode_steps(
             if at >= size:
                 return SHORT, at
             byte = U64(data[at])
-            # The tenth byte has one bit left. A last byte of 0 after others is not the shortest form.
+            # Only one bit is left for the tenth byte. A last byte of 0 is not the shortest form.
             if shift == U64(63) and byte > U64(1):
                 return BAD_VARINT, at
             board |= (byte & U64(0x7F)) << shift
@@ -98,9 +98,9 @@ def decode_steps(
 
 @kernel
 def encode_steps(boards: Any, moves: Any, value_bits: Any, legal: Any, has_branches: Any, out: Any) -> Any:
-    """Encode steps into ``out`` (``u8``, at least ``STEP_BYTES_MAX`` a step); return the bytes used.
+    """Encode steps into ``out``, ``u8``, which has ``STEP_BYTES_MAX`` for each step; return the bytes used.
 
-    The arrays are as from :func:`decode_steps`. Values of moves without their ``legal`` bit are left out.
+    The other arrays are as for :func:`decode_steps`. Values of moves without a bit in ``legal`` are left out.
     """
     at = 0
     for step in range(moves.shape[0]):

@@ -1,4 +1,4 @@
-"""Run files in directories: finding them, and reading them past damaged ones.
+"""Functions that find and read the run files of a directory. A damaged file does not affect the others.
 
 Extensions: ``.a2run`` (A2T1), ``.a2run2`` (a2run2, in older collections also A2T1), ``.run`` and ``.bin``
 (A2T1), and ``.jsonl.gz`` (see :func:`tape2048.runs.jsonl.read_game`). The content of other files decides
@@ -25,7 +25,7 @@ RUN_SUFFIXES = (".a2run", ".a2run2", ".run", ".bin", JSONL_GZ)
 
 
 class Found(NamedTuple):
-    """A file of a directory, with its run or its error."""
+    """A run file, with its run or its error."""
 
     path: Path
     run: Run | None
@@ -33,10 +33,10 @@ class Found(NamedTuple):
 
 
 def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_SUFFIXES) -> list[Path]:
-    """List every file with a given extension below a directory, in ascending path order.
+    """List every file with one of these extensions below a directory, sorted by path.
 
-    Skips names that start with a dot (unfinished files); does not follow links to directories. The paths
-    start with ``root`` and are ordered by their parts as bytes: the same on every machine.
+    Names that start with a dot (unfinished files) are skipped, and links to directories are not followed. The
+    paths start with ``root``, and are compared part by part as bytes: the order is the same on every machine.
     """
 
     def refuse(error: OSError) -> None:
@@ -48,12 +48,13 @@ def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_S
         inner[:] = [name for name in inner if not name.startswith(".")]
         found += [Path(directory, name) for name in names if not name.startswith(".") and name.endswith(ends)]
     if not found:
-        raise NotASessionError(f"no file named {' or '.join(f'*{suffix}' for suffix in suffixes)}", path=root)
+        expected = " or ".join(f"*{suffix}" for suffix in suffixes)
+        raise NotASessionError(f"found no run files, expected {expected}", path=root)
     return sorted(found, key=lambda path: [os.fsencode(part) for part in path.parts])
 
 
 def read_run_file(path: str | os.PathLike[str]) -> Run:
-    """Read a file of one run: ``.jsonl.gz`` by its name, A2T1 or a2run2 by its first bytes.
+    """Read a file of one run. Its name tells ``.jsonl.gz``, and its first bytes tell A2T1 and a2run2.
 
     Raises:
         FormatError: as :func:`tape2048.runs.a2run.parse_run` and
@@ -76,7 +77,7 @@ def read_run_file(path: str | os.PathLike[str]) -> Run:
 def scan(
     root: str | os.PathLike[str], workers: int | None = 1, suffixes: Sequence[str] = RUN_SUFFIXES
 ) -> Iterator[Found]:
-    """Read every run file below a directory, A2T1 and a2run2 mixed, in path order.
+    """Read every run file below a directory, of all formats, in path order.
 
     Args:
         root: the directory; see :func:`find_run_files`.
@@ -84,13 +85,12 @@ def scan(
         suffixes: extensions of the files to read.
 
     Returns:
-        For each file its path and either the run or the error, which names the defect. A damaged file costs
-        that file alone.
+        The path of each file, with its run, or with its error if the file is damaged.
 
     Raises:
-        NotASessionError: no such file.
+        NotASessionError: there are no run files.
         MissingPathError: ``root`` does not exist.
-        StorageError: it cannot be listed.
+        StorageError: ``root`` cannot be listed.
 
     Example:
         >>> from tape2048.runs import scan

@@ -1,17 +1,17 @@
 """Runs as JSON lines, for tools that read no other format.
 
-One line a run: ``run_idx, steps, start_unix_s, elapsed_s, max_score, highest_tile, engine, final_board,
-states, moves`` (moves as ``"UP"``, ``"DOWN"``, ``"LEFT"``, ``"RIGHT"``). One line a step: ``run_idx,
-step_idx, pre_board`` (16 exponents, row-major), ``chosen`` (a move), ``branches`` (null, or for up, down,
-left and right an object of ``legal`` and ``value``).
+A line of a run has the fields ``run_idx, steps, start_unix_s, elapsed_s, max_score, highest_tile, engine,
+final_board, states, moves``. A move is ``"UP"``, ``"DOWN"``, ``"LEFT"`` or ``"RIGHT"``. A line of a step has
+``run_idx, step_idx, pre_board`` (16 exponents, row-major), ``chosen`` (a move), and ``branches``: null, or an
+object of ``legal`` and ``value`` for each of up, down, left and right.
 
 Packed boards are JSON integers of up to 64 bits, or text on request. Python's ``json``, msgspec and DuckDB
-read these integers exactly, and Polars does or refuses. ``pyarrow.json``, and with it Hugging Face datasets,
-makes rounded floats of those from 2**63 on (unless a schema says ``uint64``), and jq before 1.7 and
-JavaScript of those above 2**53: the last cells of a board are lost. Branch values read back as the same
-float32. A value that is not finite is null.
+read these integers exactly; Polars reads them exactly or raises an error. Other readers turn large integers
+into rounded floats, which lose the last cells of a board: ``pyarrow.json`` and Hugging Face datasets from
+2**63 on, unless a schema says ``uint64``, and JavaScript and jq before 1.7 above 2**53. Branch values read
+back as the same float32. A value that is not finite is null.
 
-Another program's games are read as well, a game in each file ``<name>.jsonl.gz`` with its facts in
+Games of another program are read as well. Each game is a file ``<name>.jsonl.gz``, with its facts in
 ``<name>.meta.json``. A line is a step ::
 
     {
@@ -25,9 +25,8 @@ Another program's games are read as well, a game in each file ``<name>.jsonl.gz`
         "branch_evs": {"up": 2.5, "down": null, "left": 2.4, "right": 2.1},
     }
 
-with the facts ``seed``, ``num_moves``, ``score`` and ``max_tile``; other fields are ignored. They hold no
-final board. A tile of 65536 or more is beyond a packed board, and a game is read up to the move that makes
-it.
+The facts are ``seed``, ``num_moves``, ``score`` and ``max_tile``. Other fields are ignored. The files have no
+final board. A packed board cannot hold a tile of 65536, so a game is read up to the move that makes it.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 #: Integers of 64 bits as JSON numbers or as text.
 U64: TypeAlias = Literal["number", "text"]
 
-#: Lines are read in groups of about so many bytes.
+#: Approximate bytes of a group of lines that are read together.
 _GROUP_BYTES = 4 * 1024 * 1024
 
 #: Most bytes of a line. The longest game, of 131,000 steps, has 4 MB.
@@ -92,14 +91,14 @@ class _StepLine(msgspec.Struct, gc=False):
 
 
 def step_lines(run: Run, run_idx: int) -> bytes:
-    """Encode a run as one line a step.
+    """Encode a run as JSON lines, one for each step.
 
     Args:
         run: the run.
-        run_idx: its number: the run's id in its session, or its position in the file.
+        run_idx: number of the run: its id in the session, or its position in the file.
 
     Returns:
-        The lines, each with its newline, UTF-8.
+        The lines with their newlines, in UTF-8.
 
     Example:
         >>> from tape2048.runs import read_run, step_lines
@@ -125,12 +124,12 @@ def step_lines(run: Run, run_idx: int) -> bytes:
 
 
 def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
-    r"""Encode a run as one line, UTF-8, with its newline.
+    r"""Encode a run as one JSON line with its newline, in UTF-8.
 
     Args:
         run: the run.
-        run_idx: its number: the run's id in its session, or its position in the file.
-        u64: packed boards as ``"number"`` or as ``"text"``, which no reader rounds.
+        run_idx: number of the run: its id in the session, or its position in the file.
+        u64: form of packed boards: ``"number"``, or ``"text"``, which no reader rounds.
 
     Example:
         >>> from tape2048.runs import read_run, run_line
@@ -149,7 +148,7 @@ def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
 
 
 def line_groups(path: Path) -> Iterator[list[tuple[int, bytes]]]:
-    """Read lines in groups of a few megabytes; yield the lines that are not blank, each with its number."""
+    """Yield the numbers and bytes of the lines that are not blank, in groups of a few megabytes."""
     group: list[tuple[int, bytes]] = []
     held = 0
     with open_regular(path) as fd, reading(path), os.fdopen(os.dup(fd), "rb") as file:
@@ -171,10 +170,10 @@ def line_groups(path: Path) -> Iterator[list[tuple[int, bytes]]]:
 
 
 def parse_line(line: bytes, path: Path, number: int) -> Run:
-    """Parse a line of one run; errors name the path and the line's number."""
+    """Parse the line of a run. Errors name the path and the number of the line."""
     try:
         fields = msgspec.json.decode(line, type=_RunLine)
-        states = msgspec.convert(fields.states, list[int], strict=False)  # which takes text, too
+        states = msgspec.convert(fields.states, list[int], strict=False)  # not strict: takes text, too
         final = msgspec.convert(fields.final_board, int | None, strict=False)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(f"line {number}: not a run: {error}", path=path) from error
@@ -182,17 +181,18 @@ def parse_line(line: bytes, path: Path, number: int) -> Run:
         states = [*states, final]
     if len(fields.moves) != fields.steps or len(states) != fields.steps + 1:
         raise FieldError(
-            f"line {number}: {fields.steps} steps, {len(states)} states and {len(fields.moves)} moves; "
-            f"expected {fields.steps + 1} states and {fields.steps} moves",
+            f"line {number}: found {len(states)} states and {len(fields.moves)} moves, expected "
+            f"{fields.steps + 1} states and {fields.steps} moves for {fields.steps} steps",
             path=path,
         )
     if final not in {None, states[-1]}:
-        raise FieldError(f"line {number}: final_board is not the last of the states", path=path)
+        found = f"line {number}: final_board is {final}; expected the last of the states, {states[-1]}"
+        raise FieldError(found, path=path)
     unknown = [move for move in fields.moves if move not in _MOVES]
     if unknown:
         raise FieldError(f"line {number}: move {unknown[0]!r}; expected one of {list(_MOVES)}", path=path)
     if any(not 0 <= state < 2**64 for state in states):
-        raise FieldError(f"line {number}: a board outside 64 bits", path=path)
+        raise FieldError(f"line {number}: a board has more than 64 bits, or is negative", path=path)
     facts = {name: getattr(fields, name) for name in RunMeta.__struct_fields__}
     meta = RunMeta(**facts | {"elapsed_s": fields.elapsed_s or 0.0})
     check_meta(meta, path)
@@ -228,7 +228,8 @@ def _decode(path: Path, decode: Callable[[bytes], Any]) -> Any:
             file = gzip.GzipFile(fileobj=given) if path.suffix == ".gz" else given
             content = file.read(GAME_JSON_BYTES_MAX + 1)
         if len(content) > GAME_JSON_BYTES_MAX:
-            raise FormatError(f"over {GAME_JSON_BYTES_MAX} bytes of JSON", path=path)
+            message = f"found more than {GAME_JSON_BYTES_MAX} bytes of JSON, expected fewer"
+            raise FormatError(message, path=path)
         return decode(content)
     except EOFError as error:
         size, hint = path.stat().st_size, "restore the file from a copy"
@@ -239,11 +240,11 @@ def _decode(path: Path, decode: Callable[[bytes], Any]) -> Any:
 
 
 def read_game(path: Path) -> Run:
-    """Read another program's game from its ``.jsonl.gz`` and ``.meta.json``; see this module.
+    """Read a game of another program from its ``.jsonl.gz`` and ``.meta.json``; see this module.
 
     Returns:
-        The run, with ``branch_evs`` as branch values. Its final board is a candidate of
-        :func:`tape2048.game.moves.last_boards`.
+        The run, with ``branch_evs`` as branch values. The files do not have its final board, so it is a
+        possible one (:func:`tape2048.game.moves.last_boards`).
 
     Raises:
         TruncatedError: the compressed file ends early.
@@ -268,8 +269,8 @@ def read_game(path: Path) -> Run:
     highest = 1 << int(exps.max(initial=0))
     if facts.num_moves != len(steps) or facts.max_tile not in {highest, 2 * highest}:
         found = f"{facts_path.name} has num_moves {facts.num_moves} and max_tile {facts.max_tile}"
-        message = f"{found}. The {len(steps)} steps show a {highest}"
-        raise BookkeepingError(message, path=facts_path, hint=f"compare it with {path.name}")
+        message = f"{found}. {path.name} has {len(steps)} steps and a {highest} tile"
+        raise BookkeepingError(message, path=facts_path, hint="restore both files from a copy")
     boards = exps_to_boards(np.minimum(exps, 15))
     moves = np.array([_MOVES[step.move.upper()] for step in steps], np.uint8)
     final = last_boards(boards[-1:], moves[-1:])[0]

@@ -1,12 +1,14 @@
-"""Runs in Parquet, one run a row, boards and moves as lists; needs the extra ``arrow``.
+"""Runs in Parquet: a row for each run, with boards and moves as lists; needs the extra ``arrow``.
 
-Columns: ``steps u32, start_unix_s u64, elapsed_s f32, max_score u64, highest_tile u32, engine string,
-states list<u64>, moves list<u8>``, and, null where a run has no branch values, ``branch_values
-list<f32>`` (up, down, left, right of the first step, then of the second, ...), ``branch_legal list<u8>``
-(legal masks) and ``has_branches list<u8>``. The columns hold all data of a run. The reader ignores other
-columns. It takes types of any width and lists of any kind, if no value changes.
+The columns hold all data of a run:
 
-For analysis, ``UNNEST`` in DuckDB makes a row of each step.
+* ``steps u32, start_unix_s u64, elapsed_s f32, max_score u64, highest_tile u32, engine string, states
+  list<u64>, moves list<u8>``;
+* ``branch_values list<f32>`` (up, down, left, right of the first step, then of the second, ...),
+  ``branch_legal list<u8>`` (legal masks) and ``has_branches list<u8>``: null for a run without branch values.
+
+The reader ignores other columns. It takes integers and floats of any width, and lists of any kind, if no
+value changes. For analysis, ``UNNEST`` in DuckDB makes a row for each step.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-#: Runs in a row group: about 16,000 steps, about a hundred kilobytes, to decode at once.
+#: Runs in a row group, which is decoded at once: about 16,000 steps in a hundred kilobytes.
 GROUP_RUNS = 16
 
 _META = ("steps", "start_unix_s", "elapsed_s", "max_score", "highest_tile", "engine")
@@ -86,7 +88,7 @@ def _row(run: Run) -> dict[str, Any]:
 
 
 def count_rows(path: Path) -> int:
-    """Check a file's columns; return the number of its rows, which are runs."""
+    """Check a file's columns; return the number of its runs."""
     pa, _ = pyarrow()
     with _reading(path, "the file"), _open(path) as file:
         found = {field.name: field.type for field in file.schema_arrow}
@@ -97,12 +99,12 @@ def count_rows(path: Path) -> int:
                 )
         rows, groups = file.metadata.num_rows, range(file.num_row_groups)
         if rows != (found_rows := sum(file.metadata.row_group(group).num_rows for group in groups)):
-            raise FormatError(f"{rows} rows, but its row groups have {found_rows}", path=path)
+            raise FormatError(f"found {found_rows} rows in row groups. The metadata says {rows}", path=path)
         return int(rows)
 
 
 def _holds(types: Any, found: Any, due: Any) -> bool:
-    """Check that a column's type is of the kind that is due, of any width."""
+    """Check that a column's type is of the expected kind, of any width."""
     if types.is_dictionary(found):
         return _holds(types, found.value_type, due)
     if types.is_list(due):
@@ -116,7 +118,10 @@ def _holds(types: Any, found: Any, due: Any) -> bool:
 
 
 def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatError]]]:
-    """Read names and rows for :func:`parse_row`, some rows at a time; for the rest of a group, its error."""
+    """Yield the names and rows for :func:`parse_row`, some at a time.
+
+    If a row group is damaged, its last row is the error, with the name of all rows that cannot be read.
+    """
     pa, _ = pyarrow()
     with _open(path) as file:
         for group in range(file.num_row_groups):
@@ -144,12 +149,12 @@ def _reading(path: Path, what: str) -> Iterator[None]:
         yield
     except FormatError:
         raise
-    except Exception as error:  # of Arrow, of Python's decoder of text, and others, by the damaged byte
+    except Exception as error:  # of Arrow, Python's text decoder, and others: it depends on the damage
         raise FormatError(f"{what} is not readable as Parquet: {error}", path=path) from error
 
 
 def parse_row(row: dict[str, Any] | FormatError, path: Path) -> Run:
-    """Make a run of a row, or raise the error of its row group; errors name the path."""
+    """Make a run from a row, or raise the error of its row group. Errors name the path."""
     if isinstance(row, FormatError):
         raise row
     meta = RunMeta(*(row[name] for name in _META))
@@ -158,7 +163,7 @@ def parse_row(row: dict[str, Any] | FormatError, path: Path) -> Run:
     arrays: dict[str, Any] = {}
     for name, (values, dtype) in lists.items():
         if None in values:  # NumPy would make it NaN, or raise TypeError
-            raise FieldError(f"{name} has no value at {values.index(None)}", path=path)
+            raise FieldError(f"{name} is null at index {values.index(None)}; expected a number", path=path)
         try:
             with np.errstate(over="ignore"):
                 arrays[name] = np.array(values, dtype)

@@ -1,6 +1,6 @@
-"""Runs in memory: one game, independent of its file's format.
+"""Runs in memory: games, independent of the formats of their files.
 
-A run of ``n`` moves has ``n + 1`` boards (``states``): the first one, and the one after each move and its
+A run of ``n`` moves has ``n + 1`` boards (``states``): the first board, and the board after each move and its
 spawn.
 """
 
@@ -40,11 +40,11 @@ class RunMeta(msgspec.Struct, frozen=True):
     """Metadata of a run.
 
     Attributes:
-        steps: moves made.
-        start_unix_s: start, seconds since 1970 (UTC); 0 where unknown.
+        steps: number of moves.
+        start_unix_s: start in seconds since 1970 (UTC); 0 if unknown.
         elapsed_s: wall time in seconds; files hold it as a float32.
-        max_score: the score at the end; some files of other programs hold the board score here.
-        highest_tile: the tile's value (8192), not its exponent.
+        max_score: score at the end. In files of some other programs, this is the board score.
+        highest_tile: value of the highest tile (8192), not its exponent.
         engine: name of the player, or None.
 
     Example:
@@ -62,7 +62,7 @@ class RunMeta(msgspec.Struct, frozen=True):
 
 
 def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None, **highest: int) -> None:
-    """Raise unless the fields of every run format can hold the metadata; ``highest`` are narrower limits."""
+    """Raise FieldError unless every run format can hold the metadata; ``highest`` are narrower limits."""
     for name, limit in (_UNSIGNED_MAX | highest).items():
         value = getattr(meta, name)
         if not isinstance(value, int | np.integer) or not 0 <= value <= limit:
@@ -80,7 +80,7 @@ def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None, **high
 
 
 def read_engine(raw: bytes, path: str | os.PathLike[str] | None, offset: int, whose: str = "") -> str:
-    """Decode the engine of a run's file. A FieldError names ``path``, and the offset of the invalid byte."""
+    """Decode the engine of a run's file; raise FieldError with the offset of an invalid byte."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -90,18 +90,18 @@ def read_engine(raw: bytes, path: str | os.PathLike[str] | None, offset: int, wh
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Run(RowView):
-    """One game: its boards, moves and, where the source has them, branch values.
+    """A game: its boards, its moves and, if the source has them, its branch values.
 
-    As a source of rows it has one row a step, ``run_id`` 0; see :mod:`tape2048.formats.rows`.
+    As a source of rows, it has one row for each step, with ``run_id`` 0; see :mod:`tape2048.formats.rows`.
 
     Attributes:
         states: ``u64[n + 1]``: the first board, then the board after each move and spawn.
         moves: ``u8[n]``: 0 up, 1 down, 2 left, 3 right.
         meta: metadata of the run; ``meta.steps`` is n.
-        branch_values: ``f32[n, 4]`` (UDLR) as in the source, 0 for no value; None where the format stores no
-            branch values.
-        branch_legal: ``u8[n]``: bit ``m`` set where the source says ``Legal`` for move ``m`` (some
-            files say ``Legal(0.0)`` of illegal moves); None as above.
+        branch_values: ``f32[n, 4]`` (up, down, left, right), as in the source, 0 for no value; None if the
+            format stores no branch values.
+        branch_legal: ``u8[n]``: bit ``m`` is set if the source calls move ``m`` legal, which some files do
+            for illegal moves; None as above.
         has_branches: ``bool[n]``: whether the source has branch values for this step; None as above.
 
     Example:
@@ -135,9 +135,9 @@ class Run(RowView):
         """Make a run from the boards before each move and the final board.
 
         Args:
-            boards: ``u64[n]``.
-            moves: ``u8[n]``.
-            final_board: the board after the last move and its spawn.
+            boards: board before each move, ``u64[n]``.
+            moves: moves, ``u8[n]``.
+            final_board: board after the last move and its spawn.
             meta: metadata of the run.
             **branches: the three branch arrays, by name.
 
@@ -149,7 +149,7 @@ class Run(RowView):
 
     @property
     def boards(self) -> NDArray[np.uint64]:
-        """``u64[n]``: the board before each move. A view of ``states``."""
+        """The board before each move, ``u64[n]``, a view of ``states``."""
         return self.states[:-1]
 
     @property
@@ -195,7 +195,7 @@ class Run(RowView):
         return rows
 
     def equals(self, other: Run) -> bool:
-        """Compare all bits: boards, moves, metadata, branch values (NaN included)."""
+        """Check whether all bits are equal: boards, moves, metadata, branch values (NaN included)."""
 
         def bits(run: Run) -> list[bytes | None]:
             arrays = (run.states, run.moves, run.branch_values, run.branch_legal, run.has_branches)
@@ -212,7 +212,7 @@ def _unsigned(name: str, values: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any
     given = np.asarray(values, object)
     for value in given.flat:
         if not isinstance(value, int | np.integer) or not 0 <= value < 1 << 8 * dtype.itemsize:
-            raise ValueError(f"{name}: found {value!r}, expected a number of {dtype}")
+            raise ValueError(f"{name}: found {value!r}, expected a number that {dtype} can hold")
     return given.astype(dtype)
 
 
@@ -226,14 +226,15 @@ def _check_array(name: str, array: NDArray[Any] | None, shape: tuple[int, ...], 
 
 
 def check_rules(run: Run) -> Run:
-    """Return the run; raise if the rules do not allow a step, the score or the highest tile.
+    """Return the run if its steps, score and highest tile obey the rules of the game.
 
-    The score is that of the moves, or the board score. A game that does not start with its start has earlier
-    merges, too. A game without its last move, as lossy conversions leave it, has the facts of its end.
+    The score may be the score of the moves, or the board score. If the run starts in the middle of a game,
+    the score may also include earlier merges. If the run lacks its last move, as after some conversions, the
+    score and the highest tile may be from after that move.
 
     Raises:
-        ReplayError: a move is illegal, or not followed by one spawned 2 or 4. The message has the step.
-        BookkeepingError: another score or highest tile.
+        ReplayError: a move is illegal, or is not followed by one new 2 or 4. The message has the step.
+        BookkeepingError: the score or the highest tile does not follow from the steps.
 
     Example:
         >>> from tape2048.runs import check_rules, read_run
@@ -250,7 +251,7 @@ def check_rules(run: Run) -> Run:
     step, merged = find_fault(states, moves, np.uint64(meta.max_score), np.uint64(meta.highest_tile))
     if step < 0:
         return run
-    hint = "the run's writer has other rules, or the file is damaged"
+    hint = "leave the run out, or restore it from a copy: it was made by other rules, or is damaged"
     if step == len(run):
         raise BookkeepingError(
             f"max_score is {meta.max_score} and highest_tile {meta.highest_tile}. "
@@ -270,7 +271,7 @@ def check_rules(run: Run) -> Run:
 
 
 def exps_at(states: Sequence[int] | NDArray[Any], moves: Sequence[int] | NDArray[Any], at: int) -> list[int]:
-    """Return the 16 exponents of a game's board, with a 16 where the last move made a 65536."""
+    """Return the 16 exponents of the board at a step, with a 16 for a 65536 that the last move made."""
     if states[at] or not at:
         return exps_of(int(states[at]))
     from tape2048.game.rules import exps_after
@@ -279,10 +280,10 @@ def exps_at(states: Sequence[int] | NDArray[Any], moves: Sequence[int] | NDArray
 
 
 def until_win(run: Run) -> Run:
-    """Return a run of another program up to the move that merges two tiles of 32768, which ends a game here.
+    """Cut a run of another program after the first merge of two 32768 tiles, which ends a game here.
 
     Raises:
-        ReplayError: a run of this program, recorded under rules 1, continues after a 65536.
+        ReplayError: the run is of this program, recorded under rules 1, and continues after a 65536.
     """
     from tape2048.game.moves import find_fault, find_win
 
@@ -302,7 +303,7 @@ def until_win(run: Run) -> Run:
 
 
 def first_steps(run: Run, steps: int, **facts: Any) -> Run:
-    """Return the first steps of a run, with other facts."""
+    """Return the first steps of a run, with changed fields of its metadata."""
     names = ("moves", "branch_values", "branch_legal", "has_branches")
     parts = {name: None if (array := getattr(run, name)) is None else array[:steps] for name in names}
     meta = msgspec.structs.replace(run.meta, steps=steps, **facts)
@@ -310,10 +311,12 @@ def first_steps(run: Run, steps: int, **facts: Any) -> Run:
 
 
 class RunRows(RowView):
-    """The steps of several runs as one source of rows, in the order of the runs.
+    """A source of rows with the steps of several runs, in the order of the runs.
+
+    A step takes 34 bytes of memory. ``run_id`` is the position of the run, from 0.
 
     Args:
-        runs: the runs. A step takes 34 bytes of memory, and ``run_id`` is the run's ordinal.
+        runs: the runs.
 
     Example:
         >>> from tape2048.runs import RunRows, read_run

@@ -1,4 +1,4 @@
-"""Sessions: recorded directories, opened, checked, and locked against removal."""
+"""Sessions: readers of recorded directories, of data sets and of stores, with columns and locks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,19 +1,20 @@
-"""Writing columns: kill-safe, resumable, by several processes, one or several columns at once.
+"""Writer of columns, which several processes can share, and which resumes after a kill.
 
-The rows are split into chunks; chunk c belongs to share c mod n. The processes fill::
+A job writes one or several columns. The rows are split into chunks, and chunk c belongs to share c mod n. The
+processes of the shares fill::
 
     <session or its overlay>/.<first column>.partial/
-        plan.json           the columns, the rows, and the rows of a chunk
-        <name>.<dtype>.npy  each future file, at its full size from the start
-        journal.0of2        16 bytes for each chunk that a process of this share has written: u64 chunk,
-                            u32 CRC-32C of the chunk's bytes in all columns, u32 CRC-32C of these 12
+        plan.json           the columns, the number of rows, and the rows of a chunk
+        <name>.<dtype>.npy  the file of each column, at its full size from the start
+        journal.0of2        a record for each chunk that a process of this share has written: u64 chunk, u32
+                            CRC-32C of the chunk's bytes in all columns, u32 CRC-32C of these 12 bytes
 
-A chunk counts once its record is in a journal, and the record is written after the chunk. A killed process
-loses only its current chunk. A power failure can lose more: before the files are published, each chunk is
-read again, compared with its record, and written again if it differs.
+A record is written after its chunk, so a killed process loses only its current chunk. A power failure can
+lose more. Therefore, before the files are published, each chunk is read, compared with its record, and
+written again if it differs.
 
-``<name>.json`` makes a column part of the session. It is written last, and removed first when a column is
-replaced.
+``<name>.json`` makes a column part of the session. It is written last, and, when a column is replaced,
+removed first.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 
     from tape2048.session.columns import Columns
 
-#: Some MB, and seconds of most makers' work: the most that a kill costs.
+#: Rows of a chunk, the most work that a kill loses: a few MB, and for most makers a few seconds.
 CHUNK_ROWS = 65_536
 
 _PLAN = "plan.json"
@@ -76,7 +77,7 @@ COLUMN_HEADER_BYTES = 128
 
 
 class ColumnOwner(Protocol):
-    """A session."""
+    """A session, as far as the writer needs it."""
 
     path: Path
     rows_without_run: int
@@ -86,16 +87,16 @@ class ColumnOwner(Protocol):
         """Its columns."""
 
     def tokens(self, index: slice) -> NDArray[np.uint8]:
-        """Return exponents."""
+        """Return the exponents of rows."""
 
 
 class Written(NamedTuple):
     """The result of :func:`write_columns`."""
 
-    # `"there"`: these columns existed already; `"waiting"`: this share is done, and others are not
+    # `"there"`: the columns existed already; `"waiting"`: this share is done, but other shares are not
     status: Literal["made", "there", "waiting"]
-    rows: int  # N
-    rows_made: int  # by this call
+    rows: int  # rows of the session, N
+    rows_made: int  # rows that this call made
     columns: tuple[ColumnInfo, ...]
 
 
@@ -109,17 +110,17 @@ def write_columns(
     force: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> Written:
-    """Make columns of a session, or this process's share of them; after a kill, the same call resumes.
+    """Make columns of a session, or this process's share of them. After a kill, the same call resumes.
 
     Args:
         session: the session.
-        columns: what to write; ``rows`` and ``steps_crc32c`` are filled in.
-        make: called with ranges of rows; returns each column's values of these rows, of its type.
-        chunk_rows: rows of a range, >= 1. A resumed job keeps its first size.
+        columns: the columns to write. Their ``rows`` and ``steps_crc32c`` are filled in.
+        make: function that makes, for a range of rows, the values of each column by name, in its type.
+        chunk_rows: rows of a range, at least 1. A resumed job keeps its first value.
         share: index of this process's share, from 0, and number of shares.
-        force: replace columns of other facts, or an unfinished job. The old columns stay until the new
-            columns are complete.
-        progress: called with the number of this share's rows done, and of all of them.
+        force: whether to replace columns with other facts, or an unfinished job. The old columns stay until
+            the new columns are complete.
+        progress: called with the number of rows of this share that are done, and of all rows of the share.
 
     Raises:
         ValueError: an invalid argument.
@@ -131,14 +132,15 @@ def write_columns(
     """
     index, count = share
     if chunk_rows < 1 or not 0 <= index < count:
-        raise ValueError(f"chunk_rows={chunk_rows}, share={share}; see the arguments")
+        expected = "chunk_rows of at least 1, and a share (i, n) with 0 <= i < n"
+        raise ValueError(f"chunk_rows={chunk_rows}, share={share}; expected {expected}")
     plan = _plan(session, columns, chunk_rows)
     existing = session.columns
     there = [] if force else [each for each in plan.columns if existing.is_made(each.name)]
     for each in there:
         found = existing.read(each.name)
         if other := _difference([found.info], [each]):
-            message = f"the session has other {each.name}: {other}"
+            message = f"the session has another column {each.name}: {other}"
             raise ColumnError(message, path=found.path, hint="Pass --force to replace it.")
     if len(there) == len(columns):
         return Written("there", plan.rows, 0, plan.columns)
@@ -156,12 +158,13 @@ def write_columns(
                 made += sizes[chunk]
                 report(min(ready + made, total), total)
             missing = draft.publish()
-            # Other shares' chunks are theirs to make. This share's were damaged after they were written.
+            # Other processes make the chunks of other shares. Missing chunks of this share were damaged.
             wanted = [chunk for chunk in missing if chunk in sizes]
             if not wanted:
                 return Written("waiting" if missing else "made", plan.rows, made, plan.columns)
             if made > 2 * total:
-                raise ChecksumError("the disk returns other bytes than were written", path=draft.path)
+                message = "the disk repeatedly returns other bytes than were written"
+                raise ChecksumError(message, path=draft.path)
 
 
 def write_column(
@@ -194,16 +197,17 @@ def write_column(
                 part = _as_stored(piece[at : at + CHUNK_ROWS], plan.columns[0])
                 end += len(part)
                 if end > plan.rows:
-                    raise ValueError(f"found values of more than {plan.rows} rows for column {name!r}")
+                    found = f"found values of more than {plan.rows} rows for column {name!r}"
+                    raise ValueError(f"{found}, expected {plan.rows}")
                 draft.write_rows(range(end - len(part), end), {name: part})
         if end < plan.rows:
-            raise ValueError(f"found values of {end} rows for column {name!r}; expected {plan.rows}")
+            raise ValueError(f"found values of {end} rows for column {name!r}, expected {plan.rows}")
         draft.publish(verify=False)
     return session.columns.read(name)
 
 
 def tokens_of(session: ColumnOwner, rows: range) -> NDArray[np.uint8]:
-    """Return the exponents of rows, ``u8[n, 16]``; raise FieldError for one above 15."""
+    """Return the exponents of rows, ``u8[n, 16]``; raise FieldError for an exponent above 15."""
     tokens = session.tokens(slice(rows.start, rows.stop))
     if tokens.size and tokens.max() > 15:
         at = int((tokens > 15).any(axis=1).argmax())
@@ -215,7 +219,7 @@ def tokens_of(session: ColumnOwner, rows: range) -> NDArray[np.uint8]:
 def _as_stored(values: NDArray[Any], column: ColumnInfo) -> NDArray[Any]:
     kind = column.numpy_dtype
     if column.dtype == "bf16" and values.dtype != kind:
-        # To nearest, ties to even. A NaN stays one.
+        # Rounded to nearest, ties to even. A NaN stays a NaN.
         bits = values.astype("<f4").view("<u4")
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return np.where(np.isnan(values), bits >> 16 | 0x40, rounded).astype(kind)
@@ -230,36 +234,34 @@ def _as_stored(values: NDArray[Any], column: ColumnInfo) -> NDArray[Any]:
 def _plan(
     session: ColumnOwner, columns: Sequence[ColumnInfo], chunk_rows: int, *, trusted: bool = False
 ) -> ColumnPlan:
-    """Plan columns of a session; ``trusted`` believes the manifest's checksum of the rows."""
+    """Plan columns of a session; with ``trusted``, the checksum of the rows is taken from the manifest."""
     if session.rows_without_run:
-        message = (
-            f"found {counted(session.rows_without_run, 'row')} of no run. A column needs rows of runs alone"
-        )
+        message = f"found {counted(session.rows_without_run, 'row')} that belong to no run, expected none"
         hint = "Convert it to a session without them: tape2048 convert"
         raise ColumnError(message, path=session.path, hint=hint)
     if not session.columns.places:
         message = "data sets and sessions in a store have no directory for columns"
-        hint = "Name an overlay: columns=DIR"
+        hint = "Choose an overlay directory: columns=DIR"
         raise ColumnError(message, path=session.path, hint=hint)
     for column in columns:
         check_column_name(column.name)
     rows, checksum = session.columns.rows, _rows_checksum(session, trusted=trusted)
     own = {"rows": rows, "steps_crc32c": checksum}
     plan = ColumnPlan(tuple(msgspec.structs.replace(each, **own) for each in columns), chunk_rows)
-    return msgspec.json.decode(msgspec.json.encode(plan), type=ColumnPlan)  # facts as a reader finds them
+    return msgspec.json.decode(msgspec.json.encode(plan), type=ColumnPlan)  # facts as a reader will get them
 
 
 def _rows_checksum(session: ColumnOwner, *, trusted: bool) -> int | None:
     entry = session.columns.rows_entry
     paths = [session.path / name for name in (TAPE_NPY, STEPS_NPY) if (session.path / name).exists()]
-    # The cache of a store has checked what it fetched.
+    # The cache of a store has verified the file when it was fetched.
     if not paths or (entry is not None and trusted):
         return entry.crc32c if entry else None
     with open_regular(paths[0]) as fd:
         found = crc32c_file(fd, os.fstat(fd).st_size, paths[0])
     if entry is not None and entry.crc32c != found:
-        message = f"CRC-32C {found:#010x}, and the manifest says {entry.crc32c:#010x}: bytes changed"
-        hint = "Find the damage with tape2048 validate; damaged rows get no columns."
+        message = f"has CRC-32C {found:#010x}. The manifest says {entry.crc32c:#010x}"
+        hint = "Find the damage with tape2048 validate, and restore the session from a copy."
         raise ChecksumError(message, path=paths[0], hint=hint)
     return found
 
@@ -271,7 +273,7 @@ def _difference(found: Sequence[ColumnInfo], expected: Sequence[ColumnInfo]) -> 
     texts: list[str] = []
     for one, other in zip(found, expected, strict=True):
         there, here = one.document, other.document
-        # A player or critic is identified by its SHA-256, however it was named.
+        # A player or a critic is identified by its SHA-256, and its name may differ.
         named = {"maker", *(key.removesuffix("_sha256") for key in here if key.endswith("_sha256"))}
         keys = [key for key in {**there, **here} if key not in named and there.get(key) != here.get(key)]
         texts += (f"{key} is {there.get(key)!r}; expected {here.get(key)!r}" for key in keys)
@@ -279,14 +281,14 @@ def _difference(found: Sequence[ColumnInfo], expected: Sequence[ColumnInfo]) -> 
 
 
 class ColumnPlan(msgspec.Struct, frozen=True):
-    """The columns of a job, all of the same rows, and the rows of a chunk. The last one may have fewer."""
+    """The columns of a job, all of the same rows, and the rows of a chunk. The last chunk may have fewer."""
 
     columns: tuple[ColumnInfo, ...]
     chunk_rows: int
 
     @property
     def rows(self) -> int:
-        """N."""
+        """Number of rows, N."""
         return self.columns[0].rows
 
     @property
@@ -300,11 +302,11 @@ class ColumnPlan(msgspec.Struct, frozen=True):
 
 
 class ColumnDraft:
-    """One process's share of a job. A context manager that holds the share's journal.
+    """A context manager for one process's share of a job. It locks the share's journal.
 
     Attributes:
-        plan: as given, with the ``chunk_rows`` of the existing draft.
-        path: the draft's directory.
+        plan: the plan, with the ``chunk_rows`` of an existing draft.
+        path: directory of the draft.
     """
 
     def __init__(
@@ -316,10 +318,10 @@ class ColumnDraft:
         replace: bool = False,
         resume: bool = True,
     ) -> None:
-        """Take a share (index and number); see :func:`write_columns`. A draft of the same plan is resumed.
+        """Take a share (index and number of shares). A draft of the same plan is resumed.
 
-        ``replace`` discards a draft of another plan. Without ``resume``, a draft of this plan is discarded
-        before and after an exception.
+        ``replace`` discards a draft of another plan. Without ``resume``, an existing draft of this plan is
+        discarded, and so is this draft after an exception.
         """
         self.path = directory / f".{plan.columns[0].name}.partial"
         self.plan = plan
@@ -349,7 +351,7 @@ class ColumnDraft:
         self._stack.close()
 
     def done(self) -> dict[int, set[int]]:
-        """Return the chunks that any process has written, with the checksums in their records."""
+        """Return the chunks that any process has written, each with the checksums in its records."""
         found: dict[int, set[int]] = {}
         for path in self.path.glob(_JOURNALS):
             content = read_path(path).tobytes()
@@ -360,7 +362,7 @@ class ColumnDraft:
         return found
 
     def write(self, chunk: int, values: Mapping[str, NDArray[Any]]) -> None:
-        """Write a chunk of each column, then its record; ValueError for values of another type or shape."""
+        """Write a chunk of each column, then its record; raise ValueError for another type or shape."""
         record = _RECORD.pack(chunk, self.write_rows(self.plan.rows_of(chunk), values))
         with self._storage_errors():
             write_all(self._journal, record + crc32c(record).to_bytes(4, "little"))
@@ -384,7 +386,7 @@ class ColumnDraft:
     def publish(self, *, verify: bool = True) -> list[int]:
         """Rename the files to their final names, or return the missing chunks.
 
-        Without ``verify``, this process has written all rows.
+        ``verify=False`` skips the check for missing chunks, if this process has written all rows.
         """
         with self._storage_errors():
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # waits, unlike try_lock()
@@ -422,7 +424,7 @@ class ColumnDraft:
         return storage_errors(self.path, "writing a column")
 
     def _agree(self) -> ColumnPlan:
-        """Return the existing draft's plan, or write this plan for other processes to find."""
+        """Return the plan of the existing draft, or write this plan for other processes."""
         path = self.path / _PLAN
         while True:
             with contextlib.suppress(NameTakenError), new_file(path) as fd:
@@ -431,7 +433,7 @@ class ColumnDraft:
             try:
                 found = msgspec.json.decode(read_path(path).tobytes(), type=ColumnPlan)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                pass  # no process can resume it
+                pass  # a damaged plan: no process can resume it
             else:
                 other = _difference(found.columns, self.plan.columns)
                 if self._resume and not other:
@@ -450,15 +452,15 @@ class ColumnDraft:
         """Lock a journal."""
         if not try_lock(fd):
             names = ", ".join(column.name for column in self.plan.columns)
-            message = "another process makes share {}/{} of {}".format(*self._share, names)
-            hint = "Wait for it, or share the work: --shard I/N"
+            message = "another process is making share {}/{} of {}".format(*self._share, names)
+            hint = "Wait until it has finished, or share the work: --shard I/N"
             raise BusyError(message, path=self._directory, hint=hint)
 
     def _open_values(self, stack: contextlib.ExitStack) -> list[int]:
         columns = self.plan.columns
         paths = [self.path / column.npy_name for column in columns]
         if not all(map(path_exists, paths)) and not self._missing():
-            return []  # a process ended after its renames in publish(): only the rest of publish() is left
+            return []  # a process ended in publish(), after its renames: publish() only has to finish
         fds = [stack.enter_context(open_fd(path, os.O_RDWR | os.O_CREAT)) for path in paths]
         free = shutil.disk_usage(self.path).free
         sizes = [_offset(column, column.rows) for column in columns]

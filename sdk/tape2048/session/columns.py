@@ -1,19 +1,19 @@
 """Columns: values for each row of a session, in files beside its rows or in an overlay directory.
 
-A column is two files in the session's directory, or in ``<overlay>/<name of the session>/``, which wins.
-``<name>.<dtype>.npy`` holds ``[N]`` or ``[N, D]`` in C order, in the order of the rows. A name is a-z, then
-up to 63 of a-z, 0-9 and _. The types are ``bool``, ``u8`` to ``u64``, ``i8`` to ``i64``, ``f16`` to ``f64``,
-all little-endian, and ``bf16``, whose bits are stored as ``<u2``.
+A column is two files in the session's directory or in ``<overlay>/<name of the session>/``, which is searched
+first. ``<name>.<dtype>.npy`` holds ``[N]`` or ``[N, D]`` in C order, in the order of the rows. A name is a-z,
+then up to 63 of a-z, 0-9 and _. The types are ``bool``, ``u8`` to ``u64``, ``i8`` to ``i64``, ``f16`` to
+``f64``, all little-endian, and ``bf16``, whose bits are stored as ``<u2``.
 
 ``<name>.json`` is written last: a ``.npy`` file without it is half-written. It is an object:
 
 ================  =====================================================================================
-``dtype``         that of the file's name
+``dtype``         the type in the file's name
 ``rows``          N
-``D``             absent for ``[N]``
+``D``             D, absent for ``[N]``
 ``steps_crc32c``  checksum of ``steps.npy`` or ``tape.npy``; null for a session in shards
 ``maker``         for example ``"tape2048 embed"``; absent in old files
-any other         facts of the maker: of ``embeddings``, the tower's ``model_sha`` and ``pooling``
+other fields      facts of the maker, such as the tower's ``model_sha`` and ``pooling`` for ``embeddings``
 ================  =====================================================================================
 """
 
@@ -55,14 +55,14 @@ COLUMN_DTYPES = {
 
 _NAME = r"[a-z][a-z0-9_]{0,63}"
 _NPY = re.compile(rf"({_NAME})\.({'|'.join(COLUMN_DTYPES)})\.npy", re.ASCII)
-# Of other programs: float32, in the order of the files of rows.
+# Embeddings of other programs: float32, in the order of the files of rows.
 _EMBEDDINGS = re.compile(r"embeddings-\d{5,6}\.npy")
-# Of 2048former: structured rows, each with the run and the step of the row that it is of.
+# Annotations of 2048former: structured rows, each with the run and the step of the row that it describes.
 _ANNOTATIONS = re.compile(r"annotations(-\d{5,6})?\.npy")
 _ANNOTATED = "run_id", "step_index"
 _JSON = re.compile(rf"({_NAME})\.json", re.ASCII)
 _DRAFT = re.compile(rf"\.{_NAME}\.partial", re.ASCII)
-# A makers' command, which a hint may repeat.
+# A maker that is a command, which a hint can repeat.
 _COMMAND = re.compile(r"tape2048( [a-z]{1,20}){1,3}", re.ASCII)
 #: The maker of columns that a recorder wrote with the rows.
 RECORDED = "tape2048 record"
@@ -72,7 +72,7 @@ _MAKERS = {"embeddings": "tape2048 embed"} | dict.fromkeys(
     ("values", "best", "loss", "luck"), "tape2048 annotate"
 )
 
-# A usual one has about 200 bytes.
+# Limit of a column's .json, which usually has about 200 bytes.
 _JSON_BYTES_MAX = 1024 * 1024
 _WIDTH_MAX = 2**31
 
@@ -81,12 +81,12 @@ class ColumnInfo(msgspec.Struct, frozen=True):
     """Name, type and origin of a column.
 
     Attributes:
-        name: its name, which is also its name as a field of batches.
-        dtype: a key of :data:`COLUMN_DTYPES`.
-        width: D; None for one value in each row.
-        rows: N.
+        name: name of the column, and of its field in batches.
+        dtype: type, a key of :data:`COLUMN_DTYPES`.
+        width: number of values in each row, D; None for a column of shape ``[N]``.
+        rows: number of rows, N.
         steps_crc32c: checksum of ``steps.npy`` or ``tape.npy``; None for a session in shards.
-        facts: the other facts of ``<name>.json``, ``maker`` among them.
+        facts: other facts of ``<name>.json``, including ``maker``.
 
     Example:
         >>> from tape2048 import ColumnInfo
@@ -103,7 +103,7 @@ class ColumnInfo(msgspec.Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``(N,)`` or ``(N, D)``."""
+        """Shape of the values: ``(N,)`` or ``(N, D)``."""
         return (self.rows,) if self.width is None else (self.rows, self.width)
 
     @property
@@ -141,7 +141,10 @@ def column_text(info: ColumnInfo) -> bytes:
 
 
 class Column(NamedTuple):
-    """A column's values, mapped and read-only, ``[N]`` or ``[N, D]``; bits ``u16`` for ``bf16``."""
+    """A column: its values, mapped and read-only, ``[N]`` or ``[N, D]``, its description, and its file.
+
+    Values of type ``bf16`` are their bits, ``u16``.
+    """
 
     values: NDArray[Any]
     info: ColumnInfo
@@ -149,14 +152,14 @@ class Column(NamedTuple):
 
 
 class Located(NamedTuple):
-    """A column whose rows may lie apart.
+    """A column whose rows may be in several files.
 
     Attributes:
-        info: name and type.
-        path: the file, or the first one.
-        rows: an array with the values, whose rows may be strided.
-        places: from row numbers of the session to places in ``rows``; None: they are the same.
-        linear: whether the rows of each of the session's segments are at equal distances.
+        info: description of the column.
+        path: the file, or the first file.
+        rows: array with the values, which may be strided.
+        places: function from row numbers of the session to places in ``rows``; None if they are equal.
+        linear: whether the rows of each segment of the session are at equal distances in ``rows``.
     """
 
     info: ColumnInfo
@@ -177,10 +180,10 @@ class Columns(Mapping[str, ColumnInfo]):
     An access raises KeyError for an unknown name, and ColumnError for a damaged or half-written column.
 
     Attributes:
-        places: directories with columns, in the order in which they are searched. The first is written to.
+        places: directories with columns, in the order of the search. New columns are written to the first.
         rows: number of rows of the session.
-        rows_entry: what the manifest says of its rows; None for a foreign session.
-        foreign: its rows, whose fields are columns, too; None for a recorder's.
+        rows_entry: the manifest's entry of the rows; None for a session of another program.
+        foreign: rows of another program, whose fields are columns, too; None for a recorder's session.
     """
 
     def __init__(
@@ -192,7 +195,7 @@ class Columns(Mapping[str, ColumnInfo]):
     ) -> None:
         self.places, self.rows, self.rows_entry = places, rows, rows_entry(manifest)
         self.foreign, self._fields = foreign, {} if foreign is None else _fields_of(foreign)
-        self._checked: set[Path] = set()  # annotations that are of these rows
+        self._checked: set[Path] = set()  # annotations that have been compared with the rows
         self._found: dict[str, tuple[Path, list[str]]] = {}
         for place in reversed(places):
             self._found |= {name: (place, files) for name, files in find_columns(place).items()}
@@ -205,7 +208,7 @@ class Columns(Mapping[str, ColumnInfo]):
         return msgspec.structs.replace(self._fields[name], facts=facts)
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether there is a file of this column, whole or not."""
+        """Check whether there is a file of this column, complete or not."""
         return name in self._found or name in self._fields
 
     def __iter__(self) -> Iterator[str]:
@@ -217,32 +220,32 @@ class Columns(Mapping[str, ColumnInfo]):
         return len({*self._found, *self._fields})
 
     def is_field(self, name: str) -> bool:
-        """Tell whether a column is a field of the rows."""
+        """Check whether a column is a field of the rows."""
         return name in self._fields and name not in self._found
 
     def is_made(self, name: str) -> bool:
-        """Tell whether a column, where columns are written, has facts, and so was whole once."""
+        """Check whether a column has been completely written to the first of the directories."""
         return path_exists(self.places[0] / f"{name}.json")
 
     def read(self, name: str) -> Column:
-        """Map a column after all checks; see ``Session.column``."""
+        """Return a column after all checks; see ``Session.column``."""
         found, rows = self.open(name), self.rows
         values = found.rows[:rows]
-        # Places ascend: if the last one is its number, they all are.
+        # Places ascend: if the last place is equal to its row number, all are.
         if rows and found.places is not None and found.places(np.array([rows - 1])) != rows - 1:
             values = found.take(np.arange(rows))
         values.flags.writeable = False
         return Column(values, found.info, found.path)
 
     def open(self, name: str) -> Located:
-        """Map a column after all checks, wherever its rows are; errors as for ``Session.column``."""
+        """Return a column after all checks, with the rows of its files; errors as for ``Session.column``."""
         if self.foreign is not None and self.is_field(name):
             rows = self.foreign.field(name)
             return Located(self[name], self.foreign.paths[0], rows, self.foreign.places)
         if name not in self._found:
             check_column_name(name)
             maker, place = _MAKERS.get(name), self.places[-1] if self.places else None
-            hint = f"Make it: {maker}" if maker else f"Its columns: {', '.join(self) or 'none'}."
+            hint = f"Make it: {maker}" if maker else f"Choose one of: {', '.join(self) or 'no columns'}."
             raise ColumnError(f"no {name}.json: this session has no column {name!r}", path=place, hint=hint)
         place, files = self._found[name]
         info = _read_info(place, files, name)
@@ -260,7 +263,7 @@ class Columns(Mapping[str, ColumnInfo]):
         files = np.array([self.rows]) if self.foreign is None else self.foreign.counts
         if info.rows != files.sum():
             raise ColumnError(
-                f"{info.rows} rows in {len(paths)} files; expected {files.sum()}", path=paths[0]
+                f"found {info.rows} rows in {len(paths)} files, expected {files.sum()}", path=paths[0]
             )
         is_annotation = _ANNOTATIONS.fullmatch(paths[0].name) is not None
         dtype = np.dtype((info.numpy_dtype, info.shape[1:]))
@@ -283,11 +286,11 @@ class Columns(Mapping[str, ColumnInfo]):
         return Located(info, paths[0], shards.rows, places, linear)
 
     def _check_annotations(self, shards: Shards, paths: list[Path]) -> None:
-        """Compare the runs and steps of annotations with those of the rows, once."""
+        """Compare the runs and steps of annotations with the rows, once."""
         foreign = self.foreign
         if foreign is None:
-            message = "annotations of another program's rows, beside a session of a recorder"
-            raise ColumnError(message, path=paths[0], hint="Move them to a directory of their own.")
+            message = "found annotations of another program in a session of a recorder, expected none"
+            raise ColumnError(message, path=paths[0], hint="Move them to another directory.")
         if paths[0] in self._checked:
             return
         of_files = (shards.places, shards.counts), (foreign.file_places, foreign.counts)
@@ -298,12 +301,13 @@ class Columns(Mapping[str, ColumnInfo]):
             )
             if len(at := np.flatnonzero(found.astype(np.uint64) != expected.astype(np.uint64))):
                 message = f"row {at[0]} has {name} {found[at[0]]}. The session's row has {expected[at[0]]}"
-                raise ColumnError(message, path=paths[0], hint="These are annotations of other rows.")
+                hint = "Replace them by annotations of these rows, or move them to another directory."
+                raise ColumnError(message, path=paths[0], hint=hint)
         self._checked.add(paths[0])
 
 
 def find_columns(directory: Path) -> dict[str, list[str]]:
-    """Return the ``.npy`` files in a directory by column; an empty list for a column's ``.json`` alone."""
+    """Return the ``.npy`` files of each column in a directory: an empty list for a ``.json`` without them."""
     found: dict[str, list[str]] = {}
     try:
         names = list_names(directory)
@@ -317,7 +321,7 @@ def find_columns(directory: Path) -> dict[str, list[str]]:
     if shards := [name for name in names if _EMBEDDINGS.fullmatch(name)]:
         found.setdefault("embeddings", shards)
     if shards := [name for name in names if _ANNOTATIONS.fullmatch(name)]:
-        with contextlib.suppress(FormatError):  # reading one of its columns names the defect
+        with contextlib.suppress(FormatError):  # reported when one of the columns is read
             for name in _annotated_fields(directory / shards[0]):
                 found.setdefault(name, shards)
     return found
@@ -341,14 +345,17 @@ def column_files(directory: Path) -> set[str]:
 
 
 def find_drafts(directory: Path) -> list[str]:
-    """Return the names of the drafts of columns in a directory: unfinished, or being written."""
+    """Return the names of the drafts of columns in a directory: interrupted, or being written."""
     return [path.name for path in directory.glob(".*.partial") if _DRAFT.fullmatch(path.name)]
 
 
 def shared_columns(
     sessions: Sequence[Columns], skip: Collection[str] = ()
 ) -> tuple[dict[str, ColumnInfo], str]:
-    """Return the columns that all sessions have, of one type, width and facts, and why not the others."""
+    """Return the columns that all sessions have with the same type, width and facts.
+
+    Also returns text with the reasons why the other columns are missing.
+    """
     shared, others = {}, []
     for name in sorted({name for columns in sessions for name in columns}.difference(skip)):
         try:
@@ -365,7 +372,7 @@ def shared_columns(
 
 
 def check_column_name(name: str) -> None:
-    """Raise ValueError for a name that no column can have."""
+    """Raise ValueError for an invalid name of a column."""
     if field_of(name):
         raise ValueError(f"column name {name!r} is a built-in field of batches; expected another name")
     if name in RESERVED:
@@ -416,16 +423,16 @@ def _read_info(place: Path, files: list[str], name: str) -> ColumnInfo:
     try:
         found, facts = _read_json(path)
     except MissingPathError as error:
-        message = f"half-written: {files[0]} is there, and {path.name} is not"
+        message = f"half-written: found {files[0]} without {path.name}"
         raise ColumnError(message, path=path, hint=_again(name, None)) from error
     expected = f"{name}.{found.dtype}.npy"
     if found.dtype not in COLUMN_DTYPES:
         message = f"dtype {found.dtype!r}; expected one of {', '.join(COLUMN_DTYPES)}"
         raise ColumnError(message, path=path)
     if files != [expected]:
-        message = f"half-written: {path.name} is there, and {expected} is not"
+        message = f"half-written: found {path.name} without {expected}"
         if files:
-            message = f"dtype {found.dtype!r}; expected that of the file {' and '.join(files)}"
+            message = f"dtype {found.dtype!r}; expected the type of the file {' and '.join(files)}"
         raise ColumnError(message, path=path if files else place / expected, hint=_again(name, found.maker))
     width = None if found.D is msgspec.UNSET else found.D
     own = {key: value for key, value in facts.items() if key not in _OWN}
@@ -467,7 +474,8 @@ def _read_shards(paths: list[Path]) -> ColumnInfo:
     headers = [peek_header(path) for path in paths]
     dtype = headers[0].dtype
     if dtype.base != np.dtype("<f4") or dtype.ndim != 1:
-        raise ColumnError(f"rows of type {dtype}; expected <f4 of shape [N, D]", path=paths[0], offset=0)
+        message = f"found rows of type {dtype}, expected <f4 of shape [N, D]"
+        raise ColumnError(message, path=paths[0], offset=0)
     return ColumnInfo("embeddings", "f32", dtype.shape[0], sum(header.rows for header in headers))
 
 
@@ -485,6 +493,6 @@ def _map(path: Path, info: ColumnInfo) -> NDArray[Any]:
         except FormatError as error:
             raise ColumnError(error.message, path=path, offset=error.offset) from error
         if header.rows != info.rows:
-            raise ColumnError(f"has {header.rows} rows; expected {info.rows}", path=path, offset=0)
+            raise ColumnError(f"found {header.rows} rows, expected {info.rows}", path=path, offset=0)
         mapped = map_file(fd, header.end_offset)
     return mapped[header.data_offset :].view(info.numpy_dtype).reshape(info.shape)

@@ -1,15 +1,15 @@
-"""The data set directory: a format with all steps of many runs in one array, and the runs in SQLite.
+"""Data sets: directories with all steps of many runs in one array, and the runs in SQLite.
 
 ::
 
     <name>/
         steps.npy        one packed record of 32 bytes for each step, or
-        shards/          ... in several files, steps_00000.npy, steps_00001.npy, ...
+        shards/          the same in several files, steps_00000.npy, steps_00001.npy, ...
         metadata.db      SQLite: the run table (tape2048.session.dataset_runs)
-        manifest.json    counts, sizes, checksums, sources, skipped runs; other writers may omit it
+        manifest.json    counts, sizes, checksums, sources, skipped runs; other programs may omit it
 
-``steps.npy``: NumPy format 1.0, one-dimensional, C order, packed. This package writes a header of 256 bytes,
-so that each row is in one cache line and the header's length does not depend on the number of rows.
+``steps.npy`` is in NumPy format 1.0, one-dimensional, C order, packed. This package writes a header of 256
+bytes: each row is in one cache line, and the length of the header does not depend on the number of rows.
 
 ==========  =======  =======================================================================
 field       type     meaning
@@ -17,27 +17,27 @@ field       type     meaning
 board       ``<u8``  the board before the move, packed
 move        ``u1``   0 up, 1 down, 2 left, 3 right
 ev_legal    ``u1``   the moves that are legal, by the rules
-ev_values   ``<f4``  [4] branch values in [0, 1]: the chosen move exactly 1.0, illegal ones 0.0;
-                     all 0 where the source had none
+ev_values   ``<f4``  [4] branch values in [0, 1]: the chosen move exactly 1.0, illegal moves 0.0;
+                     all 0 if the source had no values
 run_id      ``<u4``  ``runs.id``
 step_index  ``<u2``  0-based move number within the run: a run has at most 65,536 steps
 ==========  =======  =======================================================================
 
-The rows of one run are contiguous and in step order, and the runs cover all rows.
+The rows of a run are contiguous and in step order, and the runs cover all rows.
 
-**Atomicity.** A data set never changes in place. Building and appending write a whole directory under a name
-that starts with a dot, flush its files, and publish it by one rename:
-:func:`~tape2048.conversion.dataset_build.append_dataset` exchanges the two directories' names (``renameat2``
-with ``RENAME_EXCHANGE``) and removes the old one afterwards. A reader sees the old data set before the rename
-and the new data set after it. It keeps the data set that it has opened: mapped and open files outlive their
-names. A reader that has opened some files at the time of the rename notices that the name leads to another
-directory, and opens it again (:func:`open_dataset`). A program that opens ``steps.npy`` and ``metadata.db``
-by path without this check can get files of both. A killed process leaves the old data set or the new one, and
-perhaps a directory with a dot, which the next append removes.
+**Atomicity.** The files of a data set never change. Building and appending write a whole new directory under
+a name that starts with a dot, flush its files, and publish it by one rename.
+:func:`~tape2048.conversion.dataset_build.append_dataset` exchanges the names of the two directories
+(``renameat2`` with ``RENAME_EXCHANGE``), and then removes the old directory. A reader opens the old data set
+before the rename, and the new data set after it. A reader that has opened the old data set keeps it, since
+mapped and open files outlive their names. :func:`open_dataset` detects a rename that happens while it opens
+the files, and starts again. A program that opens ``steps.npy`` and ``metadata.db`` by path without this check
+can get one file of each. A killed process leaves the old or the new data set, and perhaps a directory with a
+dot, which the next append removes.
 
-A data set, and a pack.dat (:mod:`tape2048.session.packdat`), opens as a session of another program
-(:mod:`tape2048.session.foreign`): ``ev_legal`` and ``ev_values``, or ``ev_mask``, ``ev_q`` and the
-``ev_values`` of a data set, are columns.
+A data set, or a pack.dat (:mod:`tape2048.session.packdat`), opens as a session of another program
+(:mod:`tape2048.session.foreign`). The columns of a data set are ``ev_legal`` and ``ev_values``. The columns
+of a pack.dat are ``ev_mask``, ``ev_q``, and ``ev_values`` as in a data set.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ if TYPE_CHECKING:
 
     from tape2048.formats.npy import Load
 
-#: Largest accepted manifest: room for the names of about 100,000 skipped runs.
+#: Largest accepted manifest, with room for the names of about 100,000 skipped runs.
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 
 _FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
-#: Attempts to open a data set that another process exchanges.
+#: Number of attempts to open a data set that other processes exchange.
 OPEN_TRIES = 5
 
 #: The steps of a pack.dat without their padding.
@@ -104,13 +104,13 @@ _PACKDAT_FIELDS = PACKDAT_STEP_DTYPE[[name for name in PACKDAT_STEP_DTYPE.names 
 
 
 class OpenDataset(NamedTuple):
-    """A data set, or a pack.dat, that is open.
+    """An open data set or pack.dat.
 
     Attributes:
-        rows: its rows.
-        table: its runs with all their facts.
-        manifest: of a directory; None without.
-        padded: steps of a pack.dat whose padding is not zero.
+        rows: the rows.
+        table: the runs with all their facts.
+        manifest: manifest of a data set; None if it has none.
+        padded: number of steps of a pack.dat whose padding is not zero.
     """
 
     rows: ForeignRows
@@ -120,11 +120,11 @@ class OpenDataset(NamedTuple):
 
     @property
     def metadata(self) -> Metadata:
-        """The runs as those of a session."""
+        """The run table as the metadata of a session."""
         return _metadata(self.table)
 
     def shifted(self, shift: int) -> OpenDataset:
-        """Return the data set with larger ids of runs, in its tables alone."""
+        """Return the data set with ``shift`` added to the ids of runs in its tables, not in its rows."""
         rows, table = copy.copy(self.rows), self.table.rows.copy()
         rows.runs = rows.runs.copy()
         rows.runs["id"] += np.uint64(shift)
@@ -133,12 +133,12 @@ class OpenDataset(NamedTuple):
 
     @property
     def is_pack(self) -> bool:
-        """Whether the rows are those of a pack.dat."""
+        """Whether this is a pack.dat."""
         return self.rows.layout.dtype == _PACKDAT_FIELDS
 
 
 def is_packdat(path: Path) -> bool:
-    """Check for a file that starts like a pack.dat; False where the path cannot be read."""
+    """Check whether a path is a file that starts like a pack.dat; False if it cannot be read."""
     try:
         with reading(path):
             return path.is_file() and first_bytes(path, len(packdat.MAGIC)) == packdat.MAGIC
@@ -147,7 +147,7 @@ def is_packdat(path: Path) -> bool:
 
 
 def is_table(path: Path) -> bool:
-    """Tell whether a path is a data set or a pack.dat."""
+    """Check whether a path is a data set or a pack.dat."""
     with reading(path):
         is_directory = path.is_dir()
     return is_dataset(path, list_names(path)) if is_directory else is_packdat(path)
@@ -159,7 +159,7 @@ def open_table(path: Path, load: Load = "mmap") -> OpenDataset:
 
 
 def open_packdat(path: Path) -> OpenDataset:
-    """Open a pack.dat, whose bytes are all checked. Its rows are mapped."""
+    """Open a pack.dat, and check all its bytes. Its rows are mapped."""
     records, table, padded = packdat.parse(map_path(path), path)
     return of_records(records, table, path, padded, again=partial(_read_records, path, len(records)))
 
@@ -171,7 +171,10 @@ def of_records(
     padded: int = 0,
     again: Callable[[], Shards] | None = None,
 ) -> OpenDataset:
-    """Make the rows of a pack.dat of its records, ``u8[32 * N]``. ``again`` reads mapped ones into memory."""
+    """Return the records of a pack.dat, ``u8[32 * N]``, as an open data set.
+
+    ``again`` reads mapped records into memory.
+    """
     made = {"ev_values": values_of_steps}
     rows = ForeignRows([path], _shard(records), _metadata(table), path, tiled=True, again=again, made=made)
     return OpenDataset(rows, table, None, padded)
@@ -191,16 +194,16 @@ def _read_records(path: Path, count: int) -> Shards:
 
 
 def values_of_steps(steps: NDArray[np.void]) -> NDArray[np.float32]:
-    """Return the ``ev_values`` of a data set of the steps of a pack.dat: ``f32[n, 4]``."""
+    """Convert the values of the steps of a pack.dat to ``ev_values`` of a data set, ``f32[n, 4]``."""
     has = legal_bits(steps["ev_mask"])
-    # At most the float32 below 1, and 0 where the mask has none.
+    # At most the largest float32 below 1; 0 for moves that are not in the mask.
     values = np.where(has, np.minimum(steps["ev_q"].astype(np.float32) / LEVELS, VALUE_MAX), np.float32(0))
     values[has & (steps["move_dir"][:, None] == np.arange(4))] = 1
     return values
 
 
 def open_dataset(directory: Path, load: Load) -> OpenDataset:
-    """Open a data set directory, with all checks whose cost is in proportion to its runs."""
+    """Open a data set directory, with all checks whose time grows with its runs and not with its rows."""
     for _ in range(OPEN_TRIES):
         # An open directory keeps its inode number: no other directory can get it.
         try:
@@ -222,14 +225,14 @@ def open_dataset(directory: Path, load: Load) -> OpenDataset:
         finally:
             os.close(pin)
     raise StorageError(
-        f"was exchanged for another one {OPEN_TRIES} times while it was opened",
+        f"was replaced {OPEN_TRIES} times while it was opened",
         path=directory,
-        hint="another process keeps appending to it; try again",
+        hint="try again when no process appends to it",
     )
 
 
 def leads_to(directory: Path, pin: int) -> bool:
-    """Tell whether a directory's name still leads to an open directory."""
+    """Check whether a path still leads to an open directory, of which ``pin`` is the descriptor."""
     with contextlib.suppress(OSError):
         return os.path.samestat(directory.stat(), os.fstat(pin))
     return False
@@ -255,7 +258,7 @@ def _open_once(directory: Path, load: Load) -> OpenDataset:
 
 
 def check_files(manifest: DatasetManifest, directory: Path) -> None:
-    """Raise the first defect of the files' names and sizes in a manifest."""
+    """Compare the manifest's names and sizes of files with the directory; raise the first defect."""
     for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
         raise defect
 
@@ -280,7 +283,7 @@ def find_parts(directory: Path) -> list[Path]:
         raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory)
     if STEPS_NPY in names and shards:
         raise NotASessionError(
-            f"{STEPS_NPY} and {SHARDS}/ both hold rows; expected one form of them", path=directory
+            f"found rows in {STEPS_NPY} and in {SHARDS}/, expected only one of them", path=directory
         )
     if STEPS_NPY in names:
         return [directory / STEPS_NPY]
@@ -304,6 +307,6 @@ def _refuse_sessions(directory: Path, names: set[str]) -> None:
     raise NotASessionError(
         f"found {found}, expected a data set",
         path=directory,
-        hint="for sessions: tape2048 list or show; `tape2048 dataset build` makes data sets of sessions "
-        "with record_action",
+        hint="use the commands for sessions, such as tape2048 show, or make a data set of sessions with "
+        "moves: tape2048 dataset build",
     )

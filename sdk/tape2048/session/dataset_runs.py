@@ -1,11 +1,11 @@
-"""The run table of pack.dat and of the data set directory, in memory and in ``metadata.db`` (SQLite).
+"""The run table of a pack.dat or a data set, in memory and in ``metadata.db`` (SQLite).
 
-Both formats hold the metadata of a run (:class:`tape2048.runs.run.RunMeta`) and the range of its rows. The
-engine's name, which thousands of runs share, is an index into a list of names.
+Both formats hold the metadata of a run (:class:`tape2048.runs.run.RunMeta`) and the range of its rows. In
+memory, the name of the engine, which thousands of runs share, is an index into a list of names.
 
-In ``metadata.db`` of a data set directory, the table ``runs`` and its indexes follow the original design. A
-second table, ``tape2048_runs``, holds the board after the last move, and the seed of a recorded game; readers
-may ignore it. The reader does not trust the file (:mod:`tape2048.io.sqlite`).
+In ``metadata.db`` of a data set, the table ``runs`` and its indexes follow the original design. A second
+table, ``tape2048_runs``, holds the board after the last move, and the seed of a recorded game. Readers may
+ignore it. The reader does not trust the file (:mod:`tape2048.io.sqlite`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: One run. ``engine`` is an index into :attr:`RunTable.engines`, or :data:`NO_ENGINE`. The board after the
-#: last move and the game's seed count where ``has_final`` and ``has_seed`` are set.
+#: A run. ``engine`` is an index into :attr:`RunTable.engines`, or :data:`NO_ENGINE`. ``final_board``, the
+#: board after the last move, is valid if ``has_final`` is true, and ``seed`` if ``has_seed`` is true.
 RUN_TABLE_DTYPE = np.dtype(
     [
         ("id", "<u8"),
@@ -60,10 +60,10 @@ class Identities(NamedTuple):
     """The players and the seeds of the runs of a table.
 
     Attributes:
-        facts: of each player, as the facts of a session have them.
+        facts: facts of each player, named as in the facts of a session.
         player: index of each run's player in ``facts``, ``i64[R]``.
-        seeds: of the runs, ``u64[R]``; 0 where unknown.
-        known: whether player and seed are known, ``bool[R]``.
+        seeds: seed of each run, ``u64[R]``; 0 if unknown.
+        known: whether the player and the seed of each run are known, ``bool[R]``.
     """
 
     facts: list[Mapping[str, Any]]
@@ -110,7 +110,7 @@ class RunTable:
 
     @cached_property
     def identities(self) -> Identities:
-        """The players and the seeds, which the engines' names carry."""
+        """The players and the seeds of the runs, read from the names of their engines."""
         engines = (*self.engines, None)  # NO_ENGINE, -1, is the last one
         facts = [facts_of_engine(engine) for engine in engines]
         names = [tuple(each.values()) for each in facts]
@@ -128,7 +128,7 @@ class RunTable:
         )
 
     def hash_numbers(self) -> NDArray[np.uint64]:
-        """Return the numbers that splits hash: the seeds of known games, else digests of the metadata."""
+        """Return the numbers that splits hash, ``u64[R]``: seeds, or for unknown games a metadata digest."""
         numbers = np.where(self.identities.known, self.identities.seeds, np.uint64(0))
         facts, names = self.rows[_FACTS].tolist(), self.engine_names()
         for i in np.flatnonzero(~self.identities.known).tolist():
@@ -137,12 +137,12 @@ class RunTable:
         return numbers
 
     def starts(self) -> NDArray[np.float64]:
-        """Return the start of each run, in seconds since 1970; NaN where it is unknown."""
+        """Return the start of each run, in seconds since 1970; NaN if it is unknown."""
         start = self.rows["start_unix_s"].astype(np.float64)
         return np.where(start > 0, start, np.nan)
 
     def ordinals(self, ids: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the places in the table of runs that it has."""
+        """Return the places of runs in the table by their ids, ``i64[n]``; -1 for unknown ids."""
         return ordinals_of(self.rows["id"], ids)
 
     def to_runs(self) -> NDArray[np.void]:
@@ -155,12 +155,12 @@ class RunTable:
         return runs
 
     def choose(self, chosen: NDArray[Any]) -> RunTable:
-        """Return a table of the runs of a mask or of ordinals."""
+        """Return a table of the runs that a mask or ordinals select."""
         return RunTable(self.rows[chosen], self.engines)
 
     @classmethod
     def of_metas(cls, metas: Sequence[RunMeta], **columns: Any) -> RunTable:
-        """Make a table of runs that lie end to end, with ids from 0; ``columns`` are further fields."""
+        """Make a table of runs stored one after the other, with ids from 0; ``columns`` are other fields."""
         for name in ("steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s"):
             columns[name] = [getattr(meta, name) for meta in metas]
         return cls.of_columns(columns, [meta.engine for meta in metas]).renumbered()
@@ -191,24 +191,25 @@ class RunTable:
         return cls(np.concatenate(parts), tuple(names))
 
     def renumbered(self, first_id: int = 0, first_row: int = 0) -> RunTable:
-        """Return the table with consecutive ids, and runs that lie end to end."""
+        """Return the table with consecutive ids, and with runs stored one after the other."""
         rows = self.rows.copy()
         rows["id"] = np.arange(first_id, first_id + len(rows))
         rows["first_row"] = first_row + np.cumsum(rows["steps"], dtype=np.uint64) - rows["steps"]
         return RunTable(rows, self.engines)
 
     def check(self, rows: int, id_max: int, path: str | os.PathLike[str]) -> None:
-        """Check that the runs tile the rows.
+        """Check that the runs cover each row once, and that their ids are valid.
 
-        Raise BookkeepingError also for an id that occurs twice, FieldError for one above ``id_max``.
+        Raises BookkeepingError for rows that are not covered once, or for an id that occurs twice, and
+        FieldError for an id above ``id_max``.
         """
         check_tiles(self.rows, self.rows["steps"], rows, path)
         ids = np.sort(self.rows["id"])
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if twice.size:
-            raise BookkeepingError(f"run id {ids[twice[0]]} occurs more than once", path=path)
+            raise BookkeepingError(f"found the run id {ids[twice[0]]} more than once", path=path)
         if ids.size and int(ids[-1]) > id_max:
-            raise FieldError(f"run id {ids[-1]}. A row's run_id holds at most {id_max}", path=path)
+            raise FieldError(f"found the run id {ids[-1]}, expected at most {id_max}", path=path)
 
 
 SCHEMA = """
@@ -240,7 +241,7 @@ _COLUMN_OF: Final = {
     "highest_tile": "highest_tile",
     "start_time": "start_unix_s",
 }
-#: The largest number of a field: SQLite has integers of 63 bits and a sign.
+#: The largest number of each field. SQLite's integers have 63 bits and a sign.
 _HIGHEST = {field: min(2**63 - 1, int(np.iinfo(RUN_TABLE_DTYPE[field]).max)) for field in _COLUMN_OF.values()}
 _EXTRA = "tape2048_runs"
 _EXTRA_COLUMNS = ("id", "final_board", "seed")
@@ -248,7 +249,10 @@ _TABLES = frozenset({"runs", _EXTRA})
 
 
 def write_runs_db(path: str | os.PathLike[str], table: RunTable) -> None:
-    """Write a new file, as :func:`tape2048.io.sqlite.fresh_database`. No number may be above 2**63 - 1."""
+    """Write the table to a new file, as :func:`tape2048.io.sqlite.fresh_database` does.
+
+    No number may be above 2**63 - 1.
+    """
     columns = {name: table.rows[name].tolist() for name in RUN_TABLE_DTYPE.names or ()}
     columns["engine"] = table.engine_names()
     records = zip(*(columns[_COLUMN_OF.get(name, name)] for name in _REQUIRED), strict=True)
@@ -265,15 +269,16 @@ def write_runs_db(path: str | os.PathLike[str], table: RunTable) -> None:
         insert_rows(database, "runs", _REQUIRED, records)
         known_facts = (fact for fact in facts if fact[1:] != (None, None))
         insert_rows(database, _EXTRA, _EXTRA_COLUMNS, known_facts)
-        for statement in indexes:  # last: sorting once is faster than keeping sorted
+        for statement in indexes:  # after the rows: sorting once is faster than keeping them sorted
             database.execute(f"CREATE INDEX{statement.rstrip().rstrip(';')}")
 
 
 def read_runs_db(path: str | os.PathLike[str]) -> RunTable:
-    """Read the runs, by first row, without writes to the disk and without waiting for locks."""
+    """Read the runs, sorted by first row, without writing to the disk or waiting for locks."""
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         if "runs" not in tables:
-            raise SchemaError(f"no table runs. It has {', '.join(sorted(tables)) or 'none'}", path=path)
+            found = ", ".join(sorted(tables)) or "no tables"
+            raise SchemaError(f"found {found}, expected the table runs", path=path)
         columns_of(database, "runs", _REQUIRED, (), path)
         columns: dict[str, Any] = {name: list[int] for name in _COLUMN_OF if name != "start_time"}
         columns |= {"ifnull(start_time, 0)": list[int], "ifnull(elapsed_s, 0)": list[float]}
@@ -289,11 +294,11 @@ def read_runs_db(path: str | os.PathLike[str]) -> RunTable:
 def _read_columns(
     database: sqlite3.Connection, table: str, columns: dict[str, Any], path: str | os.PathLike[str]
 ) -> list[list[Any]]:
-    """Read expressions as lists of these types, which are strict, unlike SQLite's columns."""
+    """Read expressions as lists of these types; raise SchemaError for a value of another type."""
     try:
         rows = database.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()  # noqa: S608  (our own names)
     except (sqlite3.OperationalError, UnicodeDecodeError) as error:
-        # SQLite has one error code for all of these; only the message tells a value from the file.
+        # SQLite has one error code for all of these errors: only the message tells a bad text.
         if isinstance(error, sqlite3.OperationalError) and "UTF-8" not in str(error):
             raise
         raise SchemaError(f"a text in the table {table} is not UTF-8: {error}", path=path) from error
@@ -310,7 +315,10 @@ def _read_columns(
 def table_of_columns(
     counts: list[list[int]], elapsed: list[float], engines: list[str | None], path: str | os.PathLike[str]
 ) -> RunTable:
-    """Make the run table, sorted by first row, of the table ``runs``; ``counts`` as ``_COLUMN_OF``."""
+    """Make the run table, sorted by first row, from columns of the table ``runs``.
+
+    ``counts`` are the columns of ``_COLUMN_OF``, in this order.
+    """
     columns: dict[str, Any] = {}
     for (name, field), column in zip(_COLUMN_OF.items(), counts, strict=True):
         highest = _HIGHEST[field]
@@ -323,7 +331,7 @@ def table_of_columns(
     with np.errstate(over="ignore"):
         columns["elapsed_s"] = np.array(elapsed, np.float64).astype(np.float32)
     if not np.isfinite(columns["elapsed_s"]).all():
-        raise SchemaError("runs.elapsed_s holds a number that is not a finite float32", path=path)
+        raise SchemaError("runs.elapsed_s has a value that is not finite as float32", path=path)
     table = RunTable.of_columns(columns, engines)
     # A run without steps comes before the run that starts at its row.
     return table.choose(np.lexsort([table.rows[name] for name in ("id", "steps", "first_row")]))
@@ -337,7 +345,7 @@ def _read_extras(database: sqlite3.Connection, table: RunTable, path: str | os.P
     ordinal_of = {run_id: ordinal for ordinal, run_id in enumerate(rows["id"].tolist())}
     unknown = [run_id for run_id in numbers if run_id not in ordinal_of]
     if unknown:
-        raise BookkeepingError(f"{_EXTRA} has run {unknown[0]}, which the table runs lacks", path=path)
+        raise BookkeepingError(f"{_EXTRA} has run {unknown[0]}, which is not in the table runs", path=path)
     ordinals = [ordinal_of[run_id] for run_id in numbers]
     for name, known, found in (("final_board", "has_final", finals), ("seed", "has_seed", seeds)):
         rows[known][ordinals] = [value is not None for value in found]

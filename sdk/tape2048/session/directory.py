@@ -1,4 +1,4 @@
-"""Names in a directory: what tells a session, a data set and a pack."""
+"""Names in a directory, which tell sessions, data sets and packs apart."""
 
 from __future__ import annotations
 
@@ -41,13 +41,16 @@ MANIFEST_BYTES_MAX = 1024 * 1024
 #: The usual name of a pack of 32-byte rows.
 PACK_DAT = "pack.dat"
 
-#: A name in a manifest, which can only mean a file directly in the directory: 63 characters take at most the
-#: 255 bytes that Linux allows.
+#: Valid names in a manifest: names of files directly in the directory. 63 characters take at most the 255
+#: bytes that Linux allows.
 PLAIN_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\0]{1,63}")
 
 
 def is_dataset(directory: Path, names: Collection[str]) -> bool:
-    """Tell a data set from a session, given the names of its entries: both have steps and metadata."""
+    """Check whether a directory is a data set, given the names of its entries.
+
+    A session also has ``steps.npy`` and ``metadata.db``: the header of ``steps.npy`` tells them apart.
+    """
     if METADATA_DB not in names:
         return False
     if STEPS_NPY not in names:
@@ -60,15 +63,15 @@ def is_dataset(directory: Path, names: Collection[str]) -> bool:
 
 
 def is_session(names: Collection[str]) -> bool:
-    """Tell a session, or a part of one, by the names of its entries. A data set has such names, too."""
+    """Check whether names are of a session, or of a part of it. A data set has such names, too."""
     return any(name in {METADATA_DB, STEPS_NPY, TAPE_NPY} or SHARD_NAME.fullmatch(name) for name in names)
 
 
 def kind_of_directory(directory: Path) -> str | None:
-    """Return the kind of a directory that is a session, a data set or a pack's directory.
+    """Return the kind of a directory that is a session, a data set or the directory of a pack.
 
-    A pack's directory holds ``pack.dat`` and nothing else. A directory with other files beside a pack has no
-    kind, and neither has a directory that cannot be listed.
+    The directory of a pack holds only ``pack.dat``. Returns None for other directories, and for a directory
+    that cannot be listed.
     """
     try:
         names = list_names(directory)
@@ -82,7 +85,7 @@ def kind_of_directory(directory: Path) -> str | None:
     return "the directory of a pack" if visible == [PACK_DAT] else None
 
 
-#: The kinds of paths with rows, for hints.
+#: Hint that lists the kinds of paths with rows.
 ROW_SOURCES = (
     "Name a session, a directory of sessions, a data set, a pack.dat, or a directory of steps-*.npy and "
     "metadata.db."
@@ -112,32 +115,32 @@ def refuse_dataset(directory: Path) -> None:
     """Raise NotASessionError if the directory is a data set."""
     if is_dataset(directory, list_names(directory)):
         raise NotASessionError(
-            "a data set, not a session",
+            "found a data set, expected a session",
             path=directory,
-            hint=f"for data sets: tape2048 dataset stats {directory}, or dataset verify",
+            hint=f"use the commands for data sets: tape2048 dataset stats {directory}, or dataset verify",
         )
 
 
 def whole_shards(
     names: Iterable[str], pattern: re.Pattern[str], first_max: int, directory: Path
 ) -> list[str]:
-    """Sort the shards among some names; raise NotASessionError for a gap, or a first one above a number."""
+    """Return the names of shards, sorted; raise NotASessionError for a gap, or a first number too high."""
     matches = sorted(filter(None, map(pattern.fullmatch, names)), key=lambda match: int(match[1]))
     start = min(first_max, int(matches[0][1])) if matches else 0
     for expected, match in enumerate(matches, start):
         if int(match[1]) != expected:
             wanted = f"{match.string[: match.start(1)]}{expected:0{len(match[1])}d}.npy"
-            raise NotASessionError(f"shard {wanted} is missing; {match[0]} is there", path=directory)
+            raise NotASessionError(f"shard {wanted} is missing; found {match[0]}", path=directory)
     return [match[0] for match in matches]
 
 
 def as_unsigned(rows: NDArray[np.void]) -> NDArray[np.void]:
-    """View rows as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
+    """Return a view of rows as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
     return rows.view(STEP_DTYPE if rows.dtype.itemsize == STEP_DTYPE.itemsize else ACTION_STEP_DTYPE)
 
 
 def rows_entry(manifest: Manifest | DatasetManifest | None) -> FileEntry | None:
-    """Return the manifest's entry of the one file of rows, or of the tape; None for shards or no manifest."""
+    """Return the manifest's entry of ``steps.npy`` or the tape; None for shards, or without a manifest."""
     files = manifest.files if manifest else {}
     return files.get(TAPE_NPY) or files.get(STEPS_NPY)
 
@@ -145,4 +148,4 @@ def rows_entry(manifest: Manifest | DatasetManifest | None) -> FileEntry | None:
 def list_names(directory: Path) -> list[str]:
     """List the names in the directory, sorted; raise StorageError if it cannot be read."""
     with reading(directory):
-        return sorted(os.listdir(directory))  # noqa: PTH208 - paths would cost more than the names
+        return sorted(os.listdir(directory))  # noqa: PTH208 - making paths takes longer than listing names

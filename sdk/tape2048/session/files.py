@@ -50,23 +50,23 @@ if TYPE_CHECKING:
 
 
 class SessionFiles:
-    """The names, manifest, run table and rows in a session directory. Each is read on first use, and kept.
+    """The names, manifest, run table and rows in a session directory. Each is read once, at its first use.
 
-    An attribute raises the first defect of what it reads, and no other: validation collects all of them.
+    An attribute raises only errors of the files that it reads, so that validation can collect all errors.
 
     Attributes:
-        path: the directory, absolute.
+        path: absolute path of the directory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Raise MissingPathError or NotASessionError for a path that cannot be a session's directory."""
-        # Not Path.resolve: the given name counts, not the name of a link's target.
+        # Not Path.resolve, since the given name counts, and not the name of a link's target.
         self.path = Path(os.path.abspath(path))
         if self.path.name.startswith("."):
             raise NotASessionError(
-                "a name that starts with '.' is not a session: it is still being written, or was abandoned",
+                "its name starts with '.': it is still being written, or was interrupted",
                 path=self.path,
-                hint="the recorder's next start finishes it",
+                hint="wait until it is published, or start the recorder again, which finishes it",
             )
         with reading(self.path):
             if not self.path.is_dir():
@@ -81,22 +81,22 @@ class SessionFiles:
 
     @functools.cached_property
     def parts(self) -> list[Path]:
-        """The files of the rows: tape and anchors, steps, or shards; NotASessionError without any."""
+        """The files of the rows: tape and anchors, steps, or shards. Raises NotASessionError without them."""
         names, directory = self.names, self.path
         if METADATA_DB not in names:
             within = [name for name in names if SESSION_NAME.fullmatch(name)]
             sessions = counted(len(within), "session")
-            hint = f"a directory of {sessions}? name a session: {within[-1]}" if within else None
+            hint = f"name one of the {sessions} in it, such as {within[-1]}" if within else None
             raise NotASessionError(f"no {METADATA_DB} in this directory", path=directory, hint=hint)
         shards = [name for name in names if SHARD_NAME.fullmatch(name)]
         forms = [name for name in (TAPE_NPY, STEPS_NPY, *shards[:1]) if name in names]
         if len(forms) > 1:
             raise NotASessionError(
-                f"found both {forms[0]} and {forms[1]}; expected one form of rows", path=directory
+                f"found {forms[0]} and {forms[1]}, expected only one of them", path=directory
             )
         if TAPE_NPY in names:
             if ANCHORS_NPY not in names:
-                raise NotASessionError(f"no {ANCHORS_NPY} beside {TAPE_NPY}", path=directory)
+                raise NotASessionError(f"found {TAPE_NPY} without {ANCHORS_NPY}", path=directory)
             return [directory / TAPE_NPY, directory / ANCHORS_NPY]
         if STEPS_NPY in names:
             return [directory / STEPS_NPY]
@@ -112,7 +112,7 @@ class SessionFiles:
 
     @functools.cached_property
     def manifest(self) -> Manifest | None:
-        """The manifest; None in a session of another program."""
+        """The manifest; None for a session of another program."""
         return read_manifest_file(
             self.path / MANIFEST,
             Manifest,
@@ -140,7 +140,7 @@ class SessionFiles:
             yield from file_defects(self.manifest.files, self.path, PLAIN_NAME.fullmatch)
 
     def open_rows(self, load: Load) -> NDArray[np.void] | Tape | ForeignRows:
-        """Open the rows, and compare their number with the manifest's."""
+        """Open the rows, and compare their number with the manifest."""
         rows: NDArray[np.void] | Tape | ForeignRows
         metadata, manifest, parts = self.metadata, self.manifest, self.parts
         if self.on_tape:

@@ -1,6 +1,6 @@
-"""Rows that other programs wrote: shards, rows of no run, and any structured rows that hold boards.
+"""Rows of other programs: shards, rows of no run, and structured rows of other types.
 
-Rows open if each has a run id, a step index and a board:
+A file of rows can be opened if each row has a run id, a step index and a board:
 
 ==============================  ============================================================================
 field                           type and meaning
@@ -11,16 +11,17 @@ field                           type and meaning
 ``board`` or ``exps``           ``u8`` or ``i8``, a packed board; or ``u1`` [16], exponents
 ``move``, ``move_dir`` or       ``u1``, optional: 0 up, 1 down, 2 left, 3 right
 ``action``
-``tile_65536_mask``             ``u2``, optional: bit i is set where cell i (0 is the top left) holds 65536 or
+``tile_65536_mask``             ``u2``, optional: bit i is set if cell i (0 is the top left) holds 65536 or
                                 more. A packed board has 15 there
 ==============================  ============================================================================
 
-Names, order, padding and the size of a row are free. Every other field of a numeric type, ``[]`` or ``[D]``,
-is a column, unless a field of batches has its name. The file ``<field>s.json`` becomes the column's fact
-``names`` (``valuation_types.json``). ``branch_evs`` has a value for each move.
+The order of the fields, padding and the size of a row are free. Every other field of a numeric type, ``[]``
+or ``[D]``, is a column, unless a built-in field of batches has its name. The content of ``<field>s.json``
+(such as ``valuation_types.json``) becomes the column's fact ``names``. ``branch_evs`` has a value for each
+move.
 
-Files are mapped, and rows are not copied. Opening takes time in proportion to the runs if they are stored one
-after the other by id, with a row for each step. Otherwise it reads the run id of every row.
+Files are mapped, and rows are not copied. If the runs are stored one after the other by id, with a row for
+each step, the time to open a file grows only with its runs. Otherwise, the run id of every row is read.
 
 Two 32768 tiles end a game here. A run is read up to the move that makes the first 65536, and its
 ``highest_tile`` is then 65536. Its ``max_score`` stays the score of the whole game.
@@ -54,7 +55,7 @@ _LACKS = 2**64 - 1
 
 
 class Layout(NamedTuple):
-    """The named fields of a row type. ``move`` and ``mask`` are empty if the type lacks them."""
+    """The names of the fields of a row type. ``move`` and ``mask`` are empty if the type lacks them."""
 
     dtype: np.dtype[Any]
     run: str
@@ -65,7 +66,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], path: Path) -> Layout:
-        """Find the fields of a row type; ``path`` is for the NpyError about a missing field."""
+        """Find the fields of a row type; raise NpyError, with ``path``, if one is missing."""
 
         def find(types: tuple[Any, ...], *names: str) -> str:
             own = dtype.names or ()
@@ -78,8 +79,8 @@ class Layout(NamedTuple):
         if not (run and step and board):
             found = dtype.descr if dtype.names else dtype
             raise NpyError(
-                f"rows of type {found}; expected at least run_id and step_index (integers of 4 or 8 bytes), "
-                "and board (<u8, packed, or u1 [16], exponents)",
+                f"found rows of type {found}, expected run_id and step_index (integers of 4 or 8 bytes) and "
+                "board (<u8, packed, or u1 [16], exponents)",
                 path=path,
                 offset=0,
             )
@@ -93,12 +94,12 @@ class Layout(NamedTuple):
 
     @property
     def is_native(self) -> bool:
-        """Whether rows are of a recorder's type."""
+        """Whether rows are of the type of recorded sessions."""
         return self.dtype in STEP_DTYPES
 
     @property
     def words(self) -> NDArray[np.uint64]:
-        """The entries for the kernels, see ``rows.boards.RUN``."""
+        """The layout for the kernels, see ``rows.boards.RUN``."""
         offsets = {name: field[1] for name, field in (self.dtype.fields or {}).items()}
         is_short = self.dtype[self.step].itemsize == 2
         return np.array(
@@ -112,10 +113,10 @@ class Layout(NamedTuple):
         return np.array((rows[self.board] > 15).any(axis=1))
 
     def steps(self, rows: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
-        """Convert rows to ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``. A masked cell gets the exponent 16.
+        """Convert rows to ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``. Cells in ``tile_65536_mask`` become 16.
 
         Returns:
-            The rows, and a mask of those whose mask contradicts their board.
+            The rows, and a mask of the rows whose ``tile_65536_mask`` contradicts their board.
         """
         bad = np.zeros(len(rows), np.bool_)
         if self.is_native:
@@ -136,7 +137,7 @@ class Layout(NamedTuple):
         return out, bad
 
     def contradiction(self, row: np.void) -> str:
-        """Describe a row whose mask contradicts its board."""
+        """Describe a row whose ``tile_65536_mask`` contradicts its board."""
         board = f"{row[self.board]:#018x}" if self.is_packed else row[self.board].tolist()
         return f"has {self.mask} {row[self.mask]:#06x}, which contradicts its board {board}"
 
@@ -147,7 +148,7 @@ def check_ends(
     """Compare the first and the last row of runs with the run table, ``RUN_DTYPE[R]``.
 
     Raises:
-        BookkeepingError: for the first row of another run or step. It names ``path``.
+        BookkeepingError: a row is of another run or step; with ``path``.
     """
     for is_last, rows in enumerate(ends):
         steps = (runs["steps"].astype(np.int64) - 1) * is_last
@@ -156,26 +157,28 @@ def check_ends(
         if bad.any():
             at = int(bad.argmax())
             raise BookkeepingError(
-                f"run {runs['id'][at]} has row {int(starts[at]) + steps[at]} as its step {steps[at]}, "
-                f"but that row is step {found[at]} of run {ids[at]}",
+                f"row {int(starts[at]) + steps[at]} is step {found[at]} of run {ids[at]}, expected step "
+                f"{steps[at]} of run {runs['id'][at]} by the run table",
                 path=path,
-                hint="the steps belong to another data set, or one of the two files was changed",
+                hint="restore both files from a copy: the rows and the run table do not belong together",
             )
 
 
 class ForeignRows:
-    """The rows of a session that another program wrote. Numbers count the rows that are not left out.
+    """The rows of a session of another program. Row numbers count only the rows that are not left out.
 
     Attributes:
-        rows: the files as one array, see ``npy.Shards``.
+        rows: the rows of all files as one array, see ``npy.Shards``.
         layout: their fields.
-        words: these for the kernels.
+        words: the layout for the kernels.
         paths: the files.
-        counts: rows of each file, and ``file_places``: place in ``rows`` of its first row.
-        made: functions that make further columns from rows, by name.
-        runs: the run table, as of ``Session``.
+        counts: number of rows of each file.
+        file_places: place of each file's first row in ``rows``.
+        made: functions that make more columns from rows, by the column's name.
+        runs: the run table, as in ``Session``.
         owners: the runs of the rows.
-        starts: place in ``rows`` of each of the owners' segments, and ``ends``: of the end of its file.
+        begins: place of each segment in ``rows``.
+        ends: place in ``rows`` of the end of each segment's file.
         dense: whether the runs are stored one after the other, with a row for each step.
         without_run: number of rows whose run is not in the table.
     """
@@ -200,10 +203,10 @@ class ForeignRows:
             metadata: the run table.
             database: the file of the run table.
             whole: whether a row of no run is an error.
-            tiled: whether the runs are stored one after the other, with a row for each step, as a check of
-                the run table has shown. Other rows are an error.
-            again: reads the files into memory; None for rows that are in memory.
-            made: further columns by name, made from rows.
+            tiled: whether the run table says that the runs are stored one after the other, with a row for
+                each step. Other rows are then an error.
+            again: function that reads the files into memory; None for rows that are in memory.
+            made: functions that make more columns from rows, by the column's name.
         """
         layout = self.layout = Layout.of(shards.rows.dtype, paths[0])
         self.made = dict(made or {})
@@ -241,7 +244,7 @@ class ForeignRows:
     def _assign(
         self, metadata: Metadata, path: Path, *, whole: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first row of each segment in the files, and its run (-1: none)."""
+        """Return the first row of each segment, numbered as in the files, and its run (-1: none)."""
         runs, total, layout = metadata.runs, int(self.counts.sum()), self.layout
         owner = np.argsort(runs["first_row" if metadata.has_rows else "id"], kind="stable")
         if metadata.has_rows and not self._tiled:
@@ -267,9 +270,9 @@ class ForeignRows:
     def _find_cuts(
         self, runs: NDArray[np.void], starts: NDArray[np.int64], owner: NDArray[np.int64]
     ) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        """Return the run table up to the first 65536 of each run, and its row, ``i64[R + 1]``."""
+        """Return the run table, cut at the first 65536 of each run, and that row of each, ``i64[R + 1]``."""
         stops = np.append(starts[1:], self.counts.sum())
-        cut_at = np.full(len(runs) + 1, self.counts.sum())  # the last entry: rows of no run
+        cut_at = np.full(len(runs) + 1, self.counts.sum())  # the last entry is for rows of no run
         high, runs = np.flatnonzero(runs["highest_tile"] >= _MASK_TILE), runs.copy()
         order = np.argsort(owner, kind="stable")
         bounds = (np.searchsorted(owner[order], high, side).tolist() for side in ("left", "right"))
@@ -290,7 +293,7 @@ class ForeignRows:
         return self.take(self.places(np.array([number])))
 
     def in_memory(self) -> NDArray[np.void]:
-        """Return all rows in memory, file after file: read again, or copied where a file was replaced."""
+        """Return all rows in memory, file after file: read again, or copied if a file was replaced."""
         try:
             rows = self._again().rows
         except TapeError:
@@ -304,14 +307,14 @@ class ForeignRows:
         return np.concatenate([whole[at : at + count] for at, count in parts]).view(self.rows.dtype)
 
     def in_place(self) -> bool:
-        """Tell whether the names still lead to the files that were opened."""
+        """Check whether the paths still lead to the files that were opened."""
         try:
             return all(map(os.path.samestat, self._states, map(os.stat, self.paths)))
         except OSError:
             return False
 
     def field(self, name: str) -> NDArray[Any]:
-        """Return a field of all rows, by their places; those in ``made`` are made once."""
+        """Return a field of all rows, in the order of ``rows``. A field in ``made`` is made once."""
         if name in self.made and name not in self._fields:
             self._fields[name] = self.made[name](self.rows)
         found: NDArray[Any] = self._fields[name] if name in self.made else self.rows[name]
@@ -330,29 +333,29 @@ class ForeignRows:
         return places
 
     def in_files(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers that rows have in the files, before any is left out."""
+        """Return the numbers of rows in the files, where no row is left out."""
         at = np.searchsorted(self._firsts, numbers, "right") - 1
         found: NDArray[np.int64] = numbers + self._left_out[at]
         return found
 
     def take(self, places: NDArray[np.int64]) -> NDArray[np.void]:
         """Copy rows by their places."""
-        # Untyped: NumPy copies structured rows field by field.
+        # An untyped view, since NumPy copies structured rows field by field.
         return np.take(self.rows.view(f"V{self.rows.itemsize}"), places).view(self.rows.dtype)
 
     def read(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
         """Return rows by number as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``.
 
         Raises:
-            BookkeepingError: a row shows a 65536 that the run table does not have.
+            BookkeepingError: a row has a tile of 65536 or more, above the highest tile in the run table.
         """
         found, layout = self.take(self.places(numbers)), self.layout
         if not layout.is_native and (above := layout.above(found)).any():
             row = found[above.argmax()]
             raise BookkeepingError(
-                f"run {row[layout.run]} shows a tile of 65536 or more at step {row[layout.step]}, which its "
-                "highest_tile in the run table denies",
+                f"run {row[layout.run]} has a tile of 65536 or more at step {row[layout.step]}, expected at "
+                "most its highest_tile in the run table",
                 path=self.paths[0].parent,
-                hint="tape2048 validate reports every such row",
+                hint="run tape2048 validate, which reports every such row",
             )
         return layout.steps(found)[0]

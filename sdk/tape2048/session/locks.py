@@ -1,17 +1,17 @@
 """Locks that keep a session from being removed while a process reads it.
 
-A :class:`~tape2048.session.session.Session` holds a shared lock for as long as it lives; removal takes the
-exclusive one, without waiting. Locks end with their process.
+A :class:`~tape2048.session.session.Session` holds a shared lock as long as it lives. Removal takes an
+exclusive lock, without waiting. Locks end with their process.
 
-With a descriptor for each session, a corpus of a thousand sessions would reach the usual limit of 1,024. The
-locks of all sessions of a directory are therefore in one file, ``<root>/.recorder/readers.lock``, which a
-process opens once. A session's lock is the byte at its directory's inode number, and byte 0 is the lock of
-the remover. They are locks of the open file description (``F_OFD_SETLK``), since POSIX record locks end when
-any descriptor of the file is closed.
+With a descriptor for each session, a corpus of a thousand sessions would reach the usual limit of 1,024 open
+files. Therefore, the locks of all sessions of a directory are in one file, ``<root>/.recorder/readers.lock``,
+which a process opens once. A session's lock is the byte at the inode number of its directory, and byte 0 is
+the lock of removal. They are locks of the open file description (``F_OFD_SETLK``), since POSIX record locks
+end when any descriptor of the file is closed.
 
-Readers do not create the file. Without it (nothing was ever recorded or removed here), and on systems
-without such locks, they lock the directory of the sessions itself (``flock``). Removal takes that lock as
-well: if a reader holds it, nothing is removed, since the lock does not identify the session.
+Readers do not create the file. If it does not exist, because nothing was ever recorded or removed here, or if
+the system has no such locks, readers lock the directory of the sessions itself (``flock``). Removal takes
+that lock as well. If a reader holds it, nothing is removed, since the lock does not identify the session.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def _byte_of(status: os.stat_result) -> int:
 
 
 class _LockFile:
-    """A lock file that this process has open, with the number of sessions that hold each byte of it."""
+    """An open lock file of this process, with the number of sessions that hold each of its bytes."""
 
     def __init__(self, fd: int, *, whole: bool) -> None:
         self.fd = fd
         self.whole = whole  # the directory itself: one lock for all its sessions
         self.pid = os.getpid()
         self.counts: dict[int, int] = {}
-        # The garbage collector may run at any moment, even while this thread holds the mutex. It therefore
-        # only queues a session's byte here, and the next holder of the mutex unlocks it.
+        # Bytes to unlock. The garbage collector may run while this thread holds the mutex, so it only queues
+        # a session's byte here, and the next holder of the mutex unlocks it.
         self.released: deque[int] = deque()
 
 
@@ -89,7 +89,7 @@ class ReadLock:
         self._byte = byte
 
     def __del__(self, suppress: Any = contextlib.suppress, getpid: Any = os.getpid) -> None:
-        # When the interpreter exits, globals are gone, and the kernel unlocks.
+        # When the interpreter exits, globals are missing, and the kernel unlocks.
         with suppress(Exception):
             if self._file.pid == getpid():
                 self._file.released.append(self._byte)
@@ -101,17 +101,18 @@ class ReadLock:
 
 
 def lock_for_reading(directory: Path) -> ReadLock | None:
-    """Keep a session from being removed; return None if there are no locks, or the directory's is taken.
+    """Keep a session from being removed; return None if it cannot be locked.
 
     Raises:
-        MissingPathError: the session is gone, or is being removed.
+        MissingPathError: the session was removed, or is being removed.
     """
-    # Of links, only one instead of the directory itself matters: its target has other neighbours.
+    # For a link to a session, the lock is beside its target. Links above it do not matter.
     root = (Path(os.path.realpath(directory)) if directory.is_symlink() else directory).parent
     lock, locked = None, 0
     with _mutex:
         _unlock_released()
-        # No locks, or locked as a whole, and not by a remover: that one's lock file would be there.
+        # No lock: the system has none, or another process (not a removal, which makes the lock file first)
+        # has locked the whole directory.
         with contextlib.suppress(OSError):
             if (file := _open(root) or _open(root)) is not None:
                 byte = 0 if file.whole else _byte_of(directory.stat())
@@ -120,7 +121,7 @@ def lock_for_reading(directory: Path) -> ReadLock | None:
                     raise MissingPathError("no such file or directory (it is being removed)", path=directory)
                 file.counts[byte] = held + 1
                 lock, locked = ReadLock(file, byte), byte
-    # It may have been removed before the lock was taken; from now on it cannot be.
+    # The session may have been removed before the lock was taken. From now on, it cannot be removed.
     try:
         is_it = locked in {0, _byte_of(directory.stat())}
     except (FileNotFoundError, NotADirectoryError):
@@ -133,7 +134,7 @@ def lock_for_reading(directory: Path) -> ReadLock | None:
 
 
 def _open(root: Path) -> _LockFile | None:
-    """Return the lock file of a directory of sessions; None if the caller has to try again."""
+    """Return the lock file of a directory of sessions; None if the caller must try again."""
     path = root / LOCKS_DIRECTORY / READERS_LOCK
     whole = not (_HAS_BYTE_LOCKS and path_exists(path))
     path = root if whole else path
@@ -146,7 +147,7 @@ def _open(root: Path) -> _LockFile | None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         stack.callback(os.close, fd)
         if whole and not try_lock(fd, shared=True):
-            return None  # the remover has the directory, and made the lock file before it locked it
+            return None  # a removal holds the directory, and has made the lock file before
         status = os.fstat(fd)
         stack.pop_all()
     return _files.setdefault((status.st_dev, status.st_ino), _LockFile(fd, whole=whole))
@@ -167,7 +168,7 @@ def _unlock_released() -> None:
 
 
 def make_readers_lock(root: Path) -> Path:
-    """Create the file that readers lock, unless it exists."""
+    """Create the file that readers lock, unless it exists, and return its path."""
     path = root / LOCKS_DIRECTORY / READERS_LOCK
     path.parent.mkdir(exist_ok=True)
     os.close(open_owned(path.parent, os.O_RDONLY | os.O_DIRECTORY))
@@ -179,20 +180,20 @@ def _lock_directory(fd: int) -> bool:
     try:
         return try_lock(fd)
     except OSError as error:
-        # NFS grants an exclusive lock only to a descriptor that is open for writing, which a directory's
-        # cannot be. There, sessions opened before the lock file existed are not seen.
+        # NFS grants an exclusive lock only to a descriptor that is open for writing, and directories cannot
+        # be opened for writing. There, sessions that were opened before the lock file existed are not seen.
         if error.errno != errno.EBADF:
             raise
         return True
 
 
 def _unknown_reader(root: Path, hint: str) -> BusyError:
-    found = "a process reads here that opened its sessions before their locks had a file"
+    found = "a process reads sessions here, and opened them before readers.lock existed"
     return BusyError(found, path=root, hint=hint)
 
 
 class RemovalLock:
-    """The exclusive right to remove sessions of the directory ``root``. A context manager."""
+    """A context manager that holds the exclusive right to remove sessions of the directory ``root``."""
 
     def __init__(self, root: Path) -> None:
         if not _HAS_BYTE_LOCKS:
@@ -203,14 +204,14 @@ class RemovalLock:
             directory = held.enter_context(open_fd(root, os.O_RDONLY | os.O_DIRECTORY))
             if not _lock(self._fd, fcntl.F_WRLCK, _REMOVER_BYTE):
                 raise BusyError(
-                    "another process removes sessions here at this moment",
+                    "another process is removing sessions here",
                     path=root,
-                    hint="wait until it has ended",
+                    hint="wait until it has finished",
                 )
             if not _lock_directory(directory):
                 hint = (
-                    "nothing was removed; from now on readers lock each session by itself: "
-                    "try again when that process has ended"
+                    "try again when that process has ended: nothing was removed. From now on, readers lock "
+                    "each session separately"
                 )
                 raise _unknown_reader(root, hint)
             self._held = held.pop_all()
@@ -239,7 +240,7 @@ class RemovalLock:
 
 
 class LockProbe:
-    """A view of the readers' locks of ``root``. A context manager that creates and locks nothing."""
+    """A context manager that shows which sessions of ``root`` are read, and creates and locks nothing."""
 
     def __init__(self, root: Path) -> None:
         self._fd: int | None = None
@@ -251,9 +252,7 @@ class LockProbe:
             except FileNotFoundError:
                 with open_fd(root, os.O_RDONLY | os.O_DIRECTORY) as fd:
                     if not _lock_directory(fd):
-                        raise _unknown_reader(
-                            root, "the sessions that it reads are unknown: try again when it has ended"
-                        ) from None
+                        raise _unknown_reader(root, "try again when that process has ended") from None
 
     def __enter__(self) -> Self:
         return self
@@ -267,7 +266,7 @@ class LockProbe:
         """Check whether a process reads a session."""
         if self._fd is None:
             return False
-        # A query needs no more than a descriptor for reading.
+        # A query works with a descriptor that is open for reading only.
         query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _byte_of(session.stat()), 1, 0)
         kind, *_ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, query))
         return bool(kind == fcntl.F_RDLCK)

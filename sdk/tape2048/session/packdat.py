@@ -1,4 +1,4 @@
-"""The bytes of pack.dat: a whole data set in one file.
+"""The format pack.dat: a whole data set in one file.
 
 =============== ============ ======================================================================
 part            type         field
@@ -13,22 +13,22 @@ each step       ``u64``      board before the move
                 ``u32``      index_in_run
                 ``u8``       move_dir: 0 up, 1 down, 2 left, 3 right
                 ``u8``       ev_mask: the moves that have a value; 0: no values
-                ``u16[4]``   ev_q: values in [0, 1] x 65535, plus 0.5, cut to whole numbers, all in float32.
-                             The chosen move's is 65535
-                ``u8[6]``    padding, written as zeros; other writers leave anything there
+                ``u16[4]``   ev_q: values in [0, 1] times 65535, rounded as ``floor(x + 0.5)`` in float32.
+                             The value of the chosen move is 65535
+                ``u8[6]``    padding, written as zeros; other programs leave any bytes
 each run        ``u32``      id
                 ``u32``      first_step_idx
                 ``u32``      num_steps
                 ``u64``      max_score
                 ``u32``      highest_tile
-                ``u16``      engine_len, then so many bytes of UTF-8; 0: no engine
-                ``u64``      start_time, seconds since 1970 (UTC), 0 where unknown
+                ``u16``      engine_len, then this number of bytes of UTF-8; 0: no engine
+                ``u64``      start_time, seconds since 1970 (UTC), 0 if unknown
                 ``f32``      elapsed_s
 last 4          ``u32``      CRC-32C of everything before
 =============== ============ ======================================================================
 
-The runs are in the order of their steps and cover them. The format does not hold the board after a run's last
-move. The widths of the counts are its limits: 2**32 - 1 runs, and runs that start before step 2**32.
+The runs are in the order of their steps, and cover all steps. The format does not hold the board after the
+last move of a run. It holds at most 2**32 - 1 runs, which start before step 2**32.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _RUN_BYTES_MIN = _RUN_HEAD.size + _RUN_TAIL.size
 CRC_BYTES = 4
 U32_MAX = 2**32 - 1
 _ENGINE_BYTES_MAX = 2**16 - 1
-#: Runs whose steps are checked together, which bounds the memory for it.
+#: Runs whose steps are checked together, to bound the memory.
 _RUNS_AT_ONCE = 256
 
 
@@ -89,7 +89,7 @@ def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
         raise MagicError(f"not a pack.dat: the magic {MAGIC!r} is missing", path=path, offset=0)
     if len(head) < HEADER_BYTES:
         raise TruncatedError(
-            f"the file ends after {size} bytes, within the header of {HEADER_BYTES}", path=path, offset=size
+            f"found {size} bytes, expected at least {HEADER_BYTES} for the header", path=path, offset=size
         )
     _, version, runs, steps, metadata_offset = _HEADER.unpack(head)
     if version != VERSION:
@@ -104,7 +104,8 @@ def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
     needed = metadata_offset + _RUN_BYTES_MIN * runs + CRC_BYTES
     if size < needed:
         raise TruncatedError(
-            f"the header claims {steps} steps and {runs} runs (at least {needed} bytes). The file has {size}",
+            f"found {size} bytes, expected at least {needed} for the {steps} steps and {runs} runs that the "
+            "header claims",
             path=path,
             offset=size,
         )
@@ -112,7 +113,7 @@ def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
 
 
 def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> RunTable:
-    """Parse the run table, the bytes between the steps and the checksum."""
+    """Parse the run table: the bytes between the steps and the checksum."""
     records: list[tuple[float, ...]] = []
     engines: list[str | None] = []
     at = 0
@@ -124,7 +125,8 @@ def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> 
             tail = _RUN_TAIL.unpack_from(content, tail_at)
         except struct.error as error:
             raise FieldError(
-                "the runs end within one: an engine's length or the number of runs is wrong",
+                f"the bytes end within run number {len(records)}: the length of an engine, or the number of "
+                "runs in the header, is wrong",
                 path=path,
                 offset=header.metadata_offset + at,
             ) from error
@@ -178,8 +180,8 @@ def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.Path
                 at = int(bad.argmax())
                 run = runs[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
                 raise kind(
-                    f"{name} of step {first + at} is {rows[name][at].tolist()}, "
-                    f"in run {run['id']} that starts at step {run['first_row']}",
+                    f"{name} of step {first + at} is {rows[name][at].tolist()}, in run {run['id']}, which "
+                    f"starts at step {run['first_row']}",
                     path=path,
                     offset=HEADER_BYTES + ROW_BYTES * (first + at) + offset,
                 )
@@ -208,18 +210,18 @@ def check_fits(name: str, value: int) -> None:
     """Raise FieldError if a field of 32 bits cannot hold a value."""
     if value > U32_MAX:
         raise FieldError(
-            f"{name} would be {value}; pack.dat holds at most {U32_MAX} (32 bits)",
-            hint="a data set directory holds more: tape2048 dataset build",
+            f"{name} would be {value}; expected at most {U32_MAX} (32 bits) in a pack.dat",
+            hint="write a data set directory, which holds more: tape2048 dataset build",
         )
 
 
 def parse(
     content: NDArray[np.uint8], path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.uint8], RunTable, int]:
-    """Parse a whole file: its records, ``u8[32 * N]``, its runs, and the number of padded steps.
+    """Parse a whole file into its records, ``u8[32 * N]``, its runs, and the number of padded steps.
 
     Raises:
-        FormatError: a subclass, for the first defect: each byte is checked.
+        FormatError: the first defect. Every byte is checked.
     """
     header = read_header(content[:HEADER_BYTES].tobytes(), len(content), path)
     records = content[HEADER_BYTES : header.metadata_offset]
@@ -232,7 +234,7 @@ def parse(
 
 
 def file_parts(records: NDArray[np.uint8], table: RunTable) -> list[memoryview]:
-    """Return the parts of the file of some records and their runs, for one write after the other."""
+    """Return the consecutive parts of the file of some records and their runs."""
     check_fits("first_step_idx", int(table.rows["first_row"].max(initial=0)))
     check_fits("num_runs", len(table))
     header = _HEADER.pack(MAGIC, VERSION, len(table), len(records) // ROW_BYTES, HEADER_BYTES + len(records))

@@ -1,15 +1,16 @@
-"""Sessions in a store: put as a whole, listed, verified when fetched, and removed after a delay.
+"""Sessions in a store: written atomically, listed, verified when fetched, and removed after a delay.
 
 ::
 
     sessions/<session>.<label>.<manifest>/    the files of a session, manifest.json last
     removed/<the same name>.json              a tombstone: the session is no longer listed
-    <session>/                                without sessions/: published directories, copied as they are
+    <session>/                                in a store without sessions/: a copy of a session directory
 
-``<manifest>`` is the first part of the SHA-256 of ``manifest.json``, which has the SHA-256 of the other
-files; earlier releases put manifests with CRC-32C alone. The name of a copied session has an empty label, and
-its manifest is read for each listing. A name determines the content. A repeated put
-changes nothing, nor does a put by two processes, and the name exposes bytes that were replaced in the store.
+``<manifest>`` is the first part of the SHA-256 of ``manifest.json``, which has the SHA-256 of the other files
+(only their CRC-32C in manifests of earlier releases). The name therefore determines the content. Writing a
+session again changes nothing, even if two processes do it at the same time, and bytes that were replaced in
+the store are detected. Copied session directories get a name with an empty label; each listing reads their
+manifests.
 
 The cache of a store's sessions is bounded, and shared by any number of processes::
 
@@ -19,10 +20,10 @@ The cache of a store's sessions is bounded, and shared by any number of processe
         .<name>.<0...>.tmp/  a download: a draft (``durable``), of one process at a time
         .recorder/           locks
 
-Nothing in it is ever out of date. A download takes its room before it begins: its files have their sizes at
-once, and sessions that no process holds go, the least recently used first. It appears by a rename. Hidden
-directories without a lock are the remains of killed processes (also of earlier releases, with other names).
-They are removed when room is needed. Sessions in use are locked as in any directory (``locks``).
+Nothing in the cache can be out of date. A download reserves its space first: it removes sessions that no
+process holds, the least recently used first, and gives its files their final sizes. It becomes visible by a
+rename. Hidden directories without a lock are leftovers of killed processes, of earlier releases too. They are
+removed when space is needed. Sessions in use are locked as in any directory (``locks``).
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ T = TypeVar("T")
 SESSIONS, _REMOVED = "sessions", "removed"
 _DIGEST_LENGTH = 16
 
-#: Requests at a time for manifests and run tables.
+#: Concurrent requests for manifests and run tables.
 REQUESTS = 16
 
 
@@ -99,7 +100,7 @@ class RemoteName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> RemoteName | None:
-        """Split a name; None for another one."""
+        """Split a name; return None for the name of something else."""
         parts = name.rsplit(".", 2)
         return cls(*parts) if len(parts) == 3 and len(parts[2]) == _DIGEST_LENGTH else None
 
@@ -112,21 +113,21 @@ class _Tombstone(msgspec.Struct, frozen=True):
 
 
 def put_session(store: Store, session: Path, label: str) -> str:
-    """Put a published session into a store, and read it back.
+    """Write a published session to a store, read it back, and return its name there.
 
-    An existing copy stays if it is whole and has the same bytes. Otherwise, it is written again.
+    An existing copy stays if it is complete and has the same bytes. Otherwise, it is written again.
     """
     try:
         local = read_path(session / MANIFEST).tobytes()
     except MissingPathError as error:
-        raise ManifestError("missing", path=session / MANIFEST) from error
+        raise ManifestError("no such file", path=session / MANIFEST) from error
     manifest = _parse(local, session / MANIFEST)
     files = {
         file: msgspec.structs.replace(entry, sha256=check_local(session / file, entry))
         for file, entry in manifest.files.items()
     }
     text = pretty_json(msgspec.structs.replace(manifest, files=files))
-    for found in (local, text):  # earlier releases put the local manifest, without SHA-256
+    for found in (local, text):  # earlier releases wrote the local manifest, without SHA-256
         name = str(RemoteName(session.name, label, _digest(found)))
         directory = f"{SESSIONS}/{name}"
         if MANIFEST in store.names(directory):
@@ -144,20 +145,21 @@ def put_session(store: Store, session: Path, label: str) -> str:
             compare_file(store, f"{draft}/{file}", entry)
     _verify_manifest(store, directory, text)
     if MANIFEST not in store.names(directory):
-        raise StoreError("it was put, and is not in the listing", path=store.path(directory))
+        message = "was written, but the store does not list it"
+        raise StoreError(message, path=store.path(directory))
     return name
 
 
 def list_sessions(store: Store) -> list[str]:
-    """List the whole sessions of a store, without removed sessions. Errors: StoreError.
+    """List the complete sessions of a store, without removed sessions; raise StoreError.
 
-    They are sorted as in a directory, by the session's name, then by label and digest.
+    They are sorted by the session's name, then by label and digest.
     """
     return list(list_files(store))
 
 
 def list_files(store: Store) -> dict[str, dict[str, int]]:
-    """List the sessions as :func:`list_sessions`, each with the names and sizes of its files."""
+    """Return the sessions of :func:`list_sessions`, each with the sizes of its files by name."""
     removed = store.names(_REMOVED)
     found: dict[RemoteName, dict[str, int]] = {}
     for path, size in store.names(SESSIONS).items():
@@ -168,7 +170,7 @@ def list_files(store: Store) -> dict[str, dict[str, int]]:
 
 
 def list_copied(store: Store, session: str = "") -> dict[str, dict[str, int]]:
-    """List sessions that were copied into a store as they are, or one of them, as :func:`list_files` does."""
+    """Return the copied session directories of a store, or one of them, as :func:`list_files` does."""
     found: dict[str, dict[str, int]] = {}
     for path, size in store.names(session).items():
         name, _, file = f"{session}/{path}".lstrip("/").partition("/")
@@ -190,9 +192,9 @@ def place_of(name: str) -> str:
 def download(
     store: Store, name: str, manifest: Manifest, directory: Path, files: Collection[str] | None = None
 ) -> None:
-    """Write files of a session into a directory; every byte is compared with its checksum.
+    """Write the files of a session into a directory, and compare every byte with its checksum.
 
-    All of them (``files=None``) are flushed; some are for a cache that compares them again.
+    With ``files``, only these files are written, and they are not flushed: the cache compares them again.
     """
     for file, entry in manifest.files.items():
         if files is None or file in files:
@@ -203,24 +205,24 @@ def download(
 
 
 def parse_named(name: str, text: bytes, path: str | Path) -> Manifest:
-    """Parse the manifest that a session's name represents; ManifestError if it is another one."""
+    """Parse a manifest; raise ManifestError if the session's name has another SHA-256."""
     named = RemoteName.parse(name)
     if named is None or _digest(text) != named.digest:
         raise ManifestError(
-            "not the manifest that the session's name represents: it was replaced or cut",
+            f"was changed: its SHA-256 starts with {_digest(text)}, expected the end of the name {name}",
             path=path,
-            hint="the recorder's copy is gone: restore this one, or remove the session",
+            hint="restore it from a copy, or remove the session",
         )
     return _parse(text, path)
 
 
 def bury_session(store: Store, name: str) -> None:
-    """Take a session out of the listings; its files stay until :func:`sweep_sessions`."""
+    """Remove a session from the listings. Its files stay until :func:`sweep_sessions`."""
     store.put(f"{_REMOVED}/{name}.json", pretty_json(_Tombstone(time.time())))
 
 
 def sweep_sessions(store: Store, delay_s: float) -> list[str]:
-    """Remove the files of sessions that left the listings ``delay_s`` ago; return their names."""
+    """Remove the files of sessions that were removed at least ``delay_s`` seconds ago; return their names."""
     gone = []
     for file in sorted(store.names(_REMOVED)):
         name = file.removesuffix(".json")
@@ -228,7 +230,8 @@ def sweep_sessions(store: Store, delay_s: float) -> list[str]:
         try:
             stone = msgspec.json.decode(store.get(key, 1000), type=_Tombstone)
         except msgspec.MsgspecError as error:
-            raise StoreError(f"not a tombstone: {error}", path=store.path(key), hint="remove it") from error
+            message = f"not the record of a removed session: {error}"
+            raise StoreError(message, path=store.path(key), hint="remove this file") from error
         if time.time() - stone.removed_at >= delay_s:
             store.retract(f"{SESSIONS}/{name}", MANIFEST)
             store.remove(key)
@@ -244,12 +247,12 @@ def _parse(text: bytes, path: str | Path) -> Manifest:
     manifest = parse_manifest(text, path, Manifest, version=FORMAT_VERSION, what="session format")
     for file in manifest.files:
         if not PLAIN_NAME.fullmatch(file) or file == MANIFEST:
-            raise ManifestError(f"{file!r} is listed, which is not a valid file name", path=path)
+            raise ManifestError(f"{file!r} is not a valid name of a file", path=path)
     return manifest
 
 
 def read_manifest(store: Store, name: str) -> tuple[Manifest, bytes]:
-    """Read the manifest that a session's name represents, with its text."""
+    """Read and check the manifest of a session; return it, and its bytes."""
     key = f"{place_of(name)}/{MANIFEST}"
     text = store.get(key, MANIFEST_BYTES_MAX)
     return parse_named(name, text, store.path(key)), text
@@ -258,11 +261,11 @@ def read_manifest(store: Store, name: str) -> tuple[Manifest, bytes]:
 def _verify_manifest(store: Store, directory: str, text: bytes) -> None:
     key = f"{directory}/{MANIFEST}"
     if store.get(key, MANIFEST_BYTES_MAX) != text:
-        raise ManifestError("it reads back other bytes than were written", path=store.path(key))
+        raise ManifestError("the store returns other bytes than were written", path=store.path(key))
 
 
 def check_local(path: Path, entry: FileEntry) -> str:
-    """Compare a local file with the manifest; FormatError if it differs. Return its SHA-256."""
+    """Compare a local file with the manifest; raise FormatError if it differs. Return its SHA-256."""
     digest = hashlib.sha256()
     with open_regular(path) as fd:
         size = os.fstat(fd).st_size
@@ -276,13 +279,16 @@ def check_local(path: Path, entry: FileEntry) -> str:
 
 def _check_sha256(found: str, entry: FileEntry, path: str | Path) -> None:
     if entry.sha256 not in {None, found}:
-        raise ChecksumError(f"SHA-256 {found}. The manifest says {entry.sha256}", path=path)
+        raise ChecksumError(f"has SHA-256 {found}. The manifest says {entry.sha256}", path=path)
 
 
 def compare_file(
     store: Store, key: str, entry: FileEntry, write: Callable[[bytes], object] = lambda _: None
 ) -> None:
-    """Read a file of the store, and compare its size and its checksums with the manifest's."""
+    """Read a file of the store, pass its bytes to ``write``, and compare it with the manifest.
+
+    Raises TruncatedError or ChecksumError.
+    """
     found = checksum = 0
     digest = hashlib.sha256()
     for data in store.chunks(key):
@@ -311,13 +317,13 @@ CACHE_MAX_MB = 20_000
 _TABLES = ".tables"
 _LOCK = "cache.lock"
 
-#: How long to wait for room that others hold: they read a pool, or are about to end.
+#: Seconds to wait for space that other processes hold, since they may release it soon.
 _PATIENCE_S = 30.0
 _LOOK_S = 0.02
 
 
 class Held(NamedTuple):
-    """A session in the cache that stays as long as its lock."""
+    """A session in the cache, which is not removed while the lock lives."""
 
     path: Path
     lock: ReadLock | None
@@ -346,10 +352,11 @@ class SessionCache:
             make_readers_lock(directory)
 
     def check_fits(self, size: int, what: str, hint: str | None = None) -> None:
-        """Raise CorpusError if the cache can never hold so many bytes at once."""
+        """Raise CorpusError if ``size`` bytes exceed the limit of the cache."""
         if self.max_mb is not None and size > self.max_mb * MEGABYTE:
             raise CorpusError(
-                f"{what}: {-(-size // MEGABYTE):,} MB at once, where the cache may have {self.max_mb:,} MB",
+                f"{what}: {-(-size // MEGABYTE):,} MB at once; expected at most {self.max_mb:,} MB, the "
+                "limit of the cache",
                 path=self.directory,
                 hint=hint or "raise cache_max_mb",
             )
@@ -360,7 +367,10 @@ class SessionCache:
 
     @contextlib.contextmanager
     def room(self, size: int, what: str) -> Iterator[Callable[[int], None]]:
-        """Keep room for files that are written in the block, which tells the size of each."""
+        """Reserve space for files that are written in the block.
+
+        Yields a function to call with the size of each file before it is written.
+        """
         left, lock = size, threading.Lock()
         if size == 0:
             yield lambda _: None
@@ -383,11 +393,11 @@ class SessionCache:
     def table(
         self, store: Store, name: str, took: Callable[[int], None] | None = None
     ) -> tuple[Manifest, Metadata]:
-        """Return a session's manifest and run table, which are fetched if they are missing or damaged."""
+        """Return a session's manifest and run table. They are fetched if they are missing or damaged."""
         target = self.directory / _TABLES / name
 
         def find() -> tuple[Manifest, Metadata] | None:
-            # Not there; or another process needs its room; or a power cut has left a part of it.
+            # Missing, or just removed by another process, or damaged by a power failure.
             with contextlib.suppress(MissingPathError, FormatError):
                 text = read_path(target / MANIFEST).tobytes()
                 manifest = parse_named(name, text, target / MANIFEST)
@@ -407,27 +417,28 @@ class SessionCache:
                 with self._changing(), open_fd(draft.path / METADATA_DB, os.O_WRONLY | os.O_CREAT) as fd:
                     os.ftruncate(fd, size - len(text))
                     (draft.path / MANIFEST).write_bytes(text)
-                    tell(size)  # the draft has the room now
+                    tell(size)  # the draft takes the space now
                 download(store, name, manifest, draft.path, [METADATA_DB])
                 metadata = read_metadata(draft.path / METADATA_DB)
                 if target.exists():
                     _discard(target)
-                draft.publish(durable=False)  # each reader compares it with its checksum
+                draft.publish(durable=False)  # every reader compares it with its checksum
             return manifest, metadata
 
         return self._found(target, find, fetch)
 
     def take(self, store: Store, name: str, manifest: Manifest) -> Held:
-        """Return a whole session, which is fetched if it is missing, and keep it in the cache."""
+        """Return a complete session, fetched if it is missing, and hold it in the cache."""
         target = self.directory / name
         return self._found(
             target, lambda: _hold(target), lambda draft: self._fetch(store, name, manifest, draft)
         )
 
     def _found(self, target: Path, find: Callable[[], T | None], fetch: Callable[[Draft], T | None]) -> T:
-        """Find something in the cache; otherwise fetch it, unless another process or thread does.
+        """Find something in the cache. Otherwise fetch it, unless another process or thread does.
 
-        None of either means that another process has removed it, and that this one starts again.
+        ``find`` and ``fetch`` return None if another process has removed it. Then, this function starts
+        again.
         """
         while (found := find()) is None:
             with storage_errors(target, "writing it"), contextlib.ExitStack() as stack:
@@ -449,28 +460,31 @@ class SessionCache:
                 write_file(draft.path / MANIFEST, text)
                 for file, entry in manifest.files.items():
                     with open_fd(draft.path / file, os.O_WRONLY | os.O_CREAT) as fd:
-                        os.ftruncate(fd, entry.bytes)  # takes the room
+                        os.ftruncate(fd, entry.bytes)  # reserves the space
             download(store, name, manifest, draft.path)
         except MissingPathError as error:
             raise CorpusError(
                 "the session, or a file of it, is no longer in the store",
                 path=error.path,
-                hint="open the corpus again: the store's owner has removed sessions",
+                hint="open the corpus again, without the sessions that were removed from the store",
             ) from error
-        with self._changing():  # no process makes room between the rename and the lock
+        with self._changing():  # no process may remove it between the rename and the lock
             draft.publish()
             return _hold(self.directory / name)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Exclude other processes and threads that make room."""
+        """Exclude other processes and threads that remove sessions for space."""
         with open_fd(self.directory / LOCKS_DIRECTORY / _LOCK, os.O_RDWR | os.O_CREAT) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
 
     @contextlib.contextmanager
     def _room(self, size: int, what: str) -> Iterator[None]:
-        """Make room, and reserve it for the block. Raise CorpusError if the cache has no room."""
+        """Remove sessions until ``size`` bytes fit, and exclude others while the block reserves the space.
+
+        Raises CorpusError if sessions in use leave too little space.
+        """
         self.check_fits(size, what)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -481,15 +495,15 @@ class SessionCache:
                     return
             if time.monotonic() > deadline:
                 raise CorpusError(
-                    f"{what} needs {-(-size // MEGABYTE):,} MB, and {held // MEGABYTE:,} MB of the cache's "
-                    f"{self.max_mb:,} MB are of sessions in use",
+                    f"no space in the cache: {what} needs {-(-size // MEGABYTE):,} MB, and sessions in use "
+                    f"take {held // MEGABYTE:,} of {self.max_mb:,} MB",
                     path=self.directory,
                     hint="raise cache_max_mb, or close other corpora on this cache",
                 )
             time.sleep(_LOOK_S)
 
     def _make_room(self, size: int) -> int | None:
-        """Remove what is not in use until ``size`` bytes fit; if they do not, return the bytes in use."""
+        """Remove sessions that are not in use until ``size`` bytes fit, or return the bytes in use."""
         if self.max_mb is None:
             return None
         entries = sorted(self._entries())
@@ -520,7 +534,7 @@ class SessionCache:
 
 
 def _touch(path: Path) -> None:
-    now = time.time_ns()  # the kernel's own is some milliseconds coarse
+    now = time.time_ns()  # more exact than the kernel's time of a file, which has steps of milliseconds
     with contextlib.suppress(OSError):
         os.utime(path, ns=(now, now))
 
@@ -538,7 +552,7 @@ def _hold(path: Path) -> Held | None:
 
 def _discard(path: Path) -> None:
     hidden = path.rename(path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp"))
-    with contextlib.suppress(FileNotFoundError):  # another process sweeps
+    with contextlib.suppress(FileNotFoundError):  # another process removes it, too
         shutil.rmtree(hidden)
 
 

@@ -1,8 +1,8 @@
-"""Sessions in a store: run tables at once, rows when they are wanted.
+"""Sessions in a store, whose rows are fetched when they are needed.
 
-A :class:`RemoteSession` has the run table of a session, and addresses for its rows. A reader takes a
-:class:`Hold` of the sessions: each missing session is fetched into the cache, and all are mapped at their
-addresses. With the last hold, a session is unmapped, and the cache may remove it.
+A :class:`RemoteSession` has the run table of a session, and reserved addresses for its rows. A reader takes a
+:class:`Hold` of the sessions: missing sessions are fetched into the cache, and all are mapped at their
+addresses. When the last hold ends, a session is unmapped, and the cache may remove it.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ if TYPE_CHECKING:
 
     from tape2048.formats.metadata import Metadata
 
-#: Sessions that are fetched at a time.
+#: Sessions that are fetched at the same time.
 _FETCHES = 4
 
 
 class RemoteSessions:
-    """A store of sessions, and the cache that they are read through; pickling sends the addresses."""
+    """A store of sessions, and the cache that they are read through. Pickled, it holds the addresses only."""
 
     def __init__(self, url: str, cache: SessionCache) -> None:
         self._url = url
@@ -79,7 +79,7 @@ class RemoteSessions:
 
     @property
     def is_session(self) -> bool:
-        """Whether it is one session of a store."""
+        """Whether the address is of a single session."""
         return self._only is not None
 
     def __reduce__(self) -> tuple[Callable[..., RemoteSessions], tuple[Any, ...]]:
@@ -96,7 +96,7 @@ class RemoteSessions:
             raise EmptyCorpusError(
                 "no session here",
                 path=self._url,
-                hint="a store has its sessions below sessions/, or at its top",
+                hint="check the address: the store must have session directories, at its top or in sessions/",
             )
         names = list(listed)
         missing = [listed[name] for name in names if not self.cache.has_table(name)]
@@ -118,14 +118,15 @@ class RemoteSessions:
         return self.store.path(place_of(name))
 
     def open(self, name: str) -> RemoteSession:
-        """Open a session by its run table; errors as for ``SessionCache.table``, and FormatError."""
+        """Open a session; errors are as for ``SessionCache.table``, and FormatError."""
         return RemoteSession(self, name, *self.cache.table(self.store, name))
 
 
 def session_places(root: Path) -> list[str]:
-    """List the paths of the sessions in a directory, or of a fleet's store in it without removed ones.
+    """List the paths of the sessions in a directory; if it is a fleet's store, without removed sessions.
 
-    Errors as for :func:`tape2048.session.session.sessions`. Plain text: 10,000 paths would take longer.
+    Errors are as for :func:`tape2048.session.session.sessions`. The paths are plain text, because 10,000
+    ``Path`` objects take longer.
     """
     names = list_sessions(DirectoryStore(root)) if (root / SESSIONS).is_dir() else []
     inside, names = (root / SESSIONS, names) if names else (root, session_names(root))
@@ -133,13 +134,14 @@ def session_places(root: Path) -> list[str]:
 
 
 def open_remote(url: str, cache: str | os.PathLike[str] | None, max_mb: int | None) -> RemoteSessions:
-    """Make the source of a store."""
+    """Open a store of sessions, and its cache."""
     if cache is None:
         from tape2048.jit.compiler import cache_base  # loads the compiler
 
         base = cache_base()
         if base is None:
-            raise StorageError("found no directory for sessions of stores", hint="name one: cache=DIR")
+            message = "found no home directory for the cache of stores"
+            raise StorageError(message, hint="choose a directory: cache=DIR")
         cache = base / "tape2048/sessions"
     return RemoteSessions(os.fspath(url), SessionCache(Path(os.path.abspath(cache)), max_mb))
 
@@ -153,33 +155,33 @@ class _Part(NamedTuple):
 
 
 class _RemoteTape(Tape):
-    """A tape whose session is held from the first access to its bytes on."""
+    """A tape whose session is held after the first access to its bytes."""
 
     held: Callable[[], object]
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """As ``Tape.data``."""
+        """The same array as ``Tape.data``."""
         self.held()
         return self.memory[0]
 
     @property
     def anchors(self) -> NDArray[np.uint64]:
-        """As ``Tape.anchors``."""
+        """The same array as ``Tape.anchors``."""
         self.held()
         return self.memory[1]
 
 
 class RemoteSession(Session):
-    """A session in a store, as a :class:`Session` whose rows are fetched when they are wanted.
+    """A :class:`Session` in a store, whose rows are fetched when they are needed.
 
-    The first access to rows by the session's own methods keeps it in the cache for good; corpora hold it
-    while they read.
+    Its own methods fetch it at the first access to rows, and hold it in the cache as long as it lives.
+    Corpora hold it only while they read.
 
     Attributes:
-        source: where it comes from.
-        address: its address in the store.
-        bytes: size of its files.
+        source: the store and the cache.
+        address: address of the session in the store.
+        bytes: size of its files in bytes.
     """
 
     def __init__(self, source: RemoteSessions, name: str, manifest: Manifest, metadata: Metadata) -> None:
@@ -196,7 +198,7 @@ class RemoteSession(Session):
         self._kept: Hold | None = None
 
     def _reset(self, held: Held | None = None) -> None:
-        """Start with a free lock. A forked child keeps all existing mappings for good."""
+        """Start with an unlocked mutex. A forked child keeps all existing mappings until it ends."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._held = held
@@ -205,7 +207,7 @@ class RemoteSession(Session):
         self._released: deque[None] = deque()
 
     def _reserve(self, path: Path, manifest: Manifest, metadata: Metadata) -> NDArray[np.void] | Tape:
-        """Reserve addresses for the rows, by the sizes in the manifest."""
+        """Reserve addresses for the rows, whose sizes are in the manifest."""
         rows = manifest.rows
         if len(metadata.runs) != manifest.runs:
             raise ManifestError(
@@ -222,10 +224,10 @@ class RemoteSession(Session):
             tape.held = self.keep
             return tape
         if STEPS_NPY not in manifest.files or not metadata.has_rows:
-            raise SchemaError("found neither rows nor a tape of a recorder", path=path)
+            raise SchemaError(f"found neither {STEPS_NPY} nor {TAPE_NPY} of a recorder", path=path)
         entry = manifest.files[STEPS_NPY]
         action = metadata.session.get("record_action")
-        if not isinstance(action, bool):  # of the two lengths of a header, a multiple of 64 is right
+        if not isinstance(action, bool):  # the length of the header must be a multiple of 64
             action = (entry.bytes - rows * STEP_DTYPE.itemsize) % 64 != 0
         dtype = ACTION_STEP_DTYPE if action else STEP_DTYPE
         return as_unsigned(self._place(path, STEPS_NPY, entry, dtype, rows))
@@ -236,7 +238,8 @@ class RemoteSession(Session):
         offset = entry.bytes - rows * dtype.itemsize
         if not 0 < offset <= HEADER_TEXT_BYTES_MAX or (offset % dtype.alignment):
             raise ManifestError(
-                f"{name} has {entry.bytes} bytes, which are not {counted(rows, 'row')} of {dtype.itemsize}",
+                f"{name} has {entry.bytes} bytes; expected a header and {counted(rows, 'row')} of "
+                f"{counted(dtype.itemsize, 'byte')}",
                 path=path / MANIFEST,
             )
         with storage_errors(path / name, "reserving addresses for it"):
@@ -246,7 +249,7 @@ class RemoteSession(Session):
 
     @property
     def steps(self) -> NDArray[np.void]:
-        """As ``Session.steps``; fetched, and then in the cache for good."""
+        """The same array as ``Session.steps``. The session is fetched, and held as long as it lives."""
         self.keep()
         return super().steps
 
@@ -255,11 +258,11 @@ class RemoteSession(Session):
 
     @property
     def column_places(self) -> tuple[Path, ...]:
-        """The overlay alone: the cache holds no columns."""
+        """Only the overlay, since the cache holds no columns."""
         return () if self.overlay is None else (self.overlay,)
 
     def keep(self) -> None:
-        """Hold the session as long as it lives."""
+        """Fetch the session, and hold it in the cache as long as it lives."""
         if self._kept is None:
             self._kept = Hold.of([self])
 
@@ -268,7 +271,7 @@ class RemoteSession(Session):
         self.source.cache.take(self.source.store, self.name, self._manifest)
 
     def acquire(self) -> None:
-        """Fetch and map the rows, until as many calls of :meth:`release`; see :class:`Hold`."""
+        """Fetch and map the rows until :meth:`release`, which each call needs; see :class:`Hold`."""
         if self._pid != os.getpid():
             self._reset(self._held)
         with self._lock:
@@ -287,7 +290,7 @@ class RemoteSession(Session):
         self._settle()
 
     def _settle(self) -> None:
-        # The holder of the lock comes here again when it is free.
+        # If another thread has the lock, it calls this method after it has released the lock.
         while self._released and self._lock.acquire(blocking=False):
             try:
                 while self._released:
@@ -312,14 +315,14 @@ class RemoteSession(Session):
                     raise ManifestError(
                         f"rows, bytes of a row and offset are {found}. The manifest says {expected}",
                         path=path,
-                        hint="remove the session from the cache",
+                        hint="remove this session's directory from the cache, and try again",
                     )
                 part.place.attach(fd)
         self._held = held
 
 
 class Hold:
-    """Sessions whose rows are here and stay, until this is closed or collected. A context manager."""
+    """A context manager that holds sessions: their rows stay mapped until it is closed or freed."""
 
     def __init__(self) -> None:
         self._sessions: list[RemoteSession] = []
@@ -345,7 +348,7 @@ class Hold:
         return hold
 
     def close(self) -> None:
-        """Release the sessions. A forked child keeps its parent's."""
+        """Release the sessions. A forked child does not release the sessions of its parent."""
         while self._sessions and self._pid == os.getpid():
             self._sessions.pop().release()
 
@@ -356,12 +359,12 @@ class Hold:
         self.close()
 
     def __del__(self, suppress: Any = contextlib.suppress) -> None:
-        with suppress(Exception):  # at the interpreter's end, globals are gone
+        with suppress(Exception):  # when the interpreter exits, globals are missing
             self.close()
 
 
 def check_fits(sessions: Sequence[Session], what: str, hint: str | None = None) -> None:
-    """Raise CorpusError if the cache can never hold all of these sessions at once."""
+    """Raise CorpusError if all of these sessions together exceed the limit of the cache."""
     remote = {session.name: session for session in sessions if isinstance(session, RemoteSession)}
     if remote:
         size = sum(session.bytes for session in remote.values())
@@ -370,7 +373,7 @@ def check_fits(sessions: Sequence[Session], what: str, hint: str | None = None) 
 
 
 def prefetch(sessions: Iterable[Session], threads: int | None = None) -> None:
-    """Fetch sessions that are in stores into the cache, several at a time; errors as for ``Hold.of``."""
+    """Fetch sessions in stores into the cache, several at a time; errors are as for ``Hold.of``."""
     remote = [session for session in sessions if isinstance(session, RemoteSession)]
     for _ in map_ordered(RemoteSession.prefetch, remote, threads or min(_FETCHES, max(1, len(remote)))):
         pass

@@ -1,9 +1,8 @@
 """The run table of a session: the run of each row, and the labels of runs.
 
-The mapping of rows to runs takes memory that grows with the runs and not with the rows.
-
-The rows are a sequence of segments, each a stretch of consecutive rows of one run. A run that the recorder
-wrote is one segment. A foreign session may interleave its runs, and then a run has several segments.
+The rows are a sequence of segments, each a range of consecutive rows of one run. A recorded run is one
+segment. Sessions of other programs may interleave their runs, so that a run has several segments. The mapping
+of rows to runs takes memory that grows with the segments, and not with the rows.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Owners:
         """Return the run of each given row, all in [0, N)."""
         if self.contiguous:
             return self._runs[np.searchsorted(self._starts, rows, "right") - 1]
-        # There may be one segment a row, and a table of 4 bytes a row, made once, beats a binary search.
+        # There may be a segment for each row. A table of 4 bytes for each row is then faster than a search.
         return self._dense[rows].astype(np.int64)
 
     def rows_of(self, run: int) -> NDArray[np.int64]:
@@ -101,7 +100,7 @@ def check_tiles(
 def from_run_table(
     runs: NDArray[np.void], rows: int, path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.void], Owners]:
-    """Sort a run table, ``RUN_DTYPE[R]``, by ``first_row``; return it with the owners of the rows."""
+    """Sort a run table, ``RUN_DTYPE[R]``, by ``first_row``; return it, and the run of each row."""
     if (np.diff(runs["first_row"].astype(np.int64)) <= 0).any():
         # A run without rows comes before the run that starts at the same row.
         runs = runs[np.lexsort((runs["rows"], runs["first_row"]))]
@@ -113,7 +112,7 @@ def from_run_table(
 def ordinals_of(
     table: NDArray[Any], ids: NDArray[Any], order: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Return the places of ids in a table of different ids, -1 where it lacks one; ``order`` sorts it."""
+    """Return the places of ids in a table of different ids, -1 for an unknown id; ``order`` sorts it."""
     order = np.argsort(table, kind="stable") if order is None else order
     place = np.searchsorted(table[order], ids)
     found = np.append(order, -1)[place]
@@ -129,10 +128,11 @@ def find_owners(
     *,
     whole: bool = True,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the rows of each run from every row's ``run_id``, which ``ids`` returns by row numbers.
+    """Find the rows of each run by the ``run_id`` of every row, which ``ids`` returns for row numbers.
 
-    Returns first row and run of each segment, ``i64[S]``. The run is -1 for rows of no run. These are an
-    error if ``whole`` is set, or if no row is of a run.
+    Returns the first row and the run of each segment, ``i64[S]``. The run is -1 for rows of no run.
+
+    Raises BookkeepingError for a row of no run if ``whole`` is true, or if all rows are of no run.
     """
     starts, segment_ids = _segments(rows, ids)
     owner = ordinals_of(runs["id"], segment_ids)
@@ -140,7 +140,7 @@ def find_owners(
     if not known.all() and (whole or (len(runs) and not known.any())):
         at = int(known.argmin())
         raise BookkeepingError(
-            f"row {starts[at]} belongs to run {segment_ids[at]}, which the run table does not have",
+            f"row {starts[at]} belongs to run {segment_ids[at]}, which is not in the run table",
             path=path,
         )
     return starts, owner
@@ -149,10 +149,10 @@ def find_owners(
 def keep_owned(
     runs: NDArray[np.void], starts: NDArray[np.int64], owner: NDArray[np.int64], rows: int
 ) -> tuple[NDArray[np.void], Owners, NDArray[np.int64]]:
-    """Number the rows of N rows in segments, without rows of no run. Segments are as for :func:`find_owners`.
+    """Leave out rows of no run, and number the other rows. Segments are as for :func:`find_owners`.
 
     Returns:
-        The run table by first row, the owners of the rows that are left, and the indices of their segments.
+        The run table by first row, the runs of the remaining rows, and the indices of their segments.
     """
     kept = np.flatnonzero(owner >= 0)
     owner, lengths = owner[kept], np.diff(starts, append=rows)[kept]
@@ -174,7 +174,7 @@ def _segments(
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     starts: list[NDArray[np.int64]] = [np.zeros(min(1, rows), np.int64)]
     for first in range(0, rows, _SCAN_ROWS):
-        # With the row before, which may be of the same run.
+        # Starts one row earlier, since that row may be of the same run.
         begin = max(0, first - 1)
         chunk = ids(np.arange(begin, min(first + _SCAN_ROWS, rows)))
         starts.append(np.flatnonzero(chunk[1:] != chunk[:-1]) + 1 + begin)
@@ -184,12 +184,12 @@ def _segments(
 
 #: The tiles that a critic predicts by default.
 DEFAULT_THRESHOLDS = (8192, 16384, 32768)
-#: The tiles whose reach (the share of games that made one) is reported.
+#: The tiles for which reports give the share of games that reached them.
 REACH_TILES = (2048, 4096, 8192, 16384, 32768)
 
 
 def check_thresholds(thresholds: Sequence[int]) -> NDArray[np.int64]:
-    """Return the tiles as ``i64[T]``; ValueError unless they are different powers of two, 2 to 2**62."""
+    """Return thresholds as ``i64[T]``; raise ValueError unless they are different powers of two, 2..2**62."""
     given = np.asarray(thresholds)
     # A u64 of 2**63 becomes negative. Values other than integers cannot always be converted.
     tiles = given.astype(np.int64) if given.dtype.kind in "iu" else np.empty(0, np.int64)
@@ -208,13 +208,13 @@ def run_labels(runs: NDArray[np.void], thresholds: Sequence[int]) -> NDArray[np.
 
 
 def warn_of_constants(run_labels: NDArray[np.bool_], thresholds: Sequence[int]) -> None:
-    """Log a warning of each threshold that all runs or none reached."""
+    """Log a warning about the thresholds that all runs or no runs reached."""
     if told := constant_labels(run_labels, thresholds):
         logging.getLogger("tape2048").warning("constant labels: %s; pass other thresholds", "; ".join(told))
 
 
 def constant_labels(run_labels: NDArray[np.bool_], thresholds: Sequence[int]) -> list[str]:
-    """Describe each threshold that all runs or none reached."""
+    """Describe each threshold that all runs or no runs reached."""
     return [
         f"{tile:,} was reached by {'all' if column.any() else 'none'} of {len(column):,} games"
         for tile, column in zip(thresholds, run_labels.T, strict=True)
@@ -229,13 +229,18 @@ def exponents_of(tiles: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def prevalence(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the share of rows with a true label, ``f64[T]``, from runs' labels ``bool[R, T]`` and rows."""
+    """Return the share of rows with a true label, ``f64[T]``.
+
+    Args:
+        run_labels: labels of the runs, ``bool[R, T]``.
+        row_counts: number of rows of each run, ``i64[R]``.
+    """
     shares: NDArray[np.float64] = _true_rows(run_labels, row_counts) / row_counts.sum()
     return shares
 
 
 def positive_weights(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute false rows per true row, 1 if all are the same: ``f64[T]``; see :func:`prevalence`."""
+    """Return the false rows per true row, ``f64[T]``: 1 if all labels are equal; see :func:`prevalence`."""
     true = _true_rows(run_labels, row_counts)
     false = row_counts.sum() - true
     one_kind = (true == 0) | (false == 0)

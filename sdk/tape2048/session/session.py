@@ -1,4 +1,4 @@
-"""A session directory as a sequence of rows and a table of runs."""
+"""Sessions: recorded directories as sequences of rows and tables of runs."""
 
 from __future__ import annotations
 
@@ -52,43 +52,43 @@ if TYPE_CHECKING:
 #: A selection of rows: a slice, row numbers, or a mask of all rows.
 Rows: TypeAlias = "slice | ArrayLike"
 
-# Runs whose first and last rows are compared when a mapped session is opened, at two pages each. The first
-# one already tells the steps of another session.
+# Runs whose first and last rows are compared with the run table when a mapped session is opened. Each reads
+# two pages.
 _PROBED_RUNS = 8
 
 
 class Session(RowView):
-    """One finished session: its rows, its runs, and their labels. Made by :meth:`open`.
+    """A finished session: its rows, its runs, and their labels; see :meth:`open`.
 
-    A row is one position of a game. ``len(session)`` counts rows; ``session[7]``, ``session[10:20]`` and
-    :meth:`get_batch` return them as records, :meth:`tokens` returns boards alone. A run is one game;
-    :meth:`run_index` and :meth:`rows_of` lead from rows to runs and back. All numbers count from 0.
+    A row is a position of a game. ``len(session)`` is the number of rows. ``session[7]``, ``session[10:20]``
+    and :meth:`get_batch` return rows as records, and :meth:`tokens` returns their boards. A run is a game.
+    :meth:`run_index` returns the run of a row, and :meth:`rows_of` the rows of a run. All numbers count from
+    0.
 
     A session needs no closing: no file stays open, and the mapping ends with the last array that uses it.
-    While the object lives, ``tape2048 prune`` does not remove the session. Pickling sends the path, and
-    unpickling opens the session again.
+    While the object lives, ``tape2048 prune`` does not remove the session. A pickled session holds its path,
+    and is opened again when it is unpickled.
 
     Attributes:
-        path: the directory, absolute.
+        path: absolute path of the directory.
         dtype: type of a row as a record: ``ACTION_STEP_DTYPE`` if it has the move, as always on tape;
             otherwise ``STEP_DTYPE``.
-        tape: the rows of a session on tape; None for a session of rows.
-        foreign: the rows that another program wrote; None for a recorder's.
-        dataset: the data set or pack.dat that the session is; None for a session.
-        runs: the run table, ``RUN_DTYPE[R]`` by ``first_row``, read-only. In a foreign session, runs without
-            rows come last, with ``first_row`` = N and ``rows`` = 0. A corpus of very many games drops it, and
-            the next access reads it again.
+        tape: rows of a session on tape; None for a session of rows.
+        foreign: rows of another program; None for a recorder's session.
+        dataset: the data set or pack.dat that was opened; None for a session.
+        runs: run table, ``RUN_DTYPE[R]`` by ``first_row``, read-only. In a session of another program, runs
+            without rows come last, with ``first_row`` = N and ``rows`` = 0. A corpus of very many games drops
+            the table, and the next access reads it again.
         run_count: number of runs, R.
-        blocks: the block checksums, ``BLOCK_DTYPE[B]``, or None in a foreign session.
-        meta: the facts of the table ``session``, decoded.
-        manifest: the manifest, or None in a foreign session.
-        contiguous: whether the rows of each run are adjacent; False only in foreign sessions.
-        rows_without_run: number of rows that were left out, since they belong to no run of the table: a
-            foreign recorder that was killed leaves rows of games that never reached it. All other numbers
-            count the rows that are left.
+        blocks: block checksums, ``BLOCK_DTYPE[B]``; None for a session of another program.
+        meta: facts of the table ``session``, decoded.
+        manifest: the manifest; None for a session of another program.
+        contiguous: whether the rows of each run are adjacent; can be False only for another program.
+        rows_without_run: number of rows that were left out, since their run is not in the table, as after
+            another program was killed. All other numbers count the remaining rows.
         load: ``"mmap"`` or ``"ram"``.
-        read_lock: keeps the session from being removed, as long as it is referenced.
-        overlay: directory with columns of this session outside it, or None.
+        read_lock: lock that keeps the session from being removed as long as it is referenced.
+        overlay: directory with more columns of this session, or None.
 
     Example:
         >>> from tape2048 import Session, sessions
@@ -109,7 +109,7 @@ class Session(RowView):
         *,
         probe: bool = True,
     ) -> None:
-        """Make a session of the contents that :meth:`open` has read; without ``probe``, touches no row."""
+        """Make a session from the contents that :meth:`open` has read; without ``probe``, reads no row."""
         self.path = path
         self.tape: Tape | None = None
         self.foreign: ForeignRows | None = None
@@ -149,24 +149,24 @@ class Session(RowView):
     ) -> Session:
         """Open a session of the recorder or of another program, a data set, or a pack.dat.
 
-        See :mod:`tape2048.session.foreign` and :mod:`tape2048.session.dataset`.
+        See :mod:`tape2048.session.foreign` and :mod:`tape2048.session.dataset` for the other formats.
 
-        Checks sizes, types, and that the runs tile the rows, in time proportional to the runs.
-        :func:`tape2048.validate_session` checks checksums and rows. The rows of a session on tape are decoded
-        on demand. If the run table lacks each run's rows, and the runs do not lie one after the other with a
-        row for each step, every row's ``run_id`` is read once.
+        Opening checks sizes, types, and that the runs cover each row once, in time that grows with the runs.
+        It does not check checksums and rows: use :func:`tape2048.validate_session`. Rows on tape are decoded
+        on demand. In a session of another program, the ``run_id`` of every row is read, unless its run table
+        has the rows of each run, or its runs are stored one after the other with a row for each step.
 
         Args:
             path: the directory, or the pack.dat.
             load: ``"mmap"`` maps the rows, ``"ram"`` reads them.
-            columns: overlay directory, for sessions that cannot be written to: the session's columns are also
-                read from ``columns/<name of the session>``, first, and are written there. Data sets and
-                pack.dat have columns of files there alone, since appending replaces a data set.
+            columns: overlay directory, for sessions that cannot be written to. Columns are written to
+                ``columns/<name of the session>``, and searched there first. All columns in files of data sets
+                and pack.dats are in an overlay, since appending replaces a data set.
 
         Raises:
             MissingPathError: no such file or directory.
-            NotASessionError: the path is not a (finished) session.
-            FormatError: the subclass for the first defect found; an incomplete session never opens.
+            NotASessionError: the path is not a session, or the session is not finished.
+            FormatError: the first defect; an incomplete session never opens.
             StorageError: the operating system could not read a file.
             ValueError: ``load`` is invalid.
         """
@@ -203,7 +203,7 @@ class Session(RowView):
 
     @property
     def runs(self) -> NDArray[np.void]:
-        """As described above."""
+        """The run table, see above."""
         return self._read_games()[0]
 
     @property
@@ -211,7 +211,7 @@ class Session(RowView):
         return self._read_games()[1]
 
     def _read_games(self) -> tuple[NDArray[np.void], Owners]:
-        games = self._games  # which another thread may drop
+        games = self._games  # another thread may drop self._games
         if games is None:
             runs = self._metadata().runs if self.tape is None else self.tape.runs
             games = self._games = from_run_table(runs, self._row_count, self.path / METADATA_DB)
@@ -234,8 +234,8 @@ class Session(RowView):
     def steps(self) -> NDArray[np.void]:
         """All rows as records, ``STEP_DTYPE[N]`` or ``ACTION_STEP_DTYPE[N]``, read-only.
 
-        A session on tape decodes all rows on first access and keeps them in memory, at 29 bytes a row.
-        :meth:`read_rows` decodes a part.
+        A session on tape decodes all rows at the first access, and keeps them in memory: 29 bytes for each
+        row. To decode only some rows, use :meth:`read_rows`.
         """
         if self._steps is None:
             self._steps = self.read_rows(0, len(self))
@@ -244,7 +244,7 @@ class Session(RowView):
 
     @property
     def stored(self) -> NDArray[Any]:
-        """The array of the rows, or of their bytes on tape. In a store: for holders alone."""
+        """The array of the rows, or of their bytes on tape. For sessions in a store, only under a hold."""
         if self.foreign is not None:
             return self.foreign.rows
         if self.tape is not None:
@@ -269,13 +269,13 @@ class Session(RowView):
 
     @property
     def column_places(self) -> tuple[Path, ...]:
-        """The directories with columns, in the order in which they are searched. The first is written to."""
+        """The directories with columns, in the order of the search. Columns are written to the first."""
         own = () if self.dataset else (self.path,)
         return own if self.overlay is None else (self.overlay, *own)
 
     @property
     def files(self) -> Mapping[str, FileEntry]:
-        """Size and checksum of each file, by its name, as the manifest has them; empty without a manifest."""
+        """Size and checksum of each file, by name, from the manifest; empty without a manifest."""
         manifest = self._any_manifest
         return manifest.files if manifest else {}
 
@@ -285,7 +285,7 @@ class Session(RowView):
 
     @property
     def columns(self) -> Columns:
-        """The columns of the session: ``Mapping[str, ColumnInfo]``. Lists its directory.
+        """The columns of the session, ``Mapping[str, ColumnInfo]``. Each access lists its directory.
 
         The mapping raises KeyError for an unknown name, and ColumnError for a half-written column.
         """
@@ -298,8 +298,8 @@ class Session(RowView):
             name: a name in :attr:`columns`.
 
         Returns:
-            The values ``[N]`` or ``[N, D]``, read-only, with their facts and file. Values of type ``bf16``
-            are bits: ``u16``.
+            The values, ``[N]`` or ``[N, D]``, read-only, with their description and file. Values of type
+            ``bf16`` are their bits, ``u16``.
 
         Raises:
             ColumnError: there is no such column, or it is damaged, half-written, or of other rows.
@@ -321,16 +321,17 @@ class Session(RowView):
         Args:
             name: a-z, then up to 63 of a-z, 0-9 and _; not a built-in field of batches.
             values: an array ``[N]`` or ``[N, D]``, or an iterable of chunks of it, in the order of the rows.
-            dtype: one of the :mod:`types of columns <tape2048.session.columns>`; by default that of the first
-                chunk. Integers must fit; floats are rounded.
-            facts: what is stored with the column, as JSON; ``maker`` is a text.
-            replace: replace a column of this name, or an unfinished one.
+            dtype: one of the :mod:`types of columns <tape2048.session.columns>`; by default the type of the
+                first chunk. Integers must fit; floats are rounded.
+            facts: facts to store with the column, as JSON values; ``maker`` must be text.
+            replace: whether to replace an existing or unfinished column of this name.
 
         Raises:
             ValueError: an invalid name or type, or values of another number of rows.
             ColumnError: the column exists (without ``replace``), or the session has rows of no run.
-            BusyError: another process writes the column.
-            StorageError: the operating system refused something. A DiskFullError if the disk is full.
+            BusyError: another process is writing the column.
+            StorageError: the operating system could not write a file.
+            DiskFullError: the disk is full.
 
         Example:
             >>> session.write_column(
@@ -359,15 +360,15 @@ class Session(RowView):
         """Return the rows in [first, end) as records: a view of the rows, or decoded from the tape.
 
         Args:
-            first: 0 <= first <= end.
-            end: at most N.
+            first: number of the first row, at least 0.
+            end: number of the row after the last, from ``first`` to N.
 
         Raises:
-            IndexError: the range is not within this session's rows.
-            FormatError: a step on tape that the rules do not allow.
+            IndexError: the range is not within the rows of this session.
+            FormatError: a step on tape breaks the rules of the game.
         """
         if not 0 <= first <= end <= len(self):
-            raise IndexError(f"rows {first} to {end}; expected a range within 0 and {len(self)}")
+            raise IndexError(f"rows {first} to {end}; expected a range within 0 to {len(self)}")
         if self.tape is None:
             return self.steps[first:end] if self._steps is not None else self._take(np.arange(first, end))
         moves = self.tape.moves(slice(first, end))
@@ -393,8 +394,8 @@ class Session(RowView):
     def _take(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
         if self._steps is None and self.foreign is not None:
             return self.foreign.read(numbers)
-        # An untyped view: NumPy copies structured rows field by field. The numbers are checked, so "clip"
-        # only saves NumPy's second, slower check.
+        # An untyped view, since NumPy copies structured rows field by field. The numbers are checked: "clip"
+        # avoids NumPy's slower check.
         return np.take(self.steps.view(f"V{self.steps.dtype.itemsize}"), numbers, mode="clip")
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
@@ -413,13 +414,13 @@ class Session(RowView):
 
     @property
     def start_boards(self) -> NDArray[np.uint64] | None:
-        """The boards that the games were given to start from, ``u64[R]``.
+        """The given boards that the games start from, ``u64[R]``.
 
-        None where every game starts with two tiles, and for sessions of other programs. Of a session of rows,
-        a row of each run is read.
+        None if every game starts with two tiles, and for sessions of other programs. In a session of rows, a
+        row of each run is read.
 
         Raises:
-            FieldError: a tile above 32768.
+            FieldError: a board has a tile above 32768.
 
         Example:
             >>> from tape2048 import Session, sessions
@@ -436,7 +437,7 @@ class Session(RowView):
         exps = self.tokens(self.runs["first_row"][has_rows].astype(np.int64))
         if (exps > EXPONENT_MAX).any():
             run = self.runs["id"][has_rows][(exps > EXPONENT_MAX).any(axis=1).argmax()]
-            raise FieldError(f"run {run} starts with a tile above 32768", path=self.path)
+            raise FieldError(f"run {run} starts with a tile above 32768, expected none", path=self.path)
         boards[has_rows] = exps_to_boards(exps)
         return boards
 
@@ -448,9 +449,9 @@ class Session(RowView):
         """Return the boards of the given rows as exponents.
 
         Args:
-            rows: a slice, by Python's rules; row numbers (integers of one dimension, in any order, repeats
-                allowed); or a mask ``bool[N]``. Negative row numbers are refused, so that a -1 for padding
-                never means the last row.
+            rows: a slice, by Python's rules; row numbers (a one-dimensional array of integers, in any order,
+                which may repeat); or a mask ``bool[N]``. Negative row numbers are errors, so that a -1 for
+                padding never means the last row.
 
         Returns:
             ``u8[n, 16]``, row-major cells, a new C-ordered array.
@@ -467,7 +468,7 @@ class Session(RowView):
             return boards_to_exps(self.tape.boards_at(self._row_numbers(rows)))
         if isinstance(rows, slice) and self._steps is not None:
             return self.steps["exps"][rows].copy()
-        # Not from the strided field, of which NumPy would first copy the whole column.
+        # Not taken from the strided field: NumPy would first copy the whole column.
         taken = self._take(self._row_numbers(rows))
         row_bytes = taken.view(np.uint8).reshape(len(taken), taken.dtype.itemsize)
         return np.ascontiguousarray(row_bytes[:, EXPS_OFFSET : EXPS_OFFSET + 16])
@@ -485,9 +486,9 @@ class Session(RowView):
             return self.tape.moves(rows if isinstance(rows, slice) else self._row_numbers(rows))
         if self.dtype != ACTION_STEP_DTYPE:
             raise ReplayError(
-                "the session was recorded without moves",
+                "this session was recorded without moves",
                 path=self.path,
-                hint="record with record_action = true (--record-action), or on tape",
+                hint="record again with record_action = true (--record-action), or on tape",
             )
         moves: NDArray[np.uint8] = self._take(self._row_numbers(rows)).view(self.dtype)["action"].copy()
         return moves
@@ -505,7 +506,7 @@ class Session(RowView):
         return self._owners.of(self._row_numbers(rows))
 
     def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the stretches of rows that belong to one run each, in row order.
+        """Return the segments of the rows, in row order: ranges of rows that belong to one run each.
 
         Returns:
             First row, number of rows, and ordinal in :attr:`runs`, ``i64[S]`` each, read-only. In a
@@ -514,10 +515,10 @@ class Session(RowView):
         return self._owners.segments()
 
     def numbers_of(self, run: SupportsIndex) -> slice | NDArray[np.int64]:
-        """Return the numbers of the rows of one run, in step order; arguments and errors as :meth:`rows_of`.
+        """Return the row numbers of a run, in step order. Arguments and errors are as for :meth:`rows_of`.
 
         Returns:
-            A slice if the session is :attr:`contiguous`, else ascending row numbers ``i64[rows]``.
+            A slice if the session is :attr:`contiguous`; otherwise, ascending row numbers, ``i64[rows]``.
         """
         ordinal = run_ordinal(run, len(self.runs))
         if not self.contiguous:
@@ -526,7 +527,7 @@ class Session(RowView):
         return slice(first, first + int(self.runs["rows"][ordinal]))
 
     def rows_of(self, run: SupportsIndex) -> NDArray[np.void]:
-        """Return the rows of one run, in step order; without a copy if they are adjacent in a mapped file.
+        """Return the rows of a run, in step order: a view if they are adjacent in a mapped file.
 
         Args:
             run: ordinal in :attr:`runs`, 0 <= run < R.
@@ -544,7 +545,7 @@ class Session(RowView):
 
     @property
     def row_counts(self) -> NDArray[np.int64]:
-        """Rows of each run: ``i64[R]``."""
+        """Number of rows of each run, ``i64[R]``."""
         return self.runs["rows"].astype(np.int64)
 
     def _row_numbers(self, rows: Rows) -> NDArray[np.int64]:
@@ -556,13 +557,13 @@ class Session(RowView):
 def sessions(root: str | os.PathLike[str]) -> list[Path]:
     """List the finished sessions directly in a directory, sorted.
 
-    A directory counts if its name is a session's, or if it holds ``metadata.db`` or rows. A damaged session
-    is therefore listed, and opening it raises its error. Names that start with ``.`` (still being written)
-    and data sets are skipped.
+    A directory is listed if it has the name of a session, or holds ``metadata.db`` or rows. Damaged sessions
+    are therefore listed, and opening them raises their error. Data sets, and names that start with ``.``
+    (sessions that are being written), are skipped.
 
     Raises:
         MissingPathError: ``root`` does not exist.
-        StorageError: it is not a directory, or cannot be listed.
+        StorageError: ``root`` is not a directory, or cannot be listed.
 
     Example:
         >>> from tape2048 import sessions
@@ -573,7 +574,7 @@ def sessions(root: str | os.PathLike[str]) -> list[Path]:
 
 
 def session_names(root: str | os.PathLike[str]) -> list[str]:
-    """List the names of :func:`sessions`, without paths, which cost more than the names."""
+    """List the names of :func:`sessions`, which is faster than making paths."""
     try:
         with os.scandir(os.fspath(root)) as entries:  # scandir(None) would list the current directory
             found = [entry.name for entry in entries if _is_session(entry)]
@@ -593,7 +594,7 @@ def _is_session(entry: os.DirEntry[str]) -> bool:
             return True
         names = {inner.name for inner in Path(entry.path).iterdir()}
     except OSError:
-        return False  # gone, or unreadable and without a session's name
+        return False  # removed, or unreadable and without the name of a session
     return is_session(names) and not is_dataset(Path(entry.path), names)
 
 
@@ -619,10 +620,9 @@ def _assign(
         at = int(wrong.argmax())
         begin, end = steps[first[at]], steps[last[at]]
         msg = (
-            f"run {ids[at]} has rows {first[at]} to {last[at]}, but these belong to run {begin['run_id']} "
-            f"(step {begin['step_idx']}) and run {end['run_id']} (step {end['step_idx']})"
+            f"rows {first[at]} to {last[at]} belong to run {begin['run_id']} (step {begin['step_idx']}) and "
+            f"run {end['run_id']} (step {end['step_idx']}), expected run {ids[at]} from step 0"
         )
-        raise BookkeepingError(
-            msg, path=path, hint="the steps belong to another session, or one of the two files was changed"
-        )
+        hint = "restore both files from a copy: the rows and the run table do not belong together"
+        raise BookkeepingError(msg, path=path, hint=hint)
     return runs, owners

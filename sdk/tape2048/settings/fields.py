@@ -1,4 +1,4 @@
-"""Settings as data: declared as fields of a Struct, read from files, variables, flags and tables.
+"""Settings, declared as fields of a Struct, and read from files, environment variables, flags and tables.
 
 A setting is declared once::
 
@@ -7,16 +7,17 @@ A setting is declared once::
 :func:`settings_of` returns one :class:`Setting` for each field. Flags, environment variables, messages, the
 reference table and the sample file derive from it. :func:`read_value` parses and checks every value:
 
-* **text** (flags, environment): ``10_000_000``, ``1e7`` and ``10M`` are the same whole number. Seconds can be
-  ``90``, ``90s``, ``1.5min``, ``2h`` or ``1d``; megabytes (10**6 bytes) ``500``, ``500MB`` or ``2GB``.
-* **native** (TOML): numbers are numbers. The only text instead of a number is the word for None (such as
-  ``"off"``).
-* **lists**: words separated by commas or spaces, in a file also an array. Their value has single spaces.
+* **Text** (flags, environment): ``10_000_000``, ``1e7`` and ``10M`` are the same whole number. Seconds are
+  written as ``90``, ``90s``, ``1.5min``, ``2h`` or ``1d``, and megabytes (10**6 bytes) as ``500``, ``500MB``
+  or ``2GB``.
+* **TOML**: numbers are TOML numbers. The only text instead of a number is the word for None, such as
+  ``"off"``.
+* **Lists**: words separated by commas or spaces, or, in a file, an array. The value has single spaces.
 
-:func:`read_toml` adds the line numbers that the standard parser does not report. :func:`settings_toml` writes
-a file that explains every setting: purpose, values, and reason of the default.
+:func:`read_toml` adds line numbers, which the standard parser does not report. :func:`settings_toml` writes a
+file that explains every setting: effect, values, and reason for the default.
 
-The recorder, its players, sampling, retention, and the trainings of critics and networks all use it.
+The recorder, its players, sampling, retention, and the trainings of critics and networks use this module.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _KINDS: dict[type[inspect.Type], Kind] = {
     inspect.BoolType: "bool",
 }
 
-#: Suffixes of numbers in text, by the unit of the setting, as factors of that unit.
+#: Suffixes of numbers in text and their factors, by the unit of the setting.
 _SUFFIXES: dict[str, dict[str, Decimal]] = {
     "count": {"k": Decimal(10) ** 3, "M": Decimal(10) ** 6, "G": Decimal(10) ** 9},
     "s": {"s": Decimal(1), "min": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)},
@@ -63,8 +64,8 @@ _COUNTED = ("games", "moves", "_rows", "_sessions", "_steps")
 
 _BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 
-#: Numbers with more digits are rejected before they are computed: ``1e999999999`` has a billion. 64 bits need
-#: 20, and 20 digits times the largest factor are exact in Decimal's 28.
+#: Numbers with more digits are rejected before they are computed: ``1e999999999`` has a billion digits. 64
+#: bits need 20 digits, and 20 digits times the largest factor are exact in Decimal's 28 digits.
 _DIGITS_MAX = 20
 
 _FLOAT_EXACT_MAX = 2**53  # whole numbers written as floats (``1e7`` in TOML) are exact up to here
@@ -76,7 +77,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The source of a value; ``where`` is ``FILE:LINE``, the variable, the flag, or empty for a default."""
+    """The source of a value. ``where`` is ``FILE:LINE``, the variable, the flag, or empty for a default."""
 
     kind: Literal["default", "file", "env", "flag"]
     where: str = ""
@@ -87,27 +88,27 @@ class Origin(msgspec.Struct, frozen=True):
 
 DEFAULT = Origin("default")
 
-#: A value that a source gives: the setting's name, the value before it is read, and its origin.
+#: A value from a source: the setting's name, the value before it is parsed, and its origin.
 Given = tuple[str, object, Origin]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting, as its field declares it."""
+    """A setting, as its field declares it."""
 
-    name: str  # the unit comes last
+    name: str  # ends with the unit, if any
     kind: Kind
     default: Any
-    text: str  # its effect
+    text: str  # effect of the setting
     why: str = ""  # reason for the default
-    none: str | None = None  # the word for None in flags, environment and file
+    none: str | None = None  # word for None in flags, environment and file
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
-    pattern: str | None = None  # regular expression of the whole text
+    pattern: str | None = None  # regular expression for the whole text
     form: str | None = None  # the pattern, in words
-    group: str | None = None  # its heading in the help
-    many: bool = False  # whether it is a list of words
-    flag: str = ""  # the command line flag, or the name of an argument in capitals
+    group: str | None = None  # heading in the help
+    many: bool = False  # whether the value is a list of words
+    flag: str = ""  # command line flag, or the name of an argument in capitals
 
     @property
     def env(self) -> str:
@@ -116,12 +117,12 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def has_text(self) -> bool:
-        """Whether a flag or a variable can hold it. A table is for files only."""
+        """Whether a flag or a variable can hold the setting. Tables are only in files."""
         return self.kind != "table"
 
     @property
     def unit(self) -> str:
-        """The unit at the name's end: ``s``, ``mb``, ``count``, or empty."""
+        """The unit at the end of the name: ``s``, ``mb``, ``count``, or empty."""
         if self.name.endswith(_COUNTED):
             return "count"
         suffix = self.name.rpartition("_")[2]
@@ -129,7 +130,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def units(self) -> str:
-        """The suffixes of a number in a flag or a variable, in words; empty without any."""
+        """The suffixes of a number in a flag or a variable, in words; empty if there are none."""
         *some, last = _SUFFIXES.get(self.unit, {"": 1})
         return f"{', '.join(some)} or {last}" if some else last
 
@@ -149,7 +150,7 @@ class Setting(msgspec.Struct, frozen=True):
         return words if self.none is None else f'{words}, or "{self.none}"'
 
     def show(self, value: object) -> str:
-        """Format a value as a person would write it."""
+        """Format a value as a user would write it."""
         if value is None:
             return self.none or '""'
         if isinstance(value, bool):
@@ -175,19 +176,23 @@ def about(
     flag: str | None = None,
     **bounds: Any,
 ) -> msgspec.Meta:
-    """Declare a field, beside its type. ``flag`` replaces the flag that is derived from its name."""
+    """Return the annotation of a field that declares a setting.
+
+    ``text`` is the effect and ``why`` the reason for the default. ``flag`` replaces the flag that is derived
+    from the name.
+    """
     if choices:
         *some, last = choices
         form, bounds["pattern"] = f"{', '.join(some)} or {last}", rf"^({'|'.join(choices)})$"
     extra = {"why": why, "none": none, "form": form, "group": group, "many": many, "flag": flag}
-    if bounds.get("le", 0) >= 2**63 - 1:  # beyond msgspec's range
+    if bounds.get("le", 0) >= 2**63 - 1:  # too large for msgspec
         extra["le"] = bounds.pop("le")
     return msgspec.Meta(description=text, extra=extra, **bounds)
 
 
 @functools.cache
 def settings_of(config: type[msgspec.Struct]) -> dict[str, Setting]:
-    """Return a mapping of the settings of a configuration Struct, in the order of its fields."""
+    """Return the settings of a configuration Struct by name, in the order of its fields."""
     info = inspect.type_info(config)
     assert isinstance(info, inspect.StructType)
     found: dict[str, Setting] = {}
@@ -200,22 +205,25 @@ def settings_of(config: type[msgspec.Struct]) -> dict[str, Setting]:
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base class of configurations for :func:`load_settings`; :func:`about` declares each field.
+    """Base class of configurations for :func:`load_settings`. :func:`about` declares each field.
 
     Attributes:
-        removed: settings of earlier versions, and what replaces them.
+        removed: settings of earlier versions, each with text about its replacement.
     """
 
     removed: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def check(self) -> None:
-        """Raise ConfigError for settings that are valid one by one and conflict."""
+        """Raise ConfigError for settings that conflict with each other."""
 
 
 def load_settings(
     kind: type[S], path: Path | None, flags: Mapping[str, object] | None, *, listed_by: str
 ) -> S:
-    """Load a configuration from a file, overridden by flags."""
+    """Load a configuration from a file and flags. Flags override the file.
+
+    ``listed_by`` is the command that lists the settings, for hints.
+    """
     hint = f"Choose a different file with --config; `{listed_by}` prints a sample."
     file = [] if path is None else from_file(path, hint)
     given = read_given(kind, [*file, *from_flags(kind, flags or {})], listed_by=listed_by)
@@ -230,26 +238,26 @@ def _checked(kind: type[S], given: Mapping[str, tuple[Any, Origin]], origin: Ori
 
 
 def read_table(kind: type[S], raw: object, name: str, origin: Origin = DEFAULT) -> S:
-    """Read a table of settings. The others have their defaults."""
+    """Read a table of settings into a configuration. Settings that it lacks have their defaults."""
     given = [(key, value, origin) for key, value in as_table(raw, name, origin).items()]
     return _checked(kind, read_given(kind, given, table=name), origin)
 
 
 def as_table(raw: object, name: str, origin: Origin) -> dict[str, object]:
-    """Return a file's table; ConfigError if it is not a table."""
+    """Return a value if it is a table; raise ConfigError otherwise."""
     if not isinstance(raw, dict):
         refuse(f"found {raw!r}, expected a table of settings", name, origin, hint=f"Write [{name}].")
     return raw
 
 
 def from_file(path: Path, hint: str | None = None) -> list[Given]:
-    """Return the values of a TOML file; ``hint`` names another file to use."""
+    """Return the values of a TOML file. ``hint`` is for a file that cannot be read."""
     values, lines = read_toml(path, *([] if hint is None else [hint]))
     return [(name, raw, Origin("file", f"{path}:{lines[name]}")) for name, raw in values.items()]
 
 
 def from_flags(kind: type[msgspec.Struct], flags: Mapping[str, object]) -> list[Given]:
-    """Return the values of a command's flags, without None: these flags were not given."""
+    """Return the values of the flags of a command, except for None: these flags were not given."""
     names = {name: setting.flag for name, setting in settings_of(kind).items()}
     return [
         (name, raw, Origin("flag", names.get(name) or _flag_of(name)))
@@ -270,7 +278,18 @@ def read_given(
     also: Iterable[str] = (),
     listed_by: str = "tape2048 config show",
 ) -> dict[str, tuple[Any, Origin]]:
-    """Read values by the settings that ``kind`` declares. A later value replaces an earlier one."""
+    """Parse and check values by the settings that ``kind`` declares. A later value replaces an earlier one.
+
+    Args:
+        kind: the configuration Struct.
+        given: the values.
+        table: name of the table that they are in, for messages.
+        also: other valid names, for messages.
+        listed_by: command that lists the settings, for hints.
+
+    Returns:
+        Each value and its origin, by name.
+    """
     settings, found = settings_of(kind), {}
     for name, raw, origin in given:
         if name not in settings:
@@ -287,7 +306,7 @@ def read_given(
 
 @contextlib.contextmanager
 def located(origin: Origin) -> Iterator[None]:
-    """Add the origin of a value to a ConfigError that has none."""
+    """Add the origin of a value to a ConfigError of the block."""
     try:
         yield
     except ConfigError as error:
@@ -311,7 +330,7 @@ def _setting(field: inspect.Field) -> Setting:
 
 
 def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
-    """Parse and check a value, ``raw``, which is text except from a file; ConfigError for an invalid one."""
+    """Parse and check a value, which is text unless it is from a file; raise ConfigError if it is invalid."""
     if setting.none is not None and (raw is None or raw == setting.none):
         return None
     if setting.kind == "bool":
@@ -332,7 +351,7 @@ def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
 
 
 def _spaced(raw: object) -> object:
-    """Write a list of words, in text or in a file's array, with single spaces."""
+    """Join a list of words, from text or from an array of a file, by single spaces."""
     if isinstance(raw, list) and all(isinstance(item, int | float | str) for item in raw):
         raw = " ".join(map(str, raw))
     return " ".join(split_words(raw)) if isinstance(raw, str) else raw
@@ -342,7 +361,7 @@ def _read_text(setting: Setting, raw: object, origin: Origin) -> str:
     if not isinstance(raw, str) or "\0" in raw or not re.fullmatch(setting.pattern or "(?s:.*)", raw):
         _refuse(setting, raw, origin)
     if not is_utf8(raw):
-        hint = "it is recorded as text: choose a name in UTF-8"
+        hint = "write it in UTF-8"
         refuse(f"found {raw!r}, expected UTF-8 text", setting.name, origin, hint=hint)
     return raw
 
@@ -356,7 +375,7 @@ def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
     if _is_text(raw, origin):
         number = _number_in(raw, _SUFFIXES.get(setting.unit, {}))
     elif isinstance(raw, int | float) and not isinstance(raw, bool) and abs(raw) < 10**_DIGITS_MAX:
-        number = Decimal(raw)  # not of NaN or infinity, nor of an integer with millions of digits
+        number = Decimal(raw)  # the condition excludes NaN, infinity, and integers with millions of digits
     valid = (
         number is not None
         and (setting.ge is None or number >= setting.ge)
@@ -372,7 +391,7 @@ def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
 
 
 def read_plain(text: str) -> int | float | str | bool:
-    """Parse a value without a setting (a player's parameter): a Boolean, a number, else the text itself."""
+    """Parse a value without a setting, such as a player's parameter: a Boolean, a number, or text."""
     if text in ("true", "false"):
         return text == "true"
     number = _number_in(text, {})
@@ -418,7 +437,7 @@ def _refuse(setting: Setting, raw: object, origin: Origin) -> NoReturn:
 
 
 def refuse(problem: str, name: str, origin: Origin, *, hint: str) -> NoReturn:
-    """Raise the ConfigError of a setting's value, with its source."""
+    """Raise ConfigError for a setting's value, with its origin."""
     if origin.kind == "file":
         raise ConfigError(f"{name}: {problem}", path=origin.where, hint=hint)
     raise ConfigError(f"{origin.where or name}: {problem}", hint=hint)
@@ -433,7 +452,16 @@ def unknown_key(
     listed_by: str = "tape2048 config show",
     removed: str | None = None,
 ) -> ConfigError:
-    """Make the error of an unknown setting; the message names the nearest known one, or what replaces it."""
+    """Make the error of an unknown setting. The message names the nearest known setting, or the replacement.
+
+    Args:
+        found: the unknown name.
+        known: the known names.
+        origin: origin of the setting.
+        table: name of the table that it is in.
+        listed_by: command that lists the settings, for the hint.
+        removed: text about the replacement, for a setting of earlier versions.
+    """
     path = origin.where if origin.kind == "file" else None
     if removed is not None:
         hint = "Delete the line." if path else f"Leave {origin.where or found} out."
@@ -442,27 +470,25 @@ def unknown_key(
     near = difflib.get_close_matches(found.lower(), names, n=1, cutoff=0)
     nearest = f". The nearest is {names[near[0]]!r}" if near else ""
     message = f"{table}: " * bool(table) + f"found {found!r}, which is not a setting{nearest}"
-    hint = (
-        f"its settings: {', '.join(names.values()) or 'none'}" if table else f"`{listed_by}` lists them all"
-    )
+    hint = f"its settings: {', '.join(names.values()) or 'none'}" if table else f"list them all: {listed_by}"
     return ConfigError(message, path=path, hint=hint)
 
 
 def _plain(bound: float) -> str:
-    """Format a bound without exponent: 18446744073709551615, not 1.8e+19."""
+    """Format a bound without an exponent: 18446744073709551615, not 1.8e+19."""
     return str(bound if isinstance(bound, int) else int(bound) if bound == int(bound) else bound)
 
 
 # TOML.
 
-#: Limit of a configuration file, so that a wrong path (a device, a data file) is not read whole.
+#: Limit of a configuration file, so that a device or a data file is not read completely.
 CONFIG_BYTES_MAX = 1_000_000
 
-_SAMPLE_HINT = "name another with --config or TAPE2048_CONFIG; `tape2048 config init` writes a sample"
+_SAMPLE_HINT = "choose another file with --config or TAPE2048_CONFIG, or write one: tape2048 config init"
 
 
 def read_toml(path: Path, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read the values of a file, and the line of each top-level name."""
+    """Read a TOML file; return its values, and the line number of each top-level name."""
     try:
         with path.open("rb") as file:
             data = file.read(CONFIG_BYTES_MAX + 1)
@@ -470,7 +496,7 @@ def read_toml(path: Path, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, An
             raise ConfigError(
                 f"found more than {CONFIG_BYTES_MAX:,} bytes, expected a page of TOML",
                 path=path,
-                hint="check that the path names a configuration",
+                hint="check that the path is of a configuration file",
             )
         text = data.decode()
     except OSError as error:
@@ -490,13 +516,13 @@ def read_toml(path: Path, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, An
         raise ConfigError(
             f"found malformed TOML, expected key = value: {what} (line {line}, column {column})",
             path=f"{path}:{line}",
-            hint="text needs quotes, true and false do not",
+            hint="put text in quotes; write numbers, true and false without quotes",
         ) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"found TOML that cannot be read, expected key = value: {error}",
             path=path,
-            hint="look for a number of thousands of digits, or as many brackets",
+            hint="look for a number with thousands of digits, or for thousands of brackets",
         ) from error
     return values, _lines(text)
 
@@ -511,10 +537,10 @@ def _place(message: str, text: str) -> tuple[str, int, int]:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Find the first line of each top-level name of a valid file.
+    """Return the first line of each top-level name of a valid file.
 
-    The parser itself separates statements: lines are added until they parse, so that no text inside a
-    multi-line value is taken for a key.
+    Lines are joined until they parse as a statement, so that text in a multi-line value is not taken for a
+    name.
     """
     lines: dict[str, int] = {}
     table: str | None = None
@@ -534,7 +560,7 @@ def _lines(text: str) -> dict[str, int]:
 
 
 def settings_toml(config: msgspec.Struct) -> str:
-    """Format a configuration as a file, every setting explained; tables come last, as TOML requires."""
+    """Format a configuration as a TOML file that explains every setting, with tables last."""
     entries = []
     for setting in sorted(settings_of(type(config)).values(), key=lambda setting: setting.kind == "table"):
         value = getattr(config, setting.name)
@@ -571,5 +597,5 @@ def _toml_line(setting: Setting, value: object) -> str:
 def _toml_value(setting: Setting, value: object) -> str:
     shown = setting.none if value is None else setting.show(value)
     if value is None or setting.kind == "str":
-        return json.dumps(shown, ensure_ascii=False)  # a TOML string takes what a JSON string does
+        return json.dumps(shown, ensure_ascii=False)  # a JSON string is a valid TOML string
     return str(shown)

@@ -1,4 +1,4 @@
-"""Sessions on tape: layout, codec, and checks of games. Loads numba where games are coded or decoded."""
+"""Sessions on tape: layout, codec, and checks of games. Coding and decoding loads numba."""
 
 from typing import TYPE_CHECKING
 

@@ -1,15 +1,16 @@
-"""Compiled codec of tapes: games of boards and moves to bytes, and bytes to boards.
+"""Compiled codec of tapes: encodes boards and moves to bytes, and decodes bytes to boards.
 
-A step waits for the one before it, so one game after the other leaves most of the processor idle. Decoding
-therefore runs :data:`LANES` games side by side; their steps have no branch, and the tables of both directions
-stay in the second-level cache.
+Each step depends on the previous step, so decoding one game after the other would leave most of the processor
+idle. Therefore, :data:`LANES` games are decoded side by side. Their steps have no branches, and the tables
+for both directions stay in the second-level cache.
 
-Kernels check no ranges: ``first`` and ``steps`` of every game must be within the arrays. Bytes may be
-anything: no byte leads outside of an array, and wrong ones give wrong boards. Decoding notes them, at a few
-instructions a step.
+The kernels do not check ranges: ``first`` and ``steps`` of every game must be within the arrays. They accept
+any bytes: a byte never leads outside an array, and a wrong byte gives a wrong board. Decoding detects wrong
+bytes, with a few instructions for each step.
 
-A step whose byte has no ``WIN_BIT`` leaves two tiles of 32768 apart, as in games of rules 1. The last step
-of a game that ends with their merge has it, and decoding notes it as wrong: :func:`judge` looks closer.
+In a step whose byte has no ``WIN_BIT``, two tiles of 32768 do not merge, as in games of rules 1. The last
+step of a game that ends with their merge has this bit. Decoding reports this step as wrong, and :func:`judge`
+then accepts it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tape2048.tape.layout import WIN_BIT
 U8 = np.uint8
 U64 = np.uint64
 
-#: Games in flight.
+#: Number of games that are decoded side by side.
 LANES = 4
 
 #: Defects of a game, as :func:`judge` finds them.
@@ -53,7 +54,7 @@ _FIRST_COLUMN = U64(0xF000F000F000F000)
 
 @register_jitable
 def _turn(board: Any, near: Any, far: Any) -> Any:
-    """Transpose under a mask: both constants, or 0 and 0 for the unchanged board."""
+    """Transpose a board by the two masks of a transposition. With masks of 0, the board stays unchanged."""
     swap = (board ^ (board >> U64(12))) & near
     board = board ^ swap ^ (swap << U64(12))
     swap = (board ^ (board >> U64(24))) & far
@@ -62,7 +63,7 @@ def _turn(board: Any, near: Any, far: Any) -> Any:
 
 @register_jitable
 def slid_by_turning(board: Any, byte: Any) -> Any:
-    """Return the afterstate of the byte's move; portable form."""
+    """Return the afterstate of the byte's move; the portable implementation."""
     is_column = ((byte >> U64(1)) & U64(1)) - U64(1)
     near, far = is_column & _SWAP_NEAR, is_column & _SWAP_FAR
     board = _turn(board, near, far)
@@ -78,7 +79,7 @@ def slid_by_turning(board: Any, byte: Any) -> Any:
 
 @register_jitable
 def _slid_by_masks(board: Any, byte: Any) -> Any:
-    """Return the afterstate of the byte's move: each row or column is gathered and scattered by its mask."""
+    """Return the afterstate of the byte's move; gathers and scatters each row or column by its mask."""
     is_row = (byte >> U64(1)) & U64(1)
     shift = U64(4) + U64(12) * is_row
     first = _FIRST_ROW if is_row else _FIRST_COLUMN  # a select, not a branch
@@ -94,7 +95,8 @@ def _slid_by_masks(board: Any, byte: Any) -> Any:
     )
 
 
-#: Games of `ntuple:look_below=0`: 241 million rows a second by masks, 166 by turning (one core, Rocket Lake).
+# For games of `ntuple:look_below=0`, masks decode 241 million rows a second, and turning 166 million (one
+# core, Rocket Lake).
 _slid: Callable[[Any, Any], Any] = _slid_by_masks if HAS_PDEP else slid_by_turning
 
 
@@ -104,7 +106,7 @@ def step_forward(board: Any, byte: Any) -> Any:
 
     Args:
         board: ``u64``, a packed board.
-        byte: ``u64``, the step's byte. Any byte is safe. A wrong one gives a wrong board.
+        byte: ``u64``, the step's byte. Any byte is safe; a wrong byte gives a wrong board.
 
     Example:
         >>> from numba import njit
@@ -118,7 +120,7 @@ def step_forward(board: Any, byte: Any) -> Any:
 
 @register_jitable
 def step_checked(board: Any, byte: Any) -> tuple[Any, Any]:
-    """Return the board after a step, and a ``u64`` that is 0 if the rules allow the step.
+    """Return the board after a step, and a ``u64`` that is 0 if the step obeys the rules.
 
     Args:
         board: ``u64``, a packed board.
@@ -140,16 +142,16 @@ def step_checked(board: Any, byte: Any) -> tuple[Any, Any]:
 def decode(  # noqa: PLR0917 - a kernel takes arrays
     tape: Any, first: Any, steps: Any, starts: Any, boards: Any, finals: Any, wrong: Any
 ) -> None:
-    """Decode games, or other stretches of consecutive steps, each from its first board.
+    """Decode games, or other ranges of consecutive steps, each from its first board.
 
     Args:
-        tape: ``u8[n]``.
-        first: ``i64[G]``: place of each stretch's first step in ``tape`` and in ``boards``.
-        steps: ``i64[G]``: its number of steps; may be 0.
-        starts: ``u64[G]``: the board before its first step.
-        boards: the output, ``u64[n]``: the board before each step of a stretch; others are not changed.
-        finals: the output, ``u64[G]``: the board after the last step.
-        wrong: the output, ``u8[G]``: 0 if the rules allow each step; see :func:`judge`.
+        tape: bytes of the steps, ``u8[n]``.
+        first: place of the first step of each range in ``tape`` and in ``boards``, ``i64[G]``.
+        steps: number of steps of each range, ``i64[G]``; may be 0.
+        starts: board before the first step of each range, ``u64[G]``.
+        boards: output, ``u64[n]``: the board before each step of a range. Other entries are not changed.
+        finals: output, ``u64[G]``: the board after the last step of each range.
+        wrong: output, ``u8[G]``: 0 if all steps of a range obey the rules; see :func:`judge`.
 
     Example:
         >>> tape, starts = np.array([2 | 15 << 2, 1], np.uint8), np.array([0x1100000000000000], np.uint64)
@@ -159,7 +161,7 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
         (['0x1100000000000000', '0x2000000000000001', '0x1000000000002001'], [0])
     """
     games = first.shape[0]
-    # Of each lane: its game, the steps that it has left, their place, and its board.
+    # For each lane: its game, the number of remaining steps, the place of the next step, and the board.
     game, left, at = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     board, bad = np.zeros(LANES, np.uint64), np.zeros(LANES, np.uint64)
     following = 0
@@ -179,7 +181,7 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
             left[lane] -= count
             if left[lane] == 0:
                 finals[game[lane]], wrong[game[lane]] = board[lane], U8(bad[lane] != U64(0))
-    for lane in range(LANES):  # no game is left for a lane. The others continue one by one
+    for lane in range(LANES):  # a lane has no more games. The other lanes continue one by one
         if left[lane]:
             one, wrongs = board[lane], U64(0)
             for place in range(U64(at[lane]), U64(at[lane] + left[lane])):
@@ -215,7 +217,7 @@ def _decode_four(tape: Any, at: Any, count: Any, board: Any, bad: Any, boards: A
 def seek(  # noqa: PLR0917
     tape: Any, first: Any, steps: Any, starts: Any, finals: Any, wrong: Any
 ) -> None:
-    """Decode stretches of steps as :func:`decode`, for the board after each alone."""
+    """Decode ranges of steps as :func:`decode` does, but only the board after each range."""
     for i in range(first.shape[0]):
         board, bad = starts[i], U64(0)
         for place in range(U64(first[i]), U64(first[i] + steps[i])):
@@ -226,9 +228,9 @@ def seek(  # noqa: PLR0917
 
 @kernel
 def find_defect(tape: Any, first: Any, steps: Any, start: Any) -> tuple[Any, Any, Any]:
-    """Return the first defect of a whole game, as its step and its kind, and the board before that step.
+    """Return the first defect of a whole game: its step, its kind, and the board before that step.
 
-    The step of a sound game that ends with a 65536 is the last one, and that of another sound game ``steps``.
+    For a sound game that ends with a 65536, the step is its last step; for other sound games, ``steps``.
     """
     if start_fault(start):
         return 0, BAD_START, start
@@ -263,8 +265,12 @@ def judge(  # noqa: PLR0917 - a kernel takes arrays
 ) -> Any:
     """Find the defect, the score and the highest tile of each game that :func:`decode` has decoded.
 
-    The score needs no second look at the merges: the merges of tiles add up to the board's score at the end
-    less that of the start, and each spawned 4 counts 4 there that no merge made.
+    The score is computed without the merges: it is the board score at the end minus the board score at the
+    start, minus 4 for each spawned 4.
+
+    The first arguments are as for :func:`decode`. The outputs are ``scores``, ``tiles`` (the highest tiles),
+    ``kinds`` (the kind of each game's first defect) and ``at`` (its step; see :func:`find_defect`). Returns
+    the number of games with a defect.
     """
     bad = 0
     for game in range(first.shape[0]):
@@ -274,7 +280,7 @@ def judge(  # noqa: PLR0917 - a kernel takes arrays
             fours += U64((tape[place] >> U8(6)) & U8(1))
         final = finals[game]
         step, kind, merged = count, SOUND, U64(0)
-        # Two tiles of 32768 stay on the boards until the end.
+        # After a merge of two 32768 tiles, the decoded final board still has both.
         if wrong[game] or legal_mask(final) != U64(0) or start_fault(starts[game]) or has_pair(final):
             step, kind, board = find_defect(tape, begin, count, starts[game])
             if kind == SOUND and step < count:
@@ -294,15 +300,15 @@ def encode(  # noqa: PLR0917
     """Encode games from their boards and moves.
 
     Args:
-        boards: ``u64[n]``: the board before each step.
-        moves: ``u8[n]``.
-        first: ``i64[G]``: place of each game's first step in ``boards``, ``moves`` and ``tape``.
-        steps: ``i64[G]``: its number of steps.
-        finals: ``u64[G]``: the board after its last step.
-        tape: the output, ``u8[n]``.
+        boards: board before each step, ``u64[n]``.
+        moves: move of each step, ``u8[n]``.
+        first: place of each game's first step in ``boards``, ``moves`` and ``tape``, ``i64[G]``.
+        steps: number of steps of each game, ``i64[G]``.
+        finals: board after the last step of each game, ``u64[G]``.
+        tape: output, ``u8[n]``.
 
     Returns:
-        -1; or the place of the first step that its move and one spawn do not explain.
+        -1, or the place of the first step whose move and one spawn do not lead to the next board.
 
     Example:
         >>> boards, finals = np.array([[0x1100000000000000], [0x2000000000000001]], np.uint64)

@@ -1,7 +1,4 @@
-"""Reader of a session's tape: boards of ranges and of single rows, and checks of whole games.
-
-Each step is checked while it is decoded.
-"""
+"""Reader of a session's tape: decodes ranges of rows, single rows and whole games, and checks each step."""
 
 from __future__ import annotations
 
@@ -47,18 +44,18 @@ if TYPE_CHECKING:
 
 HINT = "restore the session from a copy"
 
-_DIFFERS = 255  # beside the kinds of :mod:`tape2048.tape.codec`: a number of the run table differs
+_DIFFERS = 255  # a kind of defect, besides those of tape2048.tape.codec: the run table has another number
 
 
 class Defect(NamedTuple):
     """A defect of a game.
 
     Attributes:
-        game: its place among the games that were checked.
-        step: 0-based. The number of steps where the defect is known only after the last one.
-        kind: the class of its error.
-        text: what was found and expected.
-        games: number of games whose first defect is of this kind, this one included.
+        game: position of the game among the checked games.
+        step: 0-based step of the defect; the number of steps for a defect that is found after the last step.
+        kind: class of the error.
+        text: text with the found and the expected value.
+        games: number of games whose first defect is of this kind, including this game.
         code: the kind as a number.
     """
 
@@ -72,7 +69,7 @@ class Defect(NamedTuple):
     def error(
         self, run: np.void, path: str | os.PathLike[str], data_offset: int = TAPE_HEADER_BYTES
     ) -> FormatError:
-        """Make the error."""
+        """Make the error of this defect."""
         offset = data_offset + int(run["first_row"]) + self.step
         more = f" ({self.games} runs like it)" if self.games > 1 else ""
         text = f"run {run['id']}, step {self.step}: {self.text}{more}"
@@ -80,13 +77,13 @@ class Defect(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What :func:`check_games` found.
+    """The result of :func:`check_games`.
 
     Attributes:
-        boards: ``u64[n]``: the board before each step; undefined in games with a defect.
-        finals: ``u64[G]``: the board after each game's last step.
+        boards: board before each step, ``u64[n]``; undefined in games with a defect.
+        finals: board after the last step of each game, ``u64[G]``.
         defects: the first defect of each kind.
-        sound: ``bool[G]``: whether a game has none.
+        sound: whether each game has no defect, ``bool[G]``.
     """
 
     boards: NDArray[np.uint64]
@@ -101,22 +98,22 @@ def check_games(
     starts: NDArray[np.uint64],
     boards: NDArray[np.uint64] | None = None,
 ) -> Checked:
-    """Decode whole games once, and compare them with the rules and with their run table; without the GIL.
+    """Decode whole games without the GIL, and compare them with the rules and with their run table.
 
     Args:
-        tape: ``u8[n]``, the bytes of these games, one after the other: a file's, or a piece's of it.
-        runs: ``RUN_DTYPE[G]``, their rows of the run table; ``first_row`` of the first one is ``tape[0]``.
-        starts: ``u64[G]``, their first boards.
-        boards: ``u64[>= n]`` to decode into; None: a new array.
+        tape: bytes of these games, one after the other, ``u8[n]``.
+        runs: their rows of the run table, ``RUN_DTYPE[G]``. ``tape[0]`` is the first row of the first run.
+        starts: their first boards, ``u64[G]``.
+        boards: output for the boards, ``u64`` of at least n entries; None: a new array.
 
     Returns:
-        Their boards and defects: a start that no game has, bit 7, an illegal move, a spawn on a full cell, a
-        game that continues after its end or stops before it. Further defects are a score, a highest tile or a
-        number of steps other than the run table's. The anchors of the piece are :func:`anchors_of` its
-        boards.
+        The boards, and the first defect of each kind. The kinds are an impossible start, a wrong bit 7, an
+        illegal move, a spawn on a full cell, a game that continues after its end or stops before it, and a
+        score, a highest tile or a number of steps that differs from the run table. For the anchors, pass the
+        boards to :func:`anchors_of`.
 
     Raises:
-        ValueError: the games are not within ``tape``, one after the other.
+        ValueError: the runs do not cover ``tape`` one after the other.
 
     Example:
         >>> from tape2048.formats.session import RUN_DTYPE
@@ -131,7 +128,7 @@ def check_games(
     first = (runs["first_row"] - runs["first_row"][:1]).astype(np.int64)
     steps = runs["rows"].astype(np.int64)
     if not np.array_equal(np.append(first, len(tape)), np.append(0, np.cumsum(steps))[: games + 1]):
-        raise ValueError(f"{games} games do not tile {len(tape)} bytes")
+        raise ValueError(f"found {games} games that do not cover {len(tape)} bytes, one after the other")
     boards = np.empty(len(tape), np.uint64) if boards is None else boards[: len(tape)]
     starts = np.ascontiguousarray(starts)
     finals, scores, tiles = (np.empty(games, np.uint64) for _ in range(3))
@@ -160,12 +157,12 @@ def check_games(
 def anchors_of(
     boards: NDArray[np.uint64], first_row: int, anchor_rows: int = ANCHOR_ROWS
 ) -> NDArray[np.uint64]:
-    """Return the anchors among the boards of consecutive rows: a view.
+    """Return the anchors among the boards of consecutive rows, as a view.
 
     Args:
-        boards: ``u64[n]``.
+        boards: boards of the rows, ``u64[n]``.
         first_row: number of the first of these rows in its session.
-        anchor_rows: K.
+        anchor_rows: number of rows from an anchor to the next, K.
 
     Example:
         >>> anchors_of(np.arange(30, 70, dtype=np.uint64), 30).tolist()
@@ -175,7 +172,10 @@ def anchors_of(
 
 
 def game_pieces(runs: NDArray[np.void], rows_max: int) -> Iterator[tuple[slice, slice]]:
-    """Cut a tape into pieces of whole games, so that each fits into memory."""
+    """Yield the games and the rows of pieces of a tape: whole games, of at most ``rows_max`` rows together.
+
+    A longer game is a piece of its own.
+    """
     ends = (runs["first_row"] + runs["rows"]).astype(np.int64)
     first = begin = 0
     while first < len(ends):
@@ -188,7 +188,7 @@ def game_pieces(runs: NDArray[np.void], rows_max: int) -> Iterator[tuple[slice, 
 def anchor_error(  # noqa: PLR0917
     row: int, found: int, due: int, run: np.void, path: str | os.PathLike[str], offset: int
 ) -> BookkeepingError:
-    """Make the error of a row's anchor other than the board that the tape leads to, in a run."""
+    """Make the error of an anchor that differs from the board that the tape leads to."""
     return BookkeepingError(
         f"run {run['id']}, step {row - int(run['first_row'])}: the anchor of row {row} is {found:#018x}. "
         f"The tape leads to {due:#018x}",
@@ -207,7 +207,7 @@ def _board_at(tape: NDArray[np.uint8], start: np.uint64) -> np.uint64:
 
 
 def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[type[FormatError], str]:
-    """Describe a defect of the rules, on the board before its step; ``rest`` starts with the step's byte."""
+    """Describe a step that breaks the rules, with the board before it; ``rest`` starts with its byte."""
     from tape2048.game.moves import START_FAULTS, start_fault
     from tape2048.game.rules import legal_mask, wins
     from tape2048.tape import codec
@@ -216,7 +216,7 @@ def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[typ
     legal = " or ".join(str(move) for move in range(4) if mask >> move & 1)
     if kind == codec.BAD_START:
         fault = START_FAULTS[start_fault(board)]
-        return FieldError, f"start_board is {board:#018x}, which no game has before a move: it {fault}"
+        return FieldError, f"start_board is {board:#018x}, from which no game can start: it {fault}"
     if kind == codec.BEFORE_END:
         rules = f": {RULES_1}" if any(wins(board, move) for move in range(4)) else ""
         return ReplayError, f"the game stops on board {board:#018x}, where move {legal} is legal{rules}"
@@ -235,23 +235,23 @@ def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[typ
     return ReplayError, f"a tile appears in cell {cell}, which is full after move {byte & 3} on {board:#018x}"
 
 
-# Games whose start is compared with an anchor when a session is opened, at a page each.
+# Games whose start is compared with an anchor when a session is opened. Each reads a page.
 _PROBED_GAMES = 8
 
 
 class Tape:
-    """The rows of a session on tape; made by :func:`open_tape`.
+    """The rows of a session on tape; see :func:`open_tape`.
 
-    A row's board is decoded from the nearer of its anchor and its game's start, and each step on the way is
-    checked. An anchor that is wrong, but from which every step is legal, shows only in :meth:`boards` of
-    rows before it, and in ``validate``.
+    The board of a row is decoded from the nearest anchor or start of its game before it, and each step on the
+    way is checked. If an anchor is wrong, but all steps from it are legal, only :meth:`boards` of rows before
+    it and ``validate`` detect it.
 
     Attributes:
         memory: :attr:`data` and :attr:`anchors`, for their addresses.
-        anchor_rows: K, a power of two.
-        runs: ``RUN_DTYPE[G]`` by ``first_row``; their rows tile the tape.
-        starts: ``u64[G]``, the first board of each.
-        first_rows: ``i64[G]``, the first row of each.
+        anchor_rows: number of rows from an anchor to the next, K, a power of two.
+        runs: run table, ``RUN_DTYPE[G]`` by ``first_row``. Its runs cover the tape.
+        starts: first board of each run, ``u64[G]``.
+        first_rows: first row of each run, ``i64[G]``.
     """
 
     def __init__(  # noqa: PLR0917
@@ -277,23 +277,23 @@ class Tape:
         return games
 
     def drop_runs(self, metadata: Callable[[], Metadata]) -> None:
-        """Forget the run table and the first boards, until they are used again; ``metadata`` reads them."""
+        """Forget the run table and the first boards. ``metadata`` reads them when they are used again."""
         self._games = metadata
         vars(self).pop("first_rows", None)
 
     @property
     def runs(self) -> NDArray[np.void]:
-        """As described above."""
+        """The run table, see above."""
         return self._read_games()[0]
 
     @property
     def starts(self) -> NDArray[np.uint64]:
-        """As described above."""
+        """The first boards, see above."""
         return self._read_games()[1]
 
     @cached_property
     def first_rows(self) -> NDArray[np.int64]:
-        """As described above."""
+        """The first rows, see above."""
         return self.runs["first_row"].astype(np.int64)
 
     @property
@@ -303,7 +303,7 @@ class Tape:
 
     @property
     def anchors(self) -> NDArray[np.uint64]:
-        """Boards of every K-th row, ``u64[ceil(N / K)]``, read-only."""
+        """The boards of every K-th row, ``u64[ceil(N / K)]``, read-only."""
         return self.memory[1]
 
     def __len__(self) -> int:
@@ -311,11 +311,11 @@ class Tape:
         return len(self.memory[0])
 
     def moves(self, rows: slice | NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the moves of some rows: ``u8[n]``, a new array."""
+        """Return the moves of some rows, as a new array ``u8[n]``."""
         return self.data[rows] & np.uint8(MOVE_BITS)
 
     def boards(self, first: int, end: int) -> NDArray[np.uint64]:
-        """Decode the boards of the rows in [first, end), 0 <= first <= end <= N: ``u64[n]``."""
+        """Return the boards of the rows in [first, end), 0 <= first <= end <= N: ``u64[n]``."""
         from tape2048.tape.codec import decode
 
         if first >= end:
@@ -340,7 +340,7 @@ class Tape:
         return boards[first - int(begin[0]) :]
 
     def boards_at(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Decode the boards of single rows, all in [0, N): ``u64[n]``; errors as for :meth:`boards`."""
+        """Return the boards of single rows, all in [0, N): ``u64[n]``; errors are as for :meth:`boards`."""
         from tape2048.tape.codec import seek
 
         games = np.searchsorted(self.first_rows, rows, "right") - 1
@@ -352,7 +352,7 @@ class Tape:
         return boards
 
     def states(self, game: int) -> NDArray[np.uint64]:
-        """Decode a whole game, by its ordinal in :attr:`runs`: ``u64[steps + 1]``, the final board last."""
+        """Return all boards of a game, by its ordinal in :attr:`runs`: ``u64[steps + 1]``."""
         first = int(self.first_rows[game])
         own = slice(game, game + 1)
         tape = self.data[first : first + int(self.runs["rows"][game])]
@@ -370,7 +370,7 @@ class Tape:
         return begin, np.where(from_anchor, self.anchors[anchor], self.starts[games])
 
     def _raise_defect(self, game: int) -> None:
-        """Raise a game's defect. The last byte of a game that ends with a 65536 is valid."""
+        """Raise the error of a game, unless its only fault is the valid last byte of a game with a 65536."""
         boards = self.states(game)[:-1]
         run, first, path = self.runs[game], int(self.first_rows[game]), self._directory / ANCHORS_NPY
         due = anchors_of(boards, first, self.anchor_rows)
@@ -387,11 +387,11 @@ class Tape:
 
 
 def open_tape(directory: Path, metadata: Metadata, manifest: Manifest | None, load: Load) -> Tape:
-    """Open the tape of a session, in time proportional to its runs."""
+    """Open the tape of a session, in time that grows with its runs and not with its rows."""
     anchor_rows = check_anchor_rows(directory, manifest)
     data = open_rows(directory / TAPE_NPY, [TAPE_DTYPE], load)
     anchors = open_rows(directory / ANCHORS_NPY, [ANCHOR_DTYPE], load)
-    assert manifest is not None  # checked above. The files have the manifest's sizes
+    assert manifest is not None  # checked by check_anchor_rows(). The files have the manifest's sizes
     sizes = manifest.files[TAPE_NPY].bytes, manifest.files[ANCHORS_NPY].bytes
     offsets = sizes[0] - data.nbytes, sizes[1] - anchors.nbytes
     return make_tape(directory, metadata, data, anchors, anchor_rows, offsets)
@@ -405,13 +405,15 @@ def make_tape(  # noqa: PLR0917
     anchor_rows: int,
     offsets: tuple[int, int],
 ) -> Tape:
-    """Check that a session's parts fit together, and make its tape; errors as for :func:`open_tape`."""
+    """Make the tape of a session after a check of its parts; errors are as for :func:`open_tape`."""
     runs, starts = tape_runs(metadata, directory)
     path = directory / ANCHORS_NPY
     check_anchor_count(len(anchors), len(data), anchor_rows, path)
     if offsets[1] % ANCHOR_DTYPE.itemsize:
         raise NpyError(
-            "the header's length is not a multiple of 8 bytes, which aligns the anchors", path=path, offset=8
+            f"the header has {offsets[1]} bytes; expected a multiple of 8, to align the anchors",
+            path=path,
+            offset=8,
         )
     at_anchor = np.flatnonzero(runs["first_row"] % np.uint64(anchor_rows) == 0)
     for game in at_anchor[: _PROBED_GAMES - 1].tolist() + at_anchor[-1:].tolist():
@@ -424,12 +426,12 @@ def make_tape(  # noqa: PLR0917
 
 
 def check_anchor_rows(directory: Path, manifest: Manifest | None) -> int:
-    """Return the rows between anchors; raise ManifestError without a valid number."""
+    """Return the rows between anchors; raise ManifestError if the number is missing or invalid."""
     if manifest is None:
         raise ManifestError(
-            f"no {MANIFEST} beside {TAPE_NPY}",
+            f"found {TAPE_NPY} without {MANIFEST}, which has the number of rows between anchors",
             path=directory,
-            hint="restore it from a copy: it has the number of rows between anchors",
+            hint="restore the manifest from a copy",
         )
     found = manifest.anchor_rows
     if found is None or not 1 <= found <= ANCHOR_ROWS_MAX or found & (found - 1):
@@ -439,11 +441,11 @@ def check_anchor_rows(directory: Path, manifest: Manifest | None) -> int:
 
 
 def check_anchor_count(anchors: int, rows: int, anchor_rows: int, path: Path) -> None:
-    """Raise TruncatedError or NpyError unless there is an anchor in every ``anchor_rows`` rows."""
+    """Raise TruncatedError or NpyError unless there is an anchor for every ``anchor_rows`` rows."""
     expected = anchor_count(rows, anchor_rows)
     if anchors != expected:
         kind = TruncatedError if anchors < expected else NpyError
-        raise kind(f"{anchors} anchors for {rows} rows; expected {expected}", path=path, offset=0)
+        raise kind(f"found {anchors} anchors for {rows} rows, expected {expected}", path=path, offset=0)
 
 
 def tape_runs(metadata: Metadata, directory: Path) -> tuple[NDArray[np.void], NDArray[np.uint64]]:
@@ -451,10 +453,10 @@ def tape_runs(metadata: Metadata, directory: Path) -> tuple[NDArray[np.void], ND
     path = directory / METADATA_DB
     if metadata.start_boards is None:
         raise SchemaError(
-            f"the table runs lacks first_row, rows or start_board, which {TAPE_NPY} needs", path=path
+            "the table runs lacks first_row, rows or start_board, which a session on tape needs", path=path
         )
     if metadata.session.get("storage") != TAPE:
-        found = f"the fact storage is {metadata.session.get('storage')!r} beside {TAPE_NPY}"
+        found = f"the fact storage is {metadata.session.get('storage')!r} in a session with {TAPE_NPY}"
         raise SchemaError(f"{found}; expected {TAPE!r}", path=path)
     runs, starts = metadata.runs, metadata.start_boards
     order = np.argsort(runs["first_row"], kind="stable")
@@ -467,19 +469,19 @@ def tape_runs(metadata: Metadata, directory: Path) -> tuple[NDArray[np.void], ND
 
 
 def check_runs(runs: NDArray[np.void], path: Path | str) -> None:
-    """Check the run table of a tape, as far as it can be checked alone."""
+    """Raise BookkeepingError unless each run has a row for each step, and a possible number of steps."""
     rows, steps = runs["rows"], runs["steps"]
     wrong = np.flatnonzero((rows != steps) | (rows > GAME_STEPS_MAX) | (rows == 0))
     if wrong.size:
         run = runs[wrong[0]]
         found = f"run {run['id']} has {run['rows']} rows for {run['steps']} steps"
-        expected = f"expected a byte for each step, and 1 to {GAME_STEPS_MAX}"
+        expected = f"expected equal numbers from 1 to {GAME_STEPS_MAX}"
         raise BookkeepingError(f"{found}; {expected}", path=path)
 
 
 def check_two_tiles(runs: NDArray[np.void], starts: NDArray[np.uint64], path: Path | str) -> None:
-    """Raise FieldError unless every start board has two tiles, as where no boards were given."""
-    # Two bits are set, each the first or the second of its nibble, and not both of one.
+    """Raise FieldError unless every start board has two tiles, each a 2 or a 4."""
+    # Two bits are set, each the first or the second of its nibble, and not both in one nibble.
     rest = starts & (starts - np.uint64(1))
     two = (rest != 0) & (rest & (rest - np.uint64(1)) == 0)
     small = (starts & np.uint64(0xCCCCCCCCCCCCCCCC)) == 0

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 class TapeWriter:
-    """The files of one unpublished session on tape, game by game. A context manager.
+    """A context manager that writes the files of an unpublished session on tape, game by game.
 
-    Every game is decoded once when it is added, for its anchors, and compared with the rules and its row of
-    the run table. Errors of the operating system are OSError.
+    Every game is decoded when it is added, for its anchors, and compared with the rules and with its row of
+    the run table. Errors of the operating system are raised as OSError.
 
     Args:
-        directory: exists, and has neither tape nor anchors.
-        given_starts: whether games may start from any board that a game can reach. The facts for
-            :meth:`finish` then have ``start_boards``.
+        directory: existing directory without tape and anchors.
+        given_starts: whether games may start from any board that a game can reach. If true, pass the fact
+            ``start_boards`` to :meth:`finish`.
 
     Attributes:
         rows: number of rows so far.
@@ -75,9 +75,9 @@ class TapeWriter:
         """Append whole games.
 
         Args:
-            tape: ``u8[n]``, the bytes of the games, one after the other.
-            runs: ``RUN_DTYPE[G]``, their rows of the run table; ``first_row`` is set here.
-            starts: ``u64[G]``, their first boards.
+            tape: bytes of the games, one after the other, ``u8[n]``.
+            runs: their rows of the run table, ``RUN_DTYPE[G]``. ``first_row`` is computed.
+            starts: their first boards, ``u64[G]``.
 
         Raises:
             FormatError: the first defect, as for :func:`check_games`.
@@ -105,13 +105,13 @@ class TapeWriter:
         """Append whole games from their boards.
 
         Args:
-            boards: ``u64[n]``, the board before each step of each game, one game after the other.
-            moves: ``u8[n]``.
-            finals: ``u64[G]``, the board after the last step of each game.
-            runs: ``RUN_DTYPE[G]``, as for :meth:`add`.
+            boards: board before each step, one game after the other, ``u64[n]``.
+            moves: move of each step, ``u8[n]``.
+            finals: board after the last step of each game, ``u64[G]``.
+            runs: rows of the run table, as for :meth:`add`.
 
         Raises:
-            ReplayError: a run has no steps, or no single spawn leads from a board and its move to the next.
+            ReplayError: a run has no steps, or a move and one spawn do not lead to the next board.
             FormatError: as for :meth:`add`.
         """
         from tape2048.tape.codec import encode
@@ -119,7 +119,7 @@ class TapeWriter:
         steps = runs["rows"].astype(np.int64)
         if not steps.all():
             raise ReplayError(
-                f"run {runs['id'][steps == 0][0]} has no steps; expected a game up to its end",
+                f"run {runs['id'][steps == 0][0]} has no steps; expected a complete game",
                 path=self._directory,
             )
         first = np.cumsum(steps) - steps
@@ -130,9 +130,9 @@ class TapeWriter:
             game = int(np.searchsorted(first, bad, "right")) - 1
             raise ReplayError(
                 f"run {runs['id'][game]}, step {bad - first[game]}: move {moves[bad]} and one spawn do not "
-                f"lead from board {boards[bad]:#018x} to the next one",
+                f"lead from board {boards[bad]:#018x} to the next board",
                 path=self._directory,
-                hint="games with gaps stay in steps.npy",
+                hint="store games that lack steps as rows (steps.npy), not on tape",
             )
         self.add(tape, runs, boards[first])
 
@@ -140,10 +140,10 @@ class TapeWriter:
         """Write headers, metadata and manifest, and flush all files.
 
         Args:
-            facts: content of the table ``session``; ``rows``, ``runs`` and ``storage`` are set here.
+            facts: content of the table ``session``. ``rows``, ``runs`` and ``storage`` are added.
 
         Returns:
-            The size of all files.
+            The size of all files in bytes.
         """
         runs = np.concatenate([np.empty(0, RUN_DTYPE), *self._runs])
         starts = np.concatenate([np.empty(0, np.uint64), *self._starts])

@@ -7,11 +7,11 @@ from tape2048.base.lazy import lazy
 try:
     import torch  # noqa: F401 - checks that it is installed
 except ModuleNotFoundError as error:
-    if error.name != "torch":  # torch is installed, and one of torch's imports failed
+    if error.name != "torch":  # torch is installed, but a package that torch imports is missing
         raise
     raise ModuleNotFoundError(
-        "tape2048.torch needs torch, which is not installed: pip install 'tape2048[torch]' "
-        "(a build of PyTorch of your choice: install that first)",
+        "tape2048.torch needs torch, which is not installed. Run: pip install 'tape2048[torch]' "
+        "(to choose a build of PyTorch, install PyTorch first)",
         name="torch",
     ) from error
 

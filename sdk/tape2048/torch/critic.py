@@ -4,7 +4,7 @@
 
     <dir>/
         critic.json          CriticInfo: thresholds, sizes, training data, metrics
-        model.safetensors    tower.* (kind "tokens") and head.*; a pos_weight is folded in
+        model.safetensors    tower.* (kind "tokens") and head.*, corrected for pos_weight
 
 ::
 
@@ -59,8 +59,8 @@ VERSION = 2
 class TowerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The tower of a critic."""
 
-    sha256: str  # its identity; for kind `"embeddings"`, the `model_sha` of its embeddings
-    pooling: Pooling = "mean"  # of its states
+    sha256: str  # identity of the tower; for kind `"embeddings"`, the `model_sha` of the embeddings
+    pooling: Pooling = "mean"  # how its states become vectors
     config: TowerConfig | None = None  # sizes of a built-in tower that the critic contains
     factory: str | None = None  # `module:factory` of a foreign tower
 
@@ -69,8 +69,8 @@ class CriticInfo(CriticFacts, frozen=True, kw_only=True):
     """The content of ``critic.json``."""
 
     version: int = VERSION
-    release: str = __version__  # that wrote it
-    kind: Literal["tokens", "embeddings"]  # the input: `"tokens"` of boards, or `"embeddings"` of its tower
+    release: str = __version__  # release that wrote it
+    kind: Literal["tokens", "embeddings"]  # input: `"tokens"` (boards), or `"embeddings"` by the tower
     tower: TowerInfo
     head: HeadInfo  # sizes of the head
     model_sha256: str = ""  # SHA-256 of `model.safetensors`
@@ -84,7 +84,7 @@ def save_critic(
     *,
     replace: bool = False,
 ) -> CriticInfo:
-    """Write a critic's directory, complete or not at all."""
+    """Write a critic's directory, which appears atomically; return ``info`` with the SHA-256 of the model."""
     tensors = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
     if tower is not None:
         tensors |= {f"tower.{name}": tensor for name, tensor in tower.state_dict().items()}
@@ -95,16 +95,16 @@ def save_critic(
 
 
 class TorchCritic(DrawsBoards):
-    """A trained critic: maps boards to probabilities; see :meth:`load`.
+    """A trained critic, a function from boards to probabilities; see :meth:`load`.
 
     Attributes:
-        info: the content of ``critic.json``.
+        info: content of ``critic.json``.
         thresholds: tiles, in the order of the probabilities.
         kind: ``"tokens"`` or ``"embeddings"``.
         head: the head, in evaluation mode.
         tower: the tower, or None.
-        device: of head and tower.
-        batch_rows: maximum number of boards in a batch.
+        device: device of head and tower.
+        batch_rows: most boards in a batch.
 
     Example:
         >>> import numpy as np
@@ -146,24 +146,25 @@ class TorchCritic(DrawsBoards):
         tower: str | os.PathLike[str] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> TorchCritic:
-        """Open a critic's directory.
+        """Load a critic from its directory.
 
-        The directory never decides what is imported: the caller has to name the ``module:factory`` of a
-        foreign tower.
+        No code is imported because of the directory's content: the caller must pass the ``module:factory`` of
+        a foreign tower.
 
         Args:
             path: the directory.
             device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
-            batch_rows: maximum number of boards in a batch, >= 1.
-            tower: for kind ``"embeddings"``, the tower that made them (a directory or ``module:factory``),
-                so that the critic takes boards. For kind ``"tokens"`` with a foreign tower, its factory.
-            checkpoint: the factory's argument, for kind ``"embeddings"``.
+            batch_rows: most boards in a batch, at least 1.
+            tower: for kind ``"embeddings"``, the tower that made the embeddings (a directory or
+                ``module:factory``), so that the critic takes boards. For kind ``"tokens"`` with a foreign
+                tower, its ``module:factory``.
+            checkpoint: argument of the factory, for kind ``"embeddings"``.
 
         Raises:
             MissingPathError: the path does not exist.
-            ModelError: there is no critic, it is damaged, or the tower is another one.
-            ConfigError: no such device, or an unusable factory.
-            StorageError: the operating system could not read something.
+            ModelError: there is no critic, it is damaged, or ``tower`` is not its tower.
+            ConfigError: there is no such device, or the factory cannot be used.
+            StorageError: the operating system could not read a file.
         """
         chosen = pick_device(device)
         directory = Path(os.path.abspath(path))
@@ -171,7 +172,7 @@ class TorchCritic(DrawsBoards):
         parts = by_prefix(read_tensors(directory / MODEL, info.model_sha256))
         if foreign := parts.keys() - {"head", "tower"}:
             raise ModelError(
-                f"found tensors {sorted(foreign)}, expected head.* or tower.*", path=directory / MODEL
+                f"found tensors {sorted(foreign)}, expected only head.* and tower.*", path=directory / MODEL
             )
         what = "the head's parameters and sizes disagree"
         arguments = msgspec.structs.asdict(info.head)
@@ -185,7 +186,8 @@ class TorchCritic(DrawsBoards):
             opened = open_tower(tower, checkpoint=checkpoint, pooling=info.tower.pooling)
             if opened.sha256 != info.tower.sha256:
                 raise ModelError(
-                    f"trained on embeddings of the tower {info.tower.sha256}; {tower} is {opened.sha256}",
+                    f"found the tower {tower} with SHA-256 {opened.sha256}, expected {info.tower.sha256}, as "
+                    "of the embeddings that this critic was trained on",
                     path=directory,
                 )
             module = opened.module
@@ -193,48 +195,51 @@ class TorchCritic(DrawsBoards):
 
     @property
     def needs_embeddings(self) -> bool:
-        """Whether it takes embeddings only: it has no tower, and :meth:`__call__` raises."""
+        """Whether the critic takes only embeddings: it has no tower, and :meth:`__call__` raises an error."""
         return self.tower is None
 
     @property
     def sha256(self) -> str:
-        """Identity of the critic: SHA-256 (hex) of its parameters' file."""
+        """Identity of the critic: SHA-256 (hexadecimal) of the file of its parameters."""
         return self.info.model_sha256
 
     def __repr__(self) -> str:
         return f"<TorchCritic: {self.kind} -> {self.thresholds}, step {self.info.step:,}, on {self.device}>"
 
     def __call__(self, boards: ArrayLike) -> NDArray[np.float32]:
-        """Return P(the game reaches each threshold) as ``f32[N, T]``."""
+        """Return the probabilities that the game reaches each threshold, ``f32[N, T]``.
+
+        ``boards`` are packed, ``u64[N]``, or exponents, ``u8[N, 16]``.
+        """
         found = boards if isinstance(boards, np.ndarray) else np.asarray(boards, object)
         if found.ndim != 1 and (found.shape[1:] != (16,) or found.dtype != np.uint8):
             given = f"{found.dtype} of shape {found.shape}"
             raise ValueError(f"boards are {given}; expected packed boards u64[N] or exponents u8[N, 16]")
         tokens = boards_to_exps(boards) if found.ndim == 1 else found
         if tokens.size and tokens.max() > 15:
-            raise ValueError(f"exponent {tokens.max()}; expected at most 15")
+            raise ValueError(f"found the exponent {tokens.max()}, expected at most 15")
         if self.tower is None:
             raise ModelError(
-                "this critic takes embeddings, and was given boards",
+                "found boards, expected embeddings: this critic has no tower",
                 hint="load it with the tower that made its embeddings: TorchCritic.load(path, tower=...)",
             )
         tower = self.tower
 
         def logits(batch: torch.Tensor) -> torch.Tensor:
             vectors = tower(batch)
-            # A head that was trained on embeddings has seen vectors rounded to bfloat16.
+            # Embeddings are rounded to bfloat16, so a head that was trained on them gets rounded vectors.
             return self.head(vectors.to(torch.bfloat16) if self.kind == "embeddings" else vectors)  # type: ignore[no-any-return]
 
         return self._batched(torch.from_numpy(np.ascontiguousarray(tokens)), logits)
 
     def from_embeddings(self, x: NDArray[Any] | torch.Tensor) -> NDArray[np.float32]:
-        """Return probabilities as :meth:`__call__`, for vectors ``[N, D]`` of its tower.
+        """Return the probabilities for vectors ``[N, D]`` of the critic's tower; see :meth:`__call__`.
 
         Args:
-            x: bits of bfloat16 (``u16``, as in sessions), floats, or a tensor.
+            x: the vectors, as bits of bfloat16 (``u16``, as in sessions), floats, or a tensor.
 
         Raises:
-            ColumnError: vectors of another width.
+            ColumnError: the vectors have another width.
         """
         if isinstance(x, torch.Tensor):
             tensor = x
@@ -247,7 +252,7 @@ class TorchCritic(DrawsBoards):
         if tensor.ndim != 2 or tensor.shape[1] != self.head.in_dim:
             raise ColumnError(
                 f"found embeddings of shape {list(tensor.shape)}, expected [N, {self.head.in_dim}]",
-                hint="this critic was trained on embeddings of another tower",
+                hint="pass embeddings of the tower that this critic was trained on",
             )
         return self._batched(tensor, self.head)
 
@@ -258,7 +263,7 @@ class TorchCritic(DrawsBoards):
             batch = rows[begin : begin + self.batch_rows].to(self.device)
             found[begin : begin + len(batch)] = torch.sigmoid(logits(batch)).cpu().numpy()
         if self.head.ordered:
-            # Vectorised and single elements may differ in the last bit of the sigmoid.
+            # The sigmoids of equal logits may differ in the last bit, since some are vectorised.
             np.minimum.accumulate(found, axis=1, out=found)
         return found
 
@@ -270,7 +275,7 @@ def _read_info(directory: Path) -> CriticInfo:
     if not path.exists():
         raise ModelError(
             f"no {CRITIC_JSON}: not a critic", path=directory,
-            hint="`tape2048 critic train` writes critics to best/ and last/ of its directory",
+            hint="name the directory best or last that `tape2048 critic train` writes",
         )  # fmt: skip
     info: CriticInfo = read_json(path, CriticInfo)
     if info.version != VERSION:
@@ -291,12 +296,14 @@ def _own_tower(
 ) -> nn.Module:
     if info.tower.config is not None:
         if tower is not None:
-            raise ModelError("this critic contains its tower, and was given another", path=directory)
+            found = f"found the tower {tower}, expected none: this critic contains its tower"
+            raise ModelError(found, path=directory)
         return build_tower(info.tower.config, tensors, directory)
     if tower is None or os.fspath(tower) != info.tower.factory:
         raise ModelError(
-            f"its tower is made by {info.tower.factory}; found {tower}", path=directory,
-            hint=f"if you trust that code, name it: tower={info.tower.factory!r}",
+            f"found {'no tower' if tower is None else f'the tower {tower}'}, expected {info.tower.factory}, "
+            "which made the tower of this critic", path=directory,
+            hint=f"if you trust that code, pass tower={info.tower.factory!r}",
         )  # fmt: skip
     module = make_tower(os.fspath(tower))
     return load_state(lambda: module, tensors, f"the tower of {tower} has other parameters", directory)

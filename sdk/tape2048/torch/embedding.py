@@ -1,4 +1,4 @@
-"""Embedding of sessions: the column of a tower's vectors of all rows.
+"""Embedding of sessions: writes the vectors of a tower for all rows as a column.
 
 The tower runs in evaluation mode, in float32 on a CPU and under bfloat16 autocast on CUDA. The vectors are
 rounded to bfloat16, to nearest, ties to even.
@@ -29,14 +29,14 @@ BATCH_ROWS = 2048
 
 
 def bf16_bits(values: torch.Tensor) -> NDArray[np.uint16]:
-    """Round floats to bfloat16, to nearest, ties to even, as bits: ``u16`` of the same shape."""
+    """Return the bits of floats, rounded to bfloat16, to nearest, ties to even: ``u16`` of the same shape."""
     return values.to(torch.bfloat16).contiguous().cpu().view(torch.int16).numpy().view(np.uint16)
 
 
 def embed_rows(
     tower: OpenTower, tokens: NDArray[np.uint8], device: torch.device, batch_rows: int = BATCH_ROWS
 ) -> NDArray[np.uint16]:
-    """Embed boards given as exponents ``u8[n, 16]``; return bits of bfloat16, ``u16[n, D]``."""
+    """Return the vectors of boards, given as exponents ``u8[n, 16]``: bits of bfloat16, ``u16[n, D]``."""
     if batch_rows < 1:
         raise ValueError(f"batch_rows={batch_rows}; expected at least 1")
     parts = []
@@ -46,8 +46,8 @@ def embed_rows(
         if not bool(finite.all()):
             at = begin + int((~finite).nonzero()[0, 0])
             raise ModelError(
-                f"the tower gives numbers that are not finite for the board {tokens[at].tolist()}",
-                hint="it diverged in training, or its checkpoint is another model's",
+                f"the tower returned numbers that are not finite for the board {tokens[at].tolist()}",
+                hint="use another checkpoint: the tower diverged, or this checkpoint is of another model",
             )
         parts.append(bf16_bits(vectors))
     return np.concatenate(parts)
@@ -64,20 +64,20 @@ def embed_session(
     force: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> Written:
-    """Make a session's column ``embeddings``, or this process's share of it.
+    """Write a session's column ``embeddings``, or this process's share of it.
 
     The column appears when all shares are done. After a kill, the same call resumes.
 
     Args:
         session: the session.
-        tower: from :func:`tape2048.torch.tower.open_tower`.
-        device: of the tower; by default the CPU.
-        batch_rows: maximum number of rows in a batch, >= 1.
-        chunk_rows: rows of a chunk, >= 1. A resumed job keeps its first size.
+        tower: the tower, from :func:`tape2048.torch.tower.open_tower`.
+        device: device for the tower; by default the CPU.
+        batch_rows: most rows in a batch, at least 1.
+        chunk_rows: rows of a chunk, at least 1. A resumed job keeps its first value.
         share: index of this process's share, from 0, and number of shares.
-        force: make embeddings even if the session has some, or an unfinished job of another tower. The old
+        force: whether to replace existing embeddings, or an unfinished job of another tower. The old
             embeddings stay until the new embeddings are complete.
-        progress: called with the number of this share's rows done, and of all of them.
+        progress: called with the number of rows of this share that are done, and of all rows of the share.
 
     Raises:
         ValueError: an invalid argument.
@@ -85,8 +85,8 @@ def embed_session(
         ColumnError: the session has embeddings of another tower or of other rows (without ``force``), or
             rows of no run.
         BusyError: another process works on this share.
-        ModelError: as for :func:`embed_rows`.
-        StorageError: the operating system refused something.
+        ModelError: the tower returns an invalid shape, or numbers that are not finite.
+        StorageError: the operating system could not write a file.
 
     Example:
         >>> from tape2048 import Session, sessions
@@ -112,7 +112,7 @@ def embed_session(
 def embedding_column(
     tower: OpenTower, device: torch.device, batch_rows: int
 ) -> tuple[ColumnInfo, Callable[[Session, range], dict[str, NDArray[np.uint16]]]]:
-    """Return the column of a tower's vectors, and a function that makes it for rows of a session."""
+    """Return the description of the column, and a function that makes its values for rows of a session."""
     tower.module.to(device)
     width = _vectors(tower, torch.zeros(1, 16, dtype=torch.uint8), device).shape[1]
     facts = {
@@ -135,6 +135,7 @@ def _vectors(tower: OpenTower, tokens: torch.Tensor, device: torch.device) -> to
         found = tower.module(moved)
     if found.ndim != 2 or len(found) != len(tokens):
         raise ModelError(
-            f"the tower gave shape {list(found.shape)} for {counted(len(tokens), 'board')}, expected [B, D]"
+            f"the tower returned the shape {list(found.shape)} for {counted(len(tokens), 'board')}, expected "
+            f"[{len(tokens)}, D]"
         )
     return found  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""Heads of critics: from a tower's vectors to the logits of tiles.
+"""Heads of critics: modules that map a tower's vectors to the logits of thresholds.
 
-A new kind of head is a form of :class:`CriticHead`. Each of its arguments is a field of :class:`HeadInfo`,
-which ``critic.json`` contains, and a setting of :class:`tape2048.critic.config.CriticConfig`.
+Each argument of :class:`CriticHead` is a field of :class:`HeadInfo`, which is stored in ``critic.json``, and
+a setting of :class:`tape2048.critic.config.CriticConfig`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tape2048.session.run_table import check_thresholds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Bound of a prior's logits: a threshold that no game reached has no finite one.
+#: Bound for the logits of a prior: the logit of a threshold that no game reached is not finite.
 _PRIOR_LOGIT_MAX = 12.0
 
 _Count = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
@@ -36,20 +36,20 @@ class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CriticHead(nn.Module):
-    """Logits of P(game reaches T) for each threshold T.
+    """A module that maps vectors to the logit of P(the game reaches T) for each threshold T.
 
-    A linear probe, or ``LayerNorm -> Linear -> GELU -> Dropout -> Linear``.
+    It is a linear probe, or ``LayerNorm -> Linear -> GELU -> Dropout -> Linear``.
 
-    With ``ordered``, P(>= T) cannot increase with T for any input. Each logit after the first is the previous
-    logit minus ``softplus`` of an output. This is the cumulative link of ordinal regression (McCullagh 1980),
-    with gaps that depend on the input.
+    With ``ordered``, the probability never increases with T. Each logit after the first is the previous logit
+    minus ``softplus`` of an output. This is the cumulative link of ordinal regression (McCullagh 1980), with
+    gaps that depend on the input.
 
     Args:
-        in_dim: D, width of the vectors.
-        thresholds: T tiles, different powers of two; ascending if ``ordered``.
+        in_dim: width of the vectors, D.
+        thresholds: tiles, different powers of two; ascending if ``ordered``.
         hidden: width of the hidden layer; None for a linear probe.
         dropout: share of hidden activations dropped in training, 0 <= dropout < 1.
-        ordered: see above.
+        ordered: whether probabilities must not increase with the threshold.
 
     Raises:
         ValueError: an invalid argument.
@@ -77,7 +77,7 @@ class CriticHead(nn.Module):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout}; expected at least 0 and below 1")
         if ordered and tiles != sorted(tiles):
-            raise ValueError(f"thresholds {tuple(tiles)}; expected ascending ones where ordered")
+            raise ValueError(f"thresholds {tuple(tiles)}; expected ascending thresholds with ordered=True")
         self.in_dim = in_dim
         self.thresholds: tuple[int, ...] = tuple(tiles)
         self.hidden = hidden
@@ -91,7 +91,7 @@ class CriticHead(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits ``f32[B, T]`` of vectors ``[B, D]`` of any floating type, which is cast here."""
+        """Return the logits, ``f32[B, T]``, of vectors ``[B, D]`` of any floating type."""
         with torch.autocast(x.device.type, enabled=False):
             raw: torch.Tensor = self.last(self.body(x.float()))
             if not self.ordered:
@@ -100,18 +100,18 @@ class CriticHead(nn.Module):
 
     @property
     def info(self) -> HeadInfo:
-        """Its arguments."""
+        """The arguments of this head."""
         return HeadInfo(in_dim=self.in_dim, hidden=self.hidden, dropout=self.dropout, ordered=self.ordered)
 
     @torch.no_grad()
     def set_prior(self, shares: Sequence[float]) -> None:
-        """Start from the T shares of true labels, each in [0, 1], as every row's probabilities.
+        """Set the last layer so that every row's probabilities are these T shares, each in [0, 1].
 
-        Weights of the last layer become 0. Training then does not start by learning the prevalence, and the
-        probability of a threshold that no game reached stays near 0.
+        Pass the shares of true labels before training. Training then does not start by learning them, and the
+        probability of a threshold that no game reached stays near 0. Weights of the last layer become 0.
         """
         if len(shares) != len(self.thresholds) or not all(0 <= share <= 1 for share in shares):
-            raise ValueError(f"shares {list(shares)}; expected {len(self.thresholds)} from 0 to 1")
+            raise ValueError(f"shares {list(shares)}; expected {len(self.thresholds)} numbers from 0 to 1")
         found = torch.logit(torch.tensor(shares, dtype=torch.float64))
         logits = found.clamp(-_PRIOR_LOGIT_MAX, _PRIOR_LOGIT_MAX).tolist()
         self.last.weight.zero_()
@@ -122,22 +122,22 @@ class CriticHead(nn.Module):
 
     @torch.no_grad()
     def fold_pos_weight(self, weights: Sequence[float]) -> None:
-        """Calibrate a head that was trained with ``pos_weight``.
+        """Correct the probabilities of a head that was trained with ``pos_weight``.
 
-        With weight w, the loss is minimal where ``sigmoid(z) = p w / (p w + 1 - p)``, so the logit of p is
-        ``z - log w``: the bias gets this shift.
+        With weight w, the loss is minimal at ``sigmoid(z) = p w / (p w + 1 - p)``, so the logit of p is
+        ``z - log w``. This method subtracts ``log w`` from the bias.
 
-        The ordered form has no bias for each threshold, and weights may demand logits that rise with the
-        threshold. Train it on ``logits + log w`` instead. Then there is nothing to fold.
+        An ordered head has no bias for each threshold. Train it on ``logits + log w`` instead: it then needs
+        no correction.
 
         Args:
-            weights: w > 0 of each threshold.
+            weights: weight of each threshold, above 0.
 
         Raises:
-            ValueError: the ordered form, or invalid weights.
+            ValueError: the head is ordered, or the weights are invalid.
         """
         if self.ordered:
-            raise ValueError("the ordered form has nothing to fold: train it on logits + log(weights)")
+            raise ValueError("an ordered head cannot be corrected: train it on logits + log(weights)")
         if len(weights) != len(self.thresholds) or not all(w > 0 and math.isfinite(w) for w in weights):
             raise ValueError(f"weights {list(weights)}; expected {len(self.thresholds)} positive numbers")
         shift = torch.tensor([math.log(w) for w in weights], dtype=torch.float64)

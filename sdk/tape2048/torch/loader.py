@@ -1,4 +1,4 @@
-"""Batches as PyTorch tensors, prefetched by threads, and a data set for torch's ``DataLoader``.
+"""Loaders of batches as PyTorch tensors, prefetched by threads, and a data set for torch's ``DataLoader``.
 
 Needs torch (``pip install 'tape2048[torch]'``)::
 
@@ -8,14 +8,14 @@ Needs torch (``pip install 'tape2048[torch]'``)::
             train(batch["tokens"], batch["labels"])
             torch.save({"loader": loader.state_dict(), ...}, path)
 
-Tensors view the buffers that the gather fills without the GIL: threads suffice, and nothing is copied. A
-buffer is filled again once nothing refers to its tensors or to views of them, so every batch that you hold
-stays unchanged. With a CUDA ``device``, batches are copied there asynchronously, from pinned memory.
+The tensors are views of buffers that threads fill without the GIL, so nothing is copied. A buffer is filled
+again only after its tensors and all views of them are freed: a batch that you hold never changes. With a CUDA
+``device``, batches are copied there asynchronously, from pinned memory.
 
 **Torch's DataLoader.** ``DataLoader(loader, batch_size=None, num_workers=W)`` gives the same batches for any
-W. Any other ``batch_size`` is an error: the loader's batches are complete. Worker processes have copies of
-the loader, so iterate over ``loader.counting(data_loader)``: passes start at this loader's state, and count
-in it. Without it, each pass is the next epoch, and the state stays.
+W. Any other ``batch_size`` is an error, since the loader makes whole batches. Worker processes have copies of
+the loader, and do not change its state. To start at the loader's state and count the batches in it, iterate
+over ``loader.counting(data_loader)``. Without ``counting``, each pass is the next epoch.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from tape2048.batches.batch import Batch, BatchLayout, LabelDtype
     from tape2048.corpus import Corpus
 
-#: Tensors by field, of the fields' types. Unsigned integers of more than a byte become signed, and columns of
-#: ``bf16`` become bfloat16. Columns ``u16`` and ``u32`` are widened.
+#: Tensors by field, in the types of the fields. Exceptions: unsigned integers of more than a byte become
+#: signed, columns of ``u16`` and ``u32`` are widened, and columns of ``bf16`` become bfloat16.
 Tensors = dict[str, torch.Tensor]
 
 # Torch has few operations for unsigned types other than uint8; NumPy has no bfloat16, whose bits are uint16.
@@ -64,16 +64,17 @@ _SIGNED = {np.dtype(f"u{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
 #: The wider types of columns, and the bits of their values.
 _WIDENED = {"u16": (torch.int32, 0xFFFF), "u32": (torch.int64, 0xFFFFFFFF)}
 
-_MOVED = "the loader was moved, or iterated over again, while this iteration continued"
+_MOVED = "this iteration is over: the loader was moved, or iterated over again"
 
-#: Bits of words of :attr:`CriticLoader._shared`. First word: the number of the state, and above it a checksum
-#: of the state. Last word: a pass, its number, and above them the last bits of the number of its state.
+#: Bits of words of :attr:`CriticLoader._shared`. The first word has, from the lowest bit, the number of the
+#: state and a checksum of the state. The last word has a pass, its number, and the last bits of the number of
+#: its state.
 _STATE_BITS = 32
 _PASS_BITS, _NUMBER_BITS = 32, 16
 
 
 class _Served(Tensors):
-    """A complete batch, which a ``DataLoader`` must not join with others."""
+    """A whole batch, which a ``DataLoader`` must not join with other batches."""
 
 
 def _reject_joining(batches: Sequence[Any], **_: Any) -> Tensors:
@@ -86,34 +87,35 @@ default_collate_fn_map[_Served] = _reject_joining
 
 
 class CriticLoader(IterableDataset[Tensors]):
-    """Batches of a corpus as prefetched tensors; see the module.
+    """A loader of the batches of a corpus as prefetched tensors.
 
-    Each iteration serves the rest of the current epoch. The seed and the state alone decide the batches. The
-    number of threads or workers does not matter.
+    Each iteration serves the rest of the current epoch. The batches depend only on the seed and the state,
+    and not on the number of threads or workers.
 
     Args:
         source: a corpus, ``corpus.capped(...)``, or a mixture.
-        batch_size: rows of a batch, >= 1.
+        batch_size: rows of a batch, at least 1.
         threads: number of threads; 0: each batch is made on demand.
-        prefetch: batches made ahead of the newest one handed out, >= 1.
-        device: target of the copies; None and the CPU copy nothing.
+        prefetch: number of batches made in advance, at least 1.
+        device: device to copy the batches to. None and the CPU copy nothing.
         pin_memory: whether batches are in pinned memory; by default if CUDA is available.
         **options: as for :class:`tape2048.batches.batches.Batches`.
 
     Yields:
-        ``dict`` of tensors by field, ``[B, ...]``, or ``[B, K, ...]`` with ``window=K``: ``tokens`` uint8,
-        ``labels`` bool or float32, ``valid`` bool, ``weight`` float32, ``row`` and ``seed`` (its 64 bits)
-        int64, steps, points and ``run`` int32, columns as in their files (``u16`` as int32, ``u32`` and
-        ``u64`` as int64, ``bf16`` as bfloat16), the others uint8.
+        ``dict`` of tensors by field, ``[B, ...]``, or ``[B, K, ...]`` with ``window=K``. ``tokens`` are
+        uint8, ``labels`` bool or float32, ``valid`` bool and ``weight`` float32. ``row`` and ``seed`` (its 64
+        bits) are int64. Steps, points and ``run`` are int32, and other built-in fields uint8. Columns have
+        the type of their file, except for ``u16`` (int32), ``u32`` and ``u64`` (int64) and ``bf16``
+        (bfloat16).
 
     Attributes:
-        batches: numbers and fills the batches; its state is the loader's.
+        batches: object that numbers and fills the batches, and has the loader's state.
         corpus: the corpus or view of the rows.
 
     Raises:
-        ConfigError: no such device.
+        ConfigError: there is no such device.
         CorpusError: when an iteration starts: mapped rows were truncated since the corpus was opened.
-        CorpusError: a batch has a number above the largest of its tensor's type.
+        CorpusError: a value of a batch is too large for the type of its tensor.
         ValueError: an invalid argument. Otherwise, as for :class:`tape2048.batches.batches.Batches`.
 
     Example:
@@ -152,22 +154,22 @@ class CriticLoader(IterableDataset[Tensors]):
                 hint="Name an available device, or auto. `tape2048 doctor` lists them.",
             ) from error
         if self.device is not None and self.device.type == "cuda":
-            pick_device(str(self.device))  # refused here, and not by the first batch
+            pick_device(str(self.device))  # raises ConfigError now, instead of at the first batch
         self.pin_memory = torch.cuda.is_available() if pin_memory is None else pin_memory
-        self._pool = BatchPool(2 * self.prefetch)  # as many may be under way to the device
-        self._sent: deque[tuple[Any, Batch]] = deque()  # copies to the device, and the events of their ends
+        self._pool = BatchPool(2 * self.prefetch)  # twice, since copies to the device may be in progress
+        self._sent: deque[tuple[Any, Batch]] = deque()  # batches being copied, with the events of their ends
         self._prefetcher: Prefetcher[Batch] | None = None
-        self._waits = [0.0, 0.0]  # as a prefetcher's, of all iterations
-        self._ended = 0  # iterations, of this or of a DataLoader: an older one finds that it is over
-        # u64 in shared memory, for a DataLoader's workers: which state the next ones are, the seed, where the
-        # next pass starts, and the newest uncounted pass of new workers since then. A worker can read them
-        # while they are written, and some processors show the words of another one in any order. Therefore
-        # the first word has a checksum, and all that is said of a pass is in one word.
+        self._waits = [0.0, 0.0]  # the waits of the prefetchers of all iterations
+        self._ended = 0  # number of ended iterations, by which an older iteration finds that it is over
+        # Words in shared memory (u64) for the workers of a DataLoader: the number of the state, the seed, the
+        # position where the next pass starts, and the newest uncounted pass of new workers since then. A
+        # worker may read them while they are written, and may see the writes in any order. The first word
+        # therefore has a checksum of the state, and the facts about a pass are all in one word.
         self._shared: torch.Tensor = torch.zeros(
             3 + len(self.batches.here), dtype=torch.int64
         ).share_memory_()  # type: ignore[no-untyped-call]
-        self._state = 0  # the first word of the state that this copy of the loader has
-        self._has_passed = False  # whether it is the copy of a worker that has made batches
+        self._state = 0  # first word of the state of this copy of the loader
+        self._has_passed = False  # whether this copy, in a worker, has made batches
 
     @property
     def epoch(self) -> int:
@@ -175,7 +177,7 @@ class CriticLoader(IterableDataset[Tensors]):
         return self.batches.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch, >= 0; an iteration under way ends with an error."""
+        """Go to the start of an epoch, counted from 0. An iteration in progress ends with an error."""
         epoch = as_int("epoch", epoch)
         if not 0 <= epoch < 1 << 64:
             raise ValueError(f"epoch={epoch}; expected 0 <= epoch < 2**64")
@@ -184,7 +186,7 @@ class CriticLoader(IterableDataset[Tensors]):
         self._publish()
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
+        """Number of batches of an epoch."""
         return len(self.batches)
 
     def __repr__(self) -> str:
@@ -223,7 +225,7 @@ class CriticLoader(IterableDataset[Tensors]):
         try:
             while batches.position < len(batches):
                 batch = prefetcher.take()
-                # Counted before the yield: a state taken in the loop's body is behind this batch.
+                # Counted before the yield, so that a state saved in the loop's body is after this batch.
                 batches.advance()
                 yield serve(batch)
                 if self._prefetcher is not prefetcher:
@@ -231,7 +233,7 @@ class CriticLoader(IterableDataset[Tensors]):
             batches.next_epoch()
         finally:
             prefetcher.close()
-            if self._prefetcher is prefetcher:  # its function refers to this loader: a cycle keeps memory
+            if self._prefetcher is prefetcher:  # it refers to this loader: break the cycle to free memory
                 self._prefetcher = None
             self._publish()
 
@@ -240,13 +242,13 @@ class CriticLoader(IterableDataset[Tensors]):
         return self.device is not None and self.device.type != "cpu"
 
     def _copied(self, batch: Batch) -> Tensors:
-        """Copy the batch to the device; from pinned memory, the copy may still be under way."""
+        """Copy a batch to the device. From pinned memory, the copy may still be in progress."""
         there = _tensors_of(batch)
         there.update((name, tensor.to(self.device, non_blocking=True)) for name, tensor in there.items())
         if self.device is not None and self.device.type == "cuda":
             if len(self._sent) > self.prefetch:
                 self._sent.popleft()[0].synchronize()
-            # Blocking: the thread that waits for the event sleeps, and frees its core.
+            # Blocking: the thread that waits for the event sleeps instead of using its core.
             event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
             self._sent.append((event, batch))
@@ -259,48 +261,52 @@ class CriticLoader(IterableDataset[Tensors]):
             self._prefetcher = None
 
     def _in_worker(self, worker: int, workers: int, reader: int) -> Iterator[Tensors]:
-        """Make every ``workers``-th batch: torch's DataLoader takes them from its workers in turns."""
+        """Yield every ``workers``-th batch: torch's DataLoader takes batches from its workers in turn."""
         if self.batches.sessions:
             raise ValueError(
-                "sources that grow are for threads; each worker process would open other sessions"
+                "found a source that grows in a worker process, where each worker would open different "
+                "sessions; expected num_workers=0"
             )
         if self._copies:
-            raise ValueError("device: a worker process leaves batches in memory; copy them where they arrive")
+            raise ValueError(
+                f"found device={str(self.device)!r} in a worker process, expected None: copy the batches to "
+                "the device in the main process"
+            )
         self._go_to_pass(reader)
         batches = self.batches
         batches.check_files()
         for index in range(batches.position + worker, len(batches), workers):
-            # Each batch in new memory: torch moves sent tensors into shared memory, and leaves them there.
+            # Each batch in new memory: torch moves the tensors into shared memory, where they stay.
             batch = _buffer(batches)
             batches.fill(batch, epoch=batches.epoch, index=index)
             yield _tensors_of(batch)
 
     def _publish(self, *, counted: bool = False) -> None:
-        if sys.is_finalizing():  # an abandoned iteration ends after torch, and no worker reads this
+        if sys.is_finalizing():  # an iteration that was not finished ends after torch: no worker reads this
             return
         batches = self.batches
         here = batches.start_of(batches.epoch + 1) if batches.is_over else batches.here
         shared = self._shared.numpy().view(np.uint64)
         words = [batches.seed, here[0] % (1 << 64), *here[1:]]
-        # The lowest bit: a counted pass starts there, even if the worker has read more.
+        # The lowest bit is set for a counted pass, which starts at this state even if the worker has read on.
         number = ((int(shared[0]) | 1) + 1 + counted) % (1 << _STATE_BITS)
         self._state = _checksum(words) << _STATE_BITS | number
         shared[:] = [self._state, *words, 0]
 
     def _go_to_pass(self, reader: int) -> None:
-        """Go to where this pass starts. A worker's copy of the loader is as old as the worker."""
+        """Go to the start of this pass. A worker's copy of the loader has the state of the worker's start."""
         shared, batches = self._shared.numpy().view(np.uint64), self.batches
         state, *words, newest = shared.tolist()
         is_first, self._has_passed = not self._has_passed, True
         if state & 1 or state != self._state:
-            # Moved since this pass began: its batches are not taken, and the next pass goes there.
+            # The loader was moved after this pass started: its batches are dropped, and the next pass moves.
             if (is_first and state != self._state) or state >> _STATE_BITS != _checksum(words):
                 return
             batches.seed = words[0]
             batches.go_to(*words[1:])
-        elif is_first:  # in a new worker, whose copy lacks uncounted passes alone
+        elif is_first:  # in a new worker, whose copy lacks only the uncounted passes
             batches.begin()
-            # All workers of a pass write the same word. One that is late may have read an earlier state.
+            # All workers of a pass write the same word. A late worker may have read an earlier state.
             of, number, before = state % (1 << _NUMBER_BITS), 0, 0
             if newest >> (_PASS_BITS + _NUMBER_BITS) == of:
                 number, before = divmod(newest % (1 << (_PASS_BITS + _NUMBER_BITS)), 1 << _PASS_BITS)
@@ -318,7 +324,7 @@ class CriticLoader(IterableDataset[Tensors]):
         """Iterate over a ``DataLoader`` of this loader, and count its batches in this loader's state.
 
         Raises:
-            RuntimeError: the loader was moved, or iterated over again, while this iteration continued.
+            RuntimeError: the loader was moved, or iterated over again, during this iteration.
             ValueError: the ``DataLoader`` has a ``batch_size``.
         """
         if (size := getattr(data_loader, "batch_size", None)) is not None:
@@ -341,34 +347,35 @@ class CriticLoader(IterableDataset[Tensors]):
                     raise RuntimeError(_MOVED)
             self.batches.next_epoch()
         finally:
-            if self._ended == ended:  # else the move has published the state
+            if self._ended == ended:  # otherwise, the move has published the state
                 self._publish()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the next batch as plain values; see :meth:`Batches.state_dict`.
 
         Raises:
-            ValueError: the call is from a worker process, as torchdata's ``StatefulDataLoader`` makes it.
+            ValueError: the call is from a worker process, as from torchdata's ``StatefulDataLoader``.
         """
         if worker := get_worker_info():
             raise ValueError(
-                f"num_workers={worker.num_workers}; expected 0 where a DataLoader saves the state: "
-                "a worker's copy of the CriticLoader has no position"
+                f"num_workers={worker.num_workers}; expected 0 for a DataLoader that saves the state: the "
+                "copies of the CriticLoader in workers have no position"
             )
         return self.batches.state_dict()
 
     def stats(self) -> dict[str, Any]:
-        """Return :meth:`Batches.stats`, and the seconds that were spent waiting so far.
+        """Return :meth:`Batches.stats`, and the waits so far, in seconds.
 
-        In ``for_producer_s`` the caller waited for batches; in ``for_consumer_s`` the threads waited for it.
+        ``for_producer_s`` is the time that the caller waited for batches, and ``for_consumer_s`` the time
+        that the threads waited for the caller.
         """
         return {**self.batches.stats(), "for_producer_s": self._waits[0], "for_consumer_s": self._waits[1]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state; an iteration under way ends with an error.
+        """Resume from a state. An iteration in progress ends with an error.
 
         Raises:
-            StateError: the state is of something else; see :meth:`Batches.load_state_dict`.
+            StateError: the state is of other rows or options; see :meth:`Batches.load_state_dict`.
         """
         self._end_iteration()
         self.batches.load_state_dict(state)
@@ -387,10 +394,10 @@ def _checksum(words: Sequence[int]) -> int:
 
 
 class RowBatch(Sequence[Tensors]):
-    """Rows that were fetched together: a sequence of rows, and :attr:`tensors` of all of them.
+    """A sequence of rows that were fetched together.
 
     Attributes:
-        tensors: by field, ``[n, ...]``.
+        tensors: tensors of all rows by field, ``[n, ...]``.
 
     Example:
         >>> from tape2048 import Corpus
@@ -415,8 +422,8 @@ class RowBatch(Sequence[Tensors]):
 def collate(rows: Sequence[Tensors]) -> Tensors:
     """Return the batch that :meth:`CriticDataset.__getitems__` made, without a copy.
 
-    Torch's own collation also works, and splits and joins the batch row by row. This function does the same
-    where rows came one by one (from a ``ConcatDataset``).
+    Torch's own collation also works, but joins the batch row by row. This function does so only for single
+    rows, as from a ``ConcatDataset``.
 
     Example:
         >>> from tape2048 import Corpus
@@ -432,17 +439,17 @@ def collate(rows: Sequence[Tensors]) -> Tensors:
 
 
 class CriticDataset(Dataset[Tensors]):
-    """Rows of a corpus, data set or pack.dat by number, for ``DataLoader(..., collate_fn=collate)``.
+    """A data set of the rows of a corpus by number, for ``DataLoader(..., collate_fn=collate)``.
 
-    ``DataLoader`` then keeps a list of all row numbers and cannot resume at a position, unlike
-    :class:`CriticLoader`.
+    With it, a ``DataLoader`` keeps a list of all row numbers, and cannot resume at a position. Use a
+    :class:`CriticLoader` to avoid both.
 
     Args:
-        corpus: the source of the rows: a corpus, :class:`tape2048.datasets.Dataset` or
-            :class:`tape2048.datasets.DataPack`, or a view of one.
-        fields: as for :class:`tape2048.batches.batches.Batches`.
+        corpus: source of the rows: a corpus, a :class:`tape2048.datasets.Dataset`, a
+            :class:`tape2048.datasets.DataPack`, or a view of it.
+        fields: fields of a row, as for :class:`tape2048.batches.batches.Batches`.
         thresholds: tiles of the labels.
-        label_dtype: ``"bool"`` or ``"float32"``.
+        label_dtype: type of the labels, ``"bool"`` or ``"float32"``.
 
     Raises:
         TypeError: ``corpus`` is of another type.
@@ -479,11 +486,11 @@ class CriticDataset(Dataset[Tensors]):
         return f"<CriticDataset of {self.corpus!r}: {', '.join(self.fields)}>"
 
     def __getitem__(self, row: int) -> Tensors:
-        """Return one row: tensors without the first dimension."""
+        """Return a row, as tensors without the first dimension."""
         return cast("Tensors", self.__getitems__([row])[0])
 
     def __getitems__(self, rows: Sequence[int]) -> RowBatch:
-        """Return many rows at once, for ``DataLoader``."""
+        """Return several rows at once, as ``DataLoader`` requests them."""
         arrays = self.corpus.fetch(
             rows, self.fields, thresholds=self.thresholds, label_dtype=self.label_dtype
         )
@@ -504,10 +511,11 @@ def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> 
     """Return a corpus, data set or pack.dat as a PyTorch data set.
 
     Args:
-        corpus: the source of the rows, as for :class:`CriticDataset`; for a :class:`CriticLoader` also
+        corpus: source of the rows, as for :class:`CriticDataset`; for a :class:`CriticLoader` also
             ``corpus.capped(...)``, whose rows have a ``weight``.
-        map_style: rows by number. Otherwise, batches in turn (:class:`CriticLoader`).
-        **options: of the class.
+        map_style: whether to return a :class:`CriticDataset`, which serves rows by number. Otherwise, a
+            :class:`CriticLoader` is returned, which serves batches.
+        **options: arguments of the class.
 
     Raises:
         TypeError: ``corpus`` is of another type.
@@ -540,7 +548,7 @@ def _tensors_of(batch: Batch) -> Tensors:
 
 
 def _pinned(batch: Batch) -> Tensors:
-    """Copy a batch: only torch knows when a transfer ends that the caller starts from pinned memory."""
+    """Copy a batch to pinned memory of torch, which frees it only after transfers that the caller starts."""
     return _Served((field, tensor.pin_memory()) for field, tensor in _tensors_of(batch).items())
 
 
@@ -549,7 +557,7 @@ def _tensor_of(array: NDArray[Any]) -> torch.Tensor:
 
 
 def _typed(tensors: Iterable[tuple[str, torch.Tensor]], layout: BatchLayout) -> Tensors:
-    """Return the tensors of a batch from those of its arrays, whose unsigned integers have signed types."""
+    """Convert tensors of a batch's arrays, which have signed types for unsigned integers, to their types."""
     types, found = {info.name: info.dtype for info in layout.columns}, _Served()
     for name, each in tensors:
         dtype = types.get(name, "")

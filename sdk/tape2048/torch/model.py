@@ -1,4 +1,4 @@
-"""The parts of a training: model, optimizer, split, loaders, the balance of labels."""
+"""The parts of a training: model, optimizer, split, loaders, weights of labels."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from tape2048.torch.ranks import Ranks
 
 
-#: Prefetched batches. A thread that gets no core for ten milliseconds, as on a busy machine, falls four
-#: steps of a head behind.
+#: Number of prefetched batches. On a busy machine, a thread may get no core for ten milliseconds: four steps
+#: of a head.
 _PREFETCH = 16
-#: Memory for prefetched batches, except for the minimum.
+#: Most bytes of prefetched batches, unless the minimum number takes more.
 _PREFETCH_BYTES = 64 * 1024 * 1024
 _PREFETCH_MIN = 4
 
@@ -46,20 +46,20 @@ class TrainingData(NamedTuple):
     """The rows of a training."""
 
     corpus: Corpus  # all rows, before the split
-    players: list[PlayedBy]  # whose games these are
-    train: CriticLoader  # the loader of the training part: complete batches, equally many on each rank
+    players: list[PlayedBy]  # players of the games
+    train: CriticLoader  # the loader of the training part: whole batches, equally many on each rank
     val: CriticLoader
-    counts: dict[str, tuple[int, int]]  # number of rows in an epoch and of runs, by part
+    counts: dict[str, tuple[int, int]]  # number of rows in an epoch, and of runs, by part
     weights: tuple[float, ...] | None  # `pos_weight` of each threshold, or None
-    mean_weight: float  # of the rows of an epoch of the training part, estimated where a column has weights
-    columns_sha256: str | None  # of the facts of the columns that are learned from
+    mean_weight: float  # mean weight of the rows of a training epoch; estimated for a column of weights
+    columns_sha256: str | None  # SHA-256 of the facts of the columns that are learned from
     # Share of true labels by threshold, smoothed by half a run so that none is 0 or 1.
     prior: tuple[float, ...]
     embeddings: Column | None  # embeddings of one session, for their facts; None if they are not used
 
 
 def open_alike(config: CriticConfig, ranks: Ranks) -> TrainingData:
-    """Open the sessions on every rank, and raise an error on all of them if they differ."""
+    """Open the sessions on every rank; raise an error on all ranks if the sessions or settings differ."""
     data, failed = None, None
     facts: dict[str, dict[str, str]] = {}
     try:
@@ -83,7 +83,7 @@ def _open(config: CriticConfig, ranks: Ranks) -> TrainingData:
     sources = {name: part if cap is None else part.capped(cap) for name, part in parts.items()}
     field = "embeddings" if config.use_embeddings else "tokens"
     embeddings = None
-    if config.use_embeddings:  # of one session. The loader compares all sessions
+    if config.use_embeddings:  # one session is enough: the loader compares all sessions
         embeddings = corpus.sessions[int(parts["train"].runs["session"][0])].column("embeddings")
     row_bytes = 16 if embeddings is None else embeddings.info.row_bytes
     common: dict[str, Any] = {
@@ -111,7 +111,7 @@ def _open(config: CriticConfig, ranks: Ranks) -> TrainingData:
         )
     except EmptyCorpusError as error:
         raise EmptyCorpusError(
-            f"the training part: {error.message}", hint="a smaller batch_rows, or more games"
+            f"the training part: {error.message}", hint="lower batch_rows, or add games"
         ) from error
     outcomes = {**config.column_options, "targets": None}
     val = CriticLoader(sources["val"], config.batch_rows, shuffle=False, **common, **outcomes)
@@ -133,7 +133,7 @@ def _open(config: CriticConfig, ranks: Ranks) -> TrainingData:
 
 
 def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, index: int) -> str:
-    """Describe the rows of a batch, and the first embedding that is not finite."""
+    """Describe the rows of a batch, and its first embedding that is not finite."""
     loader = data.train.batches if part == "train" else data.val.batches
     fields = ("row", "embeddings") if "embeddings" in loader.layout.fields else ("row",)
     source, batch_size, options = loader.__getstate__()["made"]
@@ -146,7 +146,7 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
     name = "training" if part == "train" else "validation"
     text = f"rows {', '.join(str(row) for row in rows[:3])}, ... of the {name} part"
     if len(fields) == 2:
-        # All exponent bits are set in infinities and NaN.
+        # Infinities and NaN have all exponent bits set.
         odd = ((batch["embeddings"] & 0x7F80) == 0x7F80).any(axis=1)
         if odd.any():
             row = int(rows[odd.argmax()])
@@ -157,7 +157,7 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
 
 
 class CriticModel(nn.Module):
-    """Maps tokens (with a tower) or embeddings to logits."""
+    """A tower, if any, and a head: maps tokens or embeddings to logits."""
 
     def __init__(self, tower: nn.Module | None, head: CriticHead) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class CriticModel(nn.Module):
         self.head = head
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits ``f32[B, T]`` of ``u8[B, 16]`` or ``bf16[B, D]``."""
+        """Return the logits, ``f32[B, T]``, of tokens ``u8[B, 16]`` or embeddings ``bf16[B, D]``."""
         return cast("torch.Tensor", self.head(x if self.tower is None else self.tower(x)))
 
 
@@ -175,7 +175,10 @@ def inputs(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def make_model(config: CriticConfig, data: TrainingData) -> CriticModel:
-    """Make a new model, which predicts the prevalence for every row; raise errors of the configured tower."""
+    """Make a new model, which predicts the prevalence for every row.
+
+    Raises errors of the configured tower.
+    """
     tower: nn.Module | None = None
     if data.embeddings is not None:
         _check_tower(config, data.embeddings)
@@ -191,7 +194,7 @@ def make_model(config: CriticConfig, data: TrainingData) -> CriticModel:
             width = tower(torch.zeros(1, 16, dtype=torch.uint8)).shape[1]
     head = CriticHead(width, config.tiles, config.hidden, config.dropout, ordered=config.ordered)
     weights = (None if config.ordered else data.weights) or (1.0,) * len(data.prior)
-    # With a weight w, the loss is minimal at the odds w p / (1 - p).
+    # With weight w, the loss is minimal at the odds w p / (1 - p).
     head.set_prior([p * w / (p * w + 1 - p) for p, w in zip(data.prior, weights, strict=True)])
     return CriticModel(tower, head)
 
@@ -201,25 +204,25 @@ def _check_tower(config: CriticConfig, embeddings: Column) -> None:
         return
     if is_factory(config.tower):
         raise ConfigError(
-            f"tower: found {config.tower!r} with use_embeddings, expected a directory, or nothing",
-            hint="the embeddings identify their tower",
+            f"tower: found {config.tower!r} with use_embeddings, expected a directory, or no tower",
+            hint="leave tower out: the embeddings identify their tower",
         )
     found = open_tower(config.tower)
     facts = embeddings.info.facts
     if found.sha256 != facts.get("model_sha"):
         raise ColumnError(
-            f"the sessions' embeddings are of tower {facts.get('model_sha')} "
-            f"(D = {embeddings.values.shape[1]}); {config.tower} is {found.sha256}",
+            f"found embeddings of the tower {facts.get('model_sha')} (D = {embeddings.values.shape[1]}), "
+            f"expected {found.sha256}, as {config.tower}",
             path=config.data,
-            hint="tape2048 embed --force makes them again",
+            hint="make the embeddings again by this tower: tape2048 embed --force",
         )
 
 
 def split_of_tower(config: CriticConfig) -> str | None:
-    """Warn of a tower that was trained on games outside this training's part.
+    """Return a warning if the tower was trained on games outside the training part; otherwise, None.
 
-    A part is an interval of the runs' hashes, and the training part is the first one: with the same salt and
-    no larger a share, the tower's games are a subset of this training's.
+    A part is an interval of the runs' hashes, and the training part is the first interval. With the same salt
+    and a share that is not larger, the tower's games are a subset of the training part.
     """
     path = Path(config.tower) / CRITIC_JSON
     if not config.tower or is_factory(config.tower) or not path.exists():
@@ -230,8 +233,8 @@ def split_of_tower(config: CriticConfig) -> str | None:
         return None
     salt = f", split_salt {split.salt!r}" if split.salt != config.split_salt else ""
     return (
-        f"the tower {config.tower} learned from another part of the games (train {share:g}{salt}): held-out "
-        "games of these sessions may be among them, and flatter this critic"
+        f"the tower {config.tower} learned from another part of the games (train {share:g}{salt}), which may "
+        "contain held-out games of these sessions: the metrics may flatter this critic"
     )
 
 
@@ -248,7 +251,7 @@ def tower_info(config: CriticConfig, data: TrainingData, model: CriticModel) -> 
 
 
 def make_optimizer(config: CriticConfig, model: CriticModel) -> torch.optim.AdamW:
-    """Make AdamW with weight decay on matrices only: not on biases, norms and embeddings."""
+    """Make an AdamW optimizer. Weight decay is on matrices, and not on biases, norms and embeddings."""
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     groups: list[dict[str, Any]] = [{"params": [], "weight_decay": one} for one in (config.weight_decay, 0.0)]
     for name, parameter in model.named_parameters():
@@ -258,7 +261,7 @@ def make_optimizer(config: CriticConfig, model: CriticModel) -> torch.optim.Adam
 
 
 def learning_rate(config: CriticConfig, step: int, steps: int) -> float:
-    """Return the rate of step ``step`` (from 0) of ``steps``: linear from 0 up, then half a cosine to 0."""
+    """Return the learning rate of a step, from 0: a linear rise from 0, then half a cosine down to 0."""
     warmup = min(config.warmup_steps, steps)
     if step < warmup:
         return config.learning_rate * (step + 1) / warmup
@@ -267,5 +270,5 @@ def learning_rate(config: CriticConfig, step: int, steps: int) -> float:
 
 
 def autocast(config: CriticConfig, device: torch.device) -> torch.autocast:
-    """Run the tower under bfloat16 on CUDA, if configured."""
+    """Return the context in which the model runs: bfloat16 on CUDA, if configured."""
     return torch.autocast("cuda", torch.bfloat16, enabled=config.bf16 and device.type == "cuda")

@@ -1,4 +1,4 @@
-"""The ranks of a training under ``torchrun``: messages, the check of data and settings, the directory."""
+"""The ranks of a training under ``torchrun``: communication, comparison of data and settings, directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tape2048.training import TrainingDirectory
 
 T = TypeVar("T")
 
-_PATIENCE = dt.timedelta(hours=3)  # the longest that ranks wait for each other
+_PATIENCE = dt.timedelta(hours=3)  # longest wait of ranks for each other
 _NAMED = 5  # differences that an error names
 
 
@@ -36,7 +36,7 @@ class Ranks(NamedTuple):
         return self.rank == 0
 
     def mean(self, value: float) -> float:
-        """Return the mean over the ranks."""
+        """Return the mean of a value over the ranks."""
         if self.world_size == 1:
             return value
         total = torch.tensor(value, dtype=torch.float64, device=self.device)
@@ -44,7 +44,7 @@ class Ranks(NamedTuple):
         return float(total / self.world_size)
 
     def any(self, flag: bool) -> bool:  # noqa: FBT001 - the only argument
-        """Return whether the flag is true on any rank."""
+        """Return whether a flag is true on any rank."""
         if self.world_size == 1:
             return flag
         found = torch.tensor([float(flag)], device=self.device)
@@ -52,7 +52,10 @@ class Ranks(NamedTuple):
         return bool(found.item())
 
     def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors of all ranks, which have one shape and type, in order, in CPU memory."""
+        """Return the tensors of all ranks, in the order of the ranks, in CPU memory.
+
+        They must have the same shape and type.
+        """
         if self.world_size == 1:
             return [values.cpu()]
         mine = values.to(self.device).contiguous()
@@ -61,7 +64,7 @@ class Ranks(NamedTuple):
         return [tensor.cpu() for tensor in found]
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns on rank 0, on all ranks. It can be pickled."""
+        """Call ``make`` on rank 0, and return its result, which must be picklable, on all ranks."""
         if self.world_size == 1:
             return make()
         told: list[Any] = [None, None]
@@ -79,9 +82,13 @@ class Ranks(NamedTuple):
         return cast("T", told[0])
 
     def check_alike(self, facts: Mapping[str, Mapping[str, str]], failed: TapeError | None) -> None:
-        """Compare what this rank is about to do with the other ranks; without a difference, return.
+        """Raise ConfigError if the ranks differ in these facts, or if another rank has failed.
 
-        Unlike ranks would make other numbers of steps, and wait for each other without end.
+        Ranks that differ could make different numbers of steps, and wait for each other forever.
+
+        Args:
+            facts: facts to compare, by kind and name.
+            failed: error of this rank, or None.
         """
         if self.world_size == 1:
             return
@@ -98,7 +105,7 @@ class Ranks(NamedTuple):
             if differences:
                 more = f", and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
                 raise ConfigError(
-                    f"rank {rank} on {node} is unlike rank 0 on {host}: "
+                    f"rank {rank} on {node} differs from rank 0 on {host}: "
                     f"{'; '.join(differences[:_NAMED])}{more}",
                     hint="give each rank the same sessions and settings, such as the address of one store",
                 )
@@ -114,9 +121,9 @@ def _differences(kind: str, found: Mapping[str, str], expected: Mapping[str, str
 
 @contextlib.contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """Join the process group of ``$RANK`` and ``$WORLD_SIZE``: gloo on CPUs, NCCL on CUDA.
+    """Join the process group of ``$RANK`` and ``$WORLD_SIZE`` for the block: gloo on CPUs, NCCL on CUDA.
 
-    With the devices ``auto`` and ``cuda``, each process takes that of its ``$LOCAL_RANK``.
+    With the devices ``auto`` and ``cuda``, each process takes the CUDA device of its ``$LOCAL_RANK``.
     """
     rank, world_size = launched_ranks()
     chosen = local_device(device)
@@ -136,7 +143,7 @@ def joined(device: str) -> Iterator[Ranks]:
 
 
 class RanksDirectory(TrainingDirectory):
-    """The directory of a training by several ranks: rank 0 writes, and the others get its checkpoint."""
+    """The directory of a training by several ranks. Rank 0 writes, and the other ranks get its checkpoint."""
 
     def __init__(self, path: Path, counter: str, ranks: Ranks) -> None:
         super().__init__(path, counter)
@@ -151,24 +158,24 @@ class RanksDirectory(TrainingDirectory):
             yield
 
     def read_checkpoint(self) -> memoryview | None:
-        """Return rank 0's checkpoint. The other ranks may be on nodes without it."""
+        """Return rank 0's checkpoint on all ranks, which may be on nodes without the file."""
         read = super().read_checkpoint
         if self._ranks.world_size == 1:
             return read()
         content = self._ranks.from_first(lambda: None if (found := read()) is None else bytes(found))
         if self._ranks.any(content is None and self.checkpoint.exists()):
             raise ConfigError(
-                "another rank's node has a checkpoint in out, and rank 0's has none",
+                "the node of another rank has a checkpoint, and the node of rank 0 has none",
                 path=self.checkpoint,
-                hint="name a directory that all nodes reach, or another one",
+                hint="choose a directory that all nodes can reach, or a new directory",
             )
         return None if content is None else memoryview(content)
 
     def cut_metrics(self, steps: int) -> None:
-        """Drop the lines after a checkpoint, on rank 0."""
+        """Drop the lines after a checkpoint, on rank 0 only."""
         if self._ranks.first:
             super().cut_metrics(steps)
 
     def append_metrics(self, line: Mapping[str, Any], report: Callable[[str], None]) -> bool:
-        """Append a line on rank 0."""
+        """Append a line, on rank 0 only."""
         return not self._ranks.first or super().append_metrics(line, report)

@@ -1,8 +1,8 @@
-"""Towers: encoders from boards to vectors, built-in and foreign; and the devices and files of models.
+"""Towers: built-in and foreign encoders from boards to vectors. Also the devices and files of models.
 
-A tower maps tokens ``u8[B, 16]`` to vectors ``[B, D]``, or to states ``[B, n, D]``, which are then pooled
-(``mean`` over n, or ``cls``: the first). The built-in tower is a transformer encoder over the 16 cells. Its
-directory::
+A tower maps tokens ``u8[B, 16]`` to vectors ``[B, D]``, or to states ``[B, n, D]``, which are then pooled: by
+the ``mean`` over n, or as the first state (``cls``). The built-in tower is a transformer encoder over the 16
+cells. Its directory::
 
     config.json          TowerConfig
     model.safetensors    the parameters
@@ -10,8 +10,8 @@ directory::
 The directory of a critic that was trained on tokens contains a tower, and can be opened as one.
 
 A **foreign tower** is specified as ``module:factory``. ``factory(checkpoint)`` is called with the path of the
-checkpoint, or None, and returns a ``torch.nn.Module`` or another callable. Embeddings carry the SHA-256 of
-their tower: of the checkpoint's bytes, or else of the module's parameters.
+checkpoint, or None, and returns a ``torch.nn.Module`` or another callable. The facts of embeddings have the
+SHA-256 of their tower: of the checkpoint's bytes or, without a checkpoint, of the module's parameters.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CRITIC_JSON = "critic.json"
 MODEL = "model.safetensors"
 
 CELLS = 16
-#: Kinds of cells: empty, and tiles from 2 to 32768.
+#: Number of kinds of cells: empty, and tiles from 2 to 32768.
 KINDS = 16
 
 Pooling = Literal["mean", "cls"]
@@ -56,10 +56,10 @@ class TowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The sizes of a built-in tower.
 
     Attributes:
-        dim: D, width of the vectors. A multiple of ``heads``.
+        dim: width of the vectors, D; a multiple of ``heads``.
         layers: number of layers.
-        heads: attention heads of a layer.
-        ffn: width of a layer's feed-forward part.
+        heads: number of attention heads of a layer.
+        ffn: width of the feed-forward part of a layer.
         dropout: share of activations dropped in training.
 
     Example:
@@ -88,12 +88,12 @@ class TowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class Tower(nn.Module):
     """A transformer encoder over the 16 cells, mean-pooled.
 
-    A cell's token is the sum of the embeddings of its exponent and its position. Layers normalise first
+    The input for a cell is the sum of the embeddings of its exponent and its position. Layers normalise first
     (pre-norm: Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture"), and a last
     normalisation precedes the mean.
 
     Args:
-        config: its sizes.
+        config: sizes of the tower.
 
     Raises:
         ConfigError: invalid sizes.
@@ -123,12 +123,12 @@ class Tower(nn.Module):
         self.encoder = nn.TransformerEncoder(
             layer, self.config.layers, norm=nn.LayerNorm(self.config.dim), enable_nested_tensor=False
         )
-        # Their sum has variance 1, and positions differ from the start.
+        # The sum has variance 1, and the positions differ from the start.
         nn.init.normal_(self.kind.weight, std=0.5**0.5)
         nn.init.normal_(self.position, std=0.5**0.5)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return vectors ``f32[B, D]`` of exponents ``[B, 16]`` of any integer type, each at most 15."""
+        """Return the vectors, ``f32[B, D]``, of exponents ``[B, 16]`` up to 15, of any integer type."""
         return pool(self.encoder(self.kind(tokens.long()) + self.position), "mean")
 
 
@@ -141,17 +141,17 @@ class _Pooled(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         found = self.inner(tokens)
         if not isinstance(found, torch.Tensor):
-            raise ModelError(f"the tower gave a {type(found).__name__}, expected a tensor")
+            raise ModelError(f"the tower returned a {type(found).__name__}, expected a tensor")
         if found.ndim not in {2, 3} or len(found) != len(tokens) or not found.is_floating_point():
             raise ModelError(
-                f"the tower gave {found.dtype} of shape {list(found.shape)} for {len(tokens)} boards, "
-                f"expected numbers of shape [{len(tokens)}, D] or [{len(tokens)}, n, D]"
+                f"the tower returned {found.dtype} of shape {list(found.shape)} for {len(tokens)} boards, "
+                f"expected floats of shape [{len(tokens)}, D] or [{len(tokens)}, n, D]"
             )
         return pool(found, self.pooling)
 
 
 def pool(states: torch.Tensor, pooling: Pooling) -> torch.Tensor:
-    """Pool states ``[B, n, D]`` to vectors ``f32[B, D]``: their mean (in float32), or the first (``cls``)."""
+    """Pool states ``[B, n, D]`` to vectors ``f32[B, D]``: their mean, in float32, or the first (``cls``)."""
     if states.ndim == 2:
         return states.float()
     return states.float().mean(dim=1) if pooling == "mean" else states[:, 0].float()
@@ -162,11 +162,11 @@ class OpenTower(NamedTuple):
 
     module: nn.Module  # maps `u8[B, 16]` to `f32[B, D]`
     sha256: str  # 64 hexadecimal digits
-    pooling: Pooling  # of its states
+    pooling: Pooling  # how its states become vectors
 
 
 def is_factory(spec: str) -> bool:
-    """Return whether this names a factory (``module:factory``) rather than a directory."""
+    """Check whether text specifies a factory (``module:factory``) and not a directory."""
     return _FACTORY.fullmatch(spec) is not None and not Path(spec).exists()
 
 
@@ -176,36 +176,44 @@ def open_tower(
     checkpoint: str | os.PathLike[str] | None = None,
     pooling: Pooling = "mean",
 ) -> OpenTower:
-    """Open a tower in evaluation mode."""
+    """Open a tower in evaluation mode.
+
+    Args:
+        spec: directory of a tower or of a critic with a tower, or ``module:factory``.
+        checkpoint: argument of the factory.
+        pooling: pooling of the states of a foreign tower.
+
+    Raises MissingPathError, ModelError, MissingPackageError or ConfigError.
+    """
     if pooling not in get_args(Pooling):
         raise ConfigError(f"pooling: found {pooling!r}, expected 'mean' or 'cls'")
     text = os.fspath(spec)
     if is_factory(text):
         return _open_factory(text, checkpoint, pooling)
     if checkpoint is not None:
-        raise ConfigError(f"found a checkpoint for {text!r}, expected a module:factory alone")
+        raise ConfigError(f"found a checkpoint for {text!r}, expected it only for a module:factory")
     if pooling != "mean":
-        raise ConfigError(f"pooling: found {pooling!r}, expected 'mean', as for all built-in towers")
+        raise ConfigError(f"pooling: found {pooling!r}, expected 'mean' for a built-in tower")
     return _open_directory(Path(text))
 
 
 def make_tower(factory: str) -> nn.Module:
-    """Make a new foreign tower, for training from the start; errors as for :func:`open_tower`."""
+    """Make a new foreign tower, to train it from the start; errors are as for :func:`open_tower`."""
     module = _call_factory(factory, None)
     if not isinstance(module, nn.Module) or not list(module.parameters()):
-        raise ConfigError(f"{factory} gave a {type(module).__name__}, expected a module with parameters")
+        raise ConfigError(f"{factory} returned a {type(module).__name__}, expected a module with parameters")
     return _Pooled(module, "mean")
 
 
 def tower_sha256(tower: nn.Module) -> str:
-    """Return a tower's identity, SHA-256 (hex) of its sizes and parameters."""
+    """Return a tower's identity: SHA-256 (hexadecimal) of its sizes and parameters."""
     config = tower.config if isinstance(tower, Tower) else None
     about = b"tape2048 tower 1\0" + (msgspec.json.encode(config) if config else b"")
     return content_sha256(about, tower.state_dict())
 
 
 def build_tower(config: TowerConfig, tensors: Mapping[str, torch.Tensor], path: Path) -> Tower:
-    """Make a tower with these parameters; raise ModelError where they do not match the sizes."""
+    """Make a tower with these parameters; raise ModelError if they do not match the sizes."""
     return load_state(lambda: Tower(config), tensors, "the tower's parameters and sizes disagree", path)
 
 
@@ -214,7 +222,7 @@ def _open_directory(path: Path) -> OpenTower:
         raise MissingPathError("no such file or directory", path=path)
     if not path.is_dir():
         raise ModelError(
-            "no directory of a tower or critic", path=path,
+            "found a file, expected the directory of a tower or critic", path=path,
             hint="name a critic of `tape2048 critic train`, or a module:factory",
         )  # fmt: skip
     if (path / TOWER_JSON).exists():
@@ -232,7 +240,9 @@ def _open_directory(path: Path) -> OpenTower:
             by_prefix(read_tensors(path / MODEL, found.model_sha256))["tower"],
         )
     else:
-        raise ModelError(f"neither {TOWER_JSON} nor {CRITIC_JSON}: no tower or critic", path=path)
+        raise ModelError(
+            f"found neither {TOWER_JSON} nor {CRITIC_JSON}, expected a tower or critic", path=path
+        )
     tower = build_tower(config, tensors, path)
     return OpenTower(tower.eval(), tower_sha256(tower), "mean")
 
@@ -248,7 +258,7 @@ class _CriticWithTower(msgspec.Struct):
 
 
 def read_json(path: Path, kind: type[S]) -> S:
-    """Read a small JSON file as a Struct. ModelError if it is malformed."""
+    """Read a small JSON file as a Struct; raise ModelError if it is malformed."""
     try:
         return msgspec.json.decode(read_path(path).tobytes(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -264,8 +274,8 @@ def _open_factory(spec: str, checkpoint: str | os.PathLike[str] | None, pooling:
         sha256 = content_sha256(f"tape2048 tower 1\0{spec}".encode(), tensors)
     else:
         raise ConfigError(
-            f"{spec} has neither a checkpoint nor parameters, which would identify it",
-            hint="name its checkpoint",
+            f"{spec} cannot be identified: found neither a checkpoint nor parameters",
+            hint="pass its checkpoint",
         )
     return OpenTower(_Pooled(inner, pooling).eval(), sha256, pooling)
 
@@ -277,12 +287,12 @@ def _call_factory(spec: str, checkpoint: str | None) -> Any:
     try:
         module = importlib.import_module(match["module"])
     except ModuleNotFoundError as error:
-        # "their.towers" is missing where "their" is. A missing "torch" does not concern "torchtower".
+        # If "their" is missing, so is "their.towers". A missing "torch" has nothing to do with "torchtower".
         if error.name and not f"{match['module']}.".startswith(f"{error.name}."):
             raise MissingPackageError(f"{spec} needs {error.name}, which is not installed") from error
         raise ConfigError(
             f"{spec}: no module {match['module']!r}",
-            hint="start in its directory, or put its directory in PYTHONPATH",
+            hint="start in the directory of the module, or add that directory to PYTHONPATH",
         ) from error
     factory: Any = getattr(module, match["name"], None)
     if factory is None:
@@ -291,7 +301,7 @@ def _call_factory(spec: str, checkpoint: str | None) -> Any:
         raise ConfigError(f"{spec} is a {type(factory).__name__}, expected a function that makes a tower")
     made = factory(checkpoint)
     if not callable(made):
-        raise ConfigError(f"{spec}({checkpoint!r}) gave a {type(made).__name__}, expected a callable")
+        raise ConfigError(f"{spec}({checkpoint!r}) returned a {type(made).__name__}, expected a callable")
     return made
 
 
@@ -299,7 +309,7 @@ _HINT = "pip install 'tape2048[critic]'"
 
 
 def require(package: str, what: str, hint: str = _HINT) -> Any:
-    """Import a package of an extra. MissingPackageError if it is not installed."""
+    """Import a package of an extra; raise MissingPackageError if it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -309,7 +319,10 @@ def require(package: str, what: str, hint: str = _HINT) -> Any:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of this name; ``"auto"`` is CUDA if available, else the CPU; raise ConfigError."""
+    """Return the device of this name; raise ConfigError if it is not available.
+
+    ``"auto"`` is CUDA if available, otherwise the CPU.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = None
@@ -323,17 +336,17 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
-            build = torch.version.cuda or "none: a build for the CPU alone"
+            build = torch.version.cuda or "none, a build for CPUs only"
             raise ConfigError(
                 f"found the device {name!r}, expected an index below {count}, the number of CUDA devices "
                 f"(PyTorch's CUDA: {build})",
-                hint="the device cpu is always available; pytorch.org has other builds",
+                hint="choose the device cpu, or install a build of PyTorch with CUDA (pytorch.org)",
             )
     return device
 
 
 def local_device(name: str) -> torch.device:
-    """Return a device as :func:`pick_device`; of several CUDA devices, that of ``$LOCAL_RANK``."""
+    """Return a device as :func:`pick_device` does; ``cuda`` is the CUDA device of ``$LOCAL_RANK``."""
     chosen = pick_device(name)
     if str(chosen) == "cuda" and os.environ.get("LOCAL_RANK"):
         return pick_device(f"cuda:{os.environ['LOCAL_RANK']}")
@@ -343,25 +356,25 @@ def local_device(name: str) -> torch.device:
 def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
     """Encode tensors as a safetensors file, deterministically."""
     safetensors = require("safetensors.torch", "writing a model")
-    # Cloned, since the format refuses tensors that share memory, as tied weights do.
+    # Cloned, since the package rejects tensors that share memory, as tied weights do.
     ready = {name: tensors[name].detach().cpu().clone().contiguous() for name in sorted(tensors)}
     return cast("bytes", safetensors.save(ready))
 
 
 def read_tensors(path: Path, sha256: str = "") -> dict[str, torch.Tensor]:
-    """Read a safetensors file; raise ModelError unless it is whole and has this SHA-256 (if any)."""
+    """Read a safetensors file; raise ModelError if it is incomplete, or has another SHA-256 than given."""
     if not path.exists():
-        raise ModelError(f"no {path.name}: not a complete directory of a model", path=path.parent)
+        raise ModelError(f"found no {path.name}, expected a complete directory of a model", path=path.parent)
     data = read_path(path).tobytes()
     tensors = parse_tensors(data, path)
     found = hashlib.sha256(data).hexdigest()
     if sha256 and found != sha256:
-        raise ModelError(f"SHA-256 {found}, and critic.json says {sha256}: bytes changed", path=path)
+        raise ModelError(f"has SHA-256 {found}; expected {sha256} by critic.json", path=path)
     return tensors
 
 
 def load_state(make: Callable[[], M], tensors: Mapping[str, torch.Tensor], what: str, path: Path) -> M:
-    """Make a module with these parameters; raise ModelError, of ``what``, for bad sizes or parameters."""
+    """Make a module with these parameters; raise ModelError, with the text ``what``, if they do not fit."""
     try:
         module = make()
         module.load_state_dict(dict(tensors))
@@ -371,7 +384,7 @@ def load_state(make: Callable[[], M], tensors: Mapping[str, torch.Tensor], what:
 
 
 def parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
-    """Parse a safetensors file. ModelError if it is malformed."""
+    """Parse a safetensors file; raise ModelError if it is malformed."""
     safetensors = require("safetensors.torch", "reading a model")
     try:
         check_length(data, None)  # the library takes 2 KB for each array of any header
@@ -381,7 +394,7 @@ def parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
 
 
 def by_prefix(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """Group tensors by the part of their names before the first dot; keys are the rest."""
+    """Group tensors by the part of their names before the first dot; the keys in a group are the rest."""
     parts: defaultdict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     for name, tensor in tensors.items():
         prefix, _, rest = name.partition(".")
@@ -390,7 +403,7 @@ def by_prefix(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.
 
 
 def content_sha256(about: bytes, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return SHA-256 (hex) of a text and of the names, types, shapes and elements of tensors."""
+    """Return the SHA-256 (hexadecimal) of bytes and of the names, types, shapes and elements of tensors."""
     digest = hashlib.sha256(about)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
@@ -402,13 +415,13 @@ def content_sha256(about: bytes, tensors: Mapping[str, torch.Tensor]) -> str:
 def publish_directory(
     path: str | os.PathLike[str], files: Mapping[str, bytes], *, replace: bool = False
 ) -> None:
-    """Write a directory of files in one step."""
+    """Write a directory of files atomically; with ``replace``, it replaces a directory of the same files."""
     target = Path(os.path.abspath(path))
     with storage_errors(target, "writing it"):
         target.parent.mkdir(parents=True, exist_ok=True)
         there = os.path.lexists(target)
         if there and not (replace and target.is_dir()):
-            raise NameTakenError("the name is taken. Nothing was replaced", path=target)
+            raise NameTakenError("exists already. Nothing was replaced", path=target)
         others = _others(target, set(files)) if there else []
         with Draft(target) as draft:
             for name, content in files.items():
@@ -427,8 +440,8 @@ def _others(directory: Path, names: set[str]) -> list[Path]:
     in_the_way = [name for name in others if not (former and there[name].is_file(follow_symlinks=False))]
     if in_the_way:
         raise NameTakenError(
-            f"the directory has {in_the_way[0]} in it. Nothing was replaced",
+            f"the directory contains {in_the_way[0]}. Nothing was replaced",
             path=directory,
-            hint="move this file, or choose another name",
+            hint=f"move {in_the_way[0]}, or choose another name",
         )
     return [directory / name for name in others]

@@ -4,33 +4,35 @@
 
     <out>/
         checkpoint.safetensors   the complete state of the training; replaced atomically
-        metrics.jsonl            a line every log_steps ("kind": "train"), one at each validation ("val")
+        metrics.jsonl            a line every log_steps ("kind": "train") and at each validation ("val")
         best/, last/             critics (tape2048.torch.critic): lowest validation loss; newest
         tensorboard/             with the setting `tensorboard`
 
-The seed, the step and the rows decide each batch. The checkpoint has the rest: the parameters, AdamW's
-moments, the loader's position, the generators' states. On a CPU with the same number of threads, a training
-that was killed and resumed gives the same numbers, to the last digit.
+Each batch depends on the seed, the step and the rows. The checkpoint has everything else: the parameters,
+AdamW's moments, the loader's position, and the generators' states. On a CPU with the same number of threads,
+a training that was killed and resumed gives the same numbers, to the last digit.
 
-Each row's loss is multiplied by its weight, the number of rows that it represents, and divided by the mean
-weight of an epoch. The batch's loss is the sum divided by its rows. The expected gradient is then the
-gradient of the loss over all rows of all games, on any number of ranks. Division by the sum of the batch's
-own weights would be biased: a batch of long games would count no more than a batch of short games.
+The weight of a row is the number of rows that it represents. The loss of a row is multiplied by its weight
+and divided by the mean weight of an epoch, and the loss of a batch is the sum divided by its number of rows.
+The expected gradient is then the gradient of the loss over all rows of all games, on any number of ranks. A
+division by the sum of the weights in the batch would be biased: a batch of long games would count no more
+than a batch of short games.
 
-Under ``torchrun`` each rank has its share of every epoch, in equally many batches; rank 0 writes, and the
-others get its checkpoint from it. Before they start, the ranks compare their sessions and settings.
+Under ``torchrun``, each rank has its share of every epoch, in equally many batches. Rank 0 writes, and sends
+its checkpoint to the other ranks. Before they start, the ranks compare their sessions and settings.
 
-Any number of ranks can resume a checkpoint, without ``pool_rows``: they share the rest of the epoch. A step
-then has more or fewer rows, so the learning rate follows the rows learned from. Where ``steps_max`` ends the
-training, it follows the steps. Ranks without a generator in the checkpoint start one from the seed.
+A different number of ranks can resume a checkpoint, unless ``pool_rows`` is set: they share the rest of the
+epoch. A step then has more or fewer rows, so the learning rate follows the number of rows learned from. If
+``steps_max`` ends the training, the learning rate follows the steps. A rank whose generator is not in the
+checkpoint starts a generator from the seed.
 
-The checkpoint is one safetensors file, with the SHA-256 of all other tensors (missing in earlier versions)::
+The checkpoint is a safetensors file::
 
     model.<name>                parameters and buffers
     optimizer.<i>.<name>        AdamW's state of the i-th parameter
     rng.cpu.<rank>, rng.cuda.<rank>   states of the generators
     state                       u8: TrainingState as JSON
-    sha256                      u8[32]
+    sha256                      u8[32]: SHA-256 of all other tensors; missing in files of earlier versions
 """
 
 from __future__ import annotations
@@ -80,19 +82,19 @@ class TrainingState(msgspec.Struct, kw_only=True):
     """The state of a training, without tensors."""
 
     version: int = VERSION
-    release: str = __version__  # that wrote it
-    config: dict[str, Any]  # the settings that decide what is learned
+    release: str = __version__  # release that wrote it
+    config: dict[str, Any]  # settings that determine the result
     corpus: str  # identity of the rows before the split
     world_size: int
     step: int = 0  # number of optimizer steps made
     loader: dict[str, Any] = {}  # state of the loader
-    loss_sum: float = 0.0  # sum over the steps since the last line of metrics, the mean of the ranks
-    loss_steps: int = 0  # number of these steps
-    best_loss: float | None = None  # lowest validation loss; None before the first one
-    best_step: int = 0  # its step
-    best_metrics: dict[str, Any] = {}  # the metrics of that validation
-    worse: int = 0  # number of validations since the best one
-    ended: str | None = None  # why the training has ended; None before its end
+    loss_sum: float = 0.0  # sum of the losses since the last line of metrics, as the mean of the ranks
+    loss_steps: int = 0  # number of steps in this sum
+    best_loss: float | None = None  # lowest validation loss; None before the first validation
+    best_step: int = 0  # step of the lowest validation loss
+    best_metrics: dict[str, Any] = {}  # metrics of that validation
+    worse: int = 0  # number of validations since then
+    ended: str | None = None  # reason why the training has ended; None before its end
     elapsed_s: float = 0.0  # time spent so far, over all starts
 
 
@@ -103,7 +105,7 @@ def write_checkpoint(
     optimizer: torch.optim.Optimizer,
     generators: dict[str, torch.Tensor],
 ) -> None:
-    """Write a checkpoint and replace the last one; raise StorageError where the system refuses."""
+    """Write a checkpoint, which replaces an existing file; raise StorageError."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for i, kept in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{i}.{name}": torch.as_tensor(value) for name, value in kept.items()}
@@ -127,7 +129,8 @@ def load_checkpoint(  # noqa: PLR0917
     try:
         tensors = parse_tensors(bytes(content), path)
     except ModelError as error:
-        raise StateError(error.message, path=path, hint="start over with another --out") from error
+        hint = "start over with another --out, or restore the file from a copy"
+        raise StateError(error.message, path=path, hint=hint) from error
     written = tensors.pop("sha256", None)
     if written is not None and not torch.equal(written, _sha256_of(tensors)):
         raise StateError(
@@ -151,8 +154,8 @@ def load_checkpoint(  # noqa: PLR0917
         model.load_state_dict(parts["model"])
         optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
     except (RuntimeError, ValueError) as error:
-        raise StateError(f"the parameters are of other sizes: {error}", path=path) from error
-    # This rank's generators. Generators that are not in the checkpoint keep their state.
+        raise StateError(f"the parameters have other sizes than expected: {error}", path=path) from error
+    # Generators of this rank that are not in the checkpoint keep their state.
     cpu, cuda = (parts["rng"].get(f"{kind}.{ranks.rank}") for kind in ("cpu", "cuda"))
     if cpu is not None:
         torch.set_rng_state(cpu)
@@ -166,7 +169,7 @@ def _sha256_of(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
-    """Return the states of all ranks' generators. All ranks have to call this."""
+    """Return the states of all ranks' generators. All ranks must call this function."""
     found = {f"rng.cpu.{rank}": state for rank, state in enumerate(ranks.gather(torch.get_rng_state()))}
     if ranks.device.type == "cuda":
         states = ranks.gather(torch.cuda.get_rng_state(ranks.device))
@@ -177,28 +180,28 @@ def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
 class Trained(NamedTuple):
     """The end of a training."""
 
-    ended: str | None  # reason: all steps made, or no better for so long; None if it was stopped before
+    ended: str | None  # reason for the end: all steps made, or early stopping; None if it was stopped
     progress: TrainingProgress
-    best: Path | None  # the directory of the best critic, None before the first validation
+    best: Path | None  # directory of the best critic; None before the first validation
     best_metrics: dict[str, Any]  # metrics of the best critic
     counts: dict[str, tuple[int, int]]  # number of rows in an epoch and of runs, by part of the split
 
 
 class _Clock:
-    """The speed of steps between lines of metrics, and the time spent by this start and former ones.
+    """The speed of steps between lines of metrics, and the time spent so far, over all starts.
 
-    Validations do not count, nor does the wait for the first batch, during which kernels are compiled.
+    Speeds exclude validations, and the wait for the first batch, during which kernels are compiled.
     """
 
     def __init__(self, rows: int, before_s: float) -> None:
-        self._rows = rows  # of a step, on all ranks
+        self._rows = rows  # rows of a step, on all ranks
         self._start = time.perf_counter() - before_s
         self._since: float | None = None  # when the current measurement started
         self._wait_s, self._steps = 0.0, 0
         self._last: tuple[float, float] | None = None
 
     def lap(self) -> None:
-        """End a measurement, whose rates are valid until the next one ends."""
+        """End a measurement. Its rates stay valid until the next call."""
         self._last = self._measured()
         self._since, self._wait_s, self._steps = time.perf_counter(), 0.0, 0
 
@@ -229,7 +232,7 @@ class _Clock:
 
     @property
     def rates(self) -> tuple[float, float]:
-        """Rows a second, and the share of the time that was spent waiting for batches."""
+        """Rows per second, and the share of the time that was spent waiting for batches."""
         return self._last or self._measured()
 
     def _measured(self) -> tuple[float, float]:
@@ -280,12 +283,12 @@ def _numbers(prefix: str, values: dict[str, Any]) -> dict[str, float]:
 class Validation(NamedTuple):
     """The result of a validation."""
 
-    # Mean cross-entropy over thresholds and rows, by the rows' weights, of calibrated logits.
+    # Mean cross-entropy of the corrected logits over thresholds and rows, weighted by the rows' weights.
     loss: float
-    base_loss: float  # the loss of constants: of each threshold's own share of true labels in these rows
-    auroc: dict[str, float | None]  # by threshold; None where all labels are equal
+    base_loss: float  # loss of constants: the share of true labels of each threshold in these rows
+    auroc: dict[str, float | None]  # by threshold; None if all labels are equal
     rows: int
-    bad_batch: int | None = None  # this rank's first batch with a logit that is not finite; None without one
+    bad_batch: int | None = None  # this rank's first batch with a logit that is not finite, or None
 
 
 @torch.no_grad()
@@ -298,8 +301,8 @@ def validate(
 ) -> Validation:
     """Evaluate the validation part. Each rank evaluates its share, and gets the complete result.
 
-    The loader's epoch is 0, so that a cap draws the same rows each time. ``shift`` is that of the logits by
-    ``pos_weight``, ``[T]``.
+    The loader's epoch is set to 0, so that a cap draws the same rows each time. ``shift``, ``[T]``, is the
+    shift of the logits by ``pos_weight``, which is subtracted.
     """
     loader.set_epoch(0)
     logits, labels, weights = [], [], []
@@ -325,7 +328,7 @@ def validate(
 
 
 def auroc(scores: NDArray[Any], labels: NDArray[np.bool_], weights: NDArray[np.float32]) -> float | None:
-    """Compute the AUROC of weighted scores ``f32[N]``; None where all labels are equal, or a score is NaN."""
+    """Return the AUROC of weighted scores ``f32[N]``; None if all labels are equal, or a score is NaN."""
     if np.isnan(scores).any():
         return None
     kinds, kind = np.unique(weights, return_inverse=True)
@@ -336,25 +339,26 @@ def auroc(scores: NDArray[Any], labels: NDArray[np.bool_], weights: NDArray[np.f
 def train_critic(
     config: CriticConfig, view: TrainingView | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Trained:
-    """Train in ``config.out`` until all steps are made, early stopping ends it, or ``stop()`` is true.
+    """Train a critic until all steps are made, early stopping ends the training, or ``stop()`` is true.
 
-    The training resumes from the directory's checkpoint if there is one, and writes one when it is stopped.
+    The directory is ``config.out``. The training resumes from its checkpoint, if any, and writes a checkpoint
+    when it is stopped.
 
     Args:
         config: the settings.
-        view: gets progress and events, on rank 0.
-        stop: called after each step (with several ranks: every ``log_steps``).
+        view: receiver of progress and events, on rank 0.
+        stop: function that is called after each step, or with several ranks every ``log_steps`` steps.
 
     Raises:
-        ConfigError: contradictory settings, or no such device.
-        EmptyCorpusError: no rows, or a part of the split without rows.
-        ColumnError: with ``use_embeddings``: missing, of other rows, or of another tower than configured.
+        ConfigError: the settings conflict, or there is no such device.
+        EmptyCorpusError: there are no rows, or a part of the split has no rows.
+        ColumnError: with ``use_embeddings``, embeddings are missing, of other rows, or of another tower.
         StateError: the checkpoint is damaged, or of another training.
-        TrainingError: the loss, its gradient or a validation's loss is not finite; names the batch. The
-            checkpoint is older.
+        TrainingError: the loss, its gradient or a validation's loss is not finite. The message names the
+            batch. The checkpoint is from an earlier step.
         BusyError: another training runs in the directory.
         MissingPackageError: a tracker is not installed.
-        StorageError: the operating system refused something.
+        StorageError: the operating system could not read or write a file.
 
     Example:
         >>> from tape2048.critic import CriticConfig
@@ -368,13 +372,13 @@ def train_critic(
     with joined(config.device) as ranks, contextlib.ExitStack() as stack:
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
-        # The step of a head takes a millisecond: several threads cost more than they gain, and while they
-        # spin they take the cores on which batches are made.
+        # The step of a head takes a millisecond: more threads make it slower, and take the cores of the
+        # threads that make batches.
         torch.set_num_threads(config.threads or (1 if config.use_embeddings else threads))
         directory = RanksDirectory(Path(os.path.abspath(config.out)), "step", ranks)
         stack.enter_context(directory.locked())
         training = Training(directory, shown if ranks.first else SilentView(), stop)
-        # Bound to no name: a wrapped model uses the process group, and must be freed before it.
+        # Not bound to a name: a wrapped model must be freed before the process group that it uses.
         return training.run(lambda content: _TorchLearner(config, ranks, training, content)).result()
 
 
@@ -387,7 +391,7 @@ class _TorchLearner:
         self.directory = training.files.path
         self.ranks = ranks
         self.data: models.TrainingData = models.open_alike(config, ranks)
-        # All ranks draw the same parameters, and different dropout.
+        # All ranks draw the same parameters, but different dropout.
         torch.manual_seed(config.seed)
         self.model = models.make_model(config, self.data).to(ranks.device)
         torch.manual_seed(config.seed + ranks.rank)
@@ -410,7 +414,7 @@ class _TorchLearner:
         loader = self.data.train.batches
         left = self.steps_per_epoch * (config.epochs - loader.epoch - 1) + len(loader) - loader.position
         self.steps = self.state.step + left
-        # Steps that this number of ranks would have made more for the rows so far; negative: fewer.
+        # Difference between the steps that this number of ranks would have made so far, and those made.
         self._ahead = self.steps_per_epoch * config.epochs - self.steps
         self._limited = config.steps_max is not None and config.steps_max < self.steps
         if config.steps_max is not None:
@@ -432,8 +436,9 @@ class _TorchLearner:
         weights = self.data.weights
         self.weights = None if weights is None else torch.tensor(weights, device=ranks.device)
         shift = torch.tensor([math.log(w) for w in weights or [1.0] * len(config.tiles)])
-        # A weight w shifts the logits by log w: the shift is removed from the plain head's bias when a critic
-        # is written, and added to the ordered head's logits before the loss (CriticHead.fold_pos_weight).
+        # A weight w shifts the logits by log w. For a plain head, the shift is subtracted from the bias when
+        # a critic is written. For an ordered head, it is added to the logits before the loss. See
+        # CriticHead.fold_pos_weight.
         self.folded = torch.zeros_like(shift) if config.ordered else shift
         self.added = shift.to(ranks.device) if config.ordered else None
         self._recent: list[tuple[torch.Tensor, int, int]] = []  # loss and gradient, epoch, batch of each step
@@ -444,7 +449,7 @@ class _TorchLearner:
 
     @property
     def done(self) -> bool:
-        """Whether all steps are made, or later ones would not be better."""
+        """Whether all steps are made, or early stopping has ended the training."""
         return self.state.ended is not None
 
     def train(self, training: Training) -> Iterator[None]:
@@ -475,7 +480,7 @@ class _TorchLearner:
                     return
 
     def _after_step(self, training: Training) -> bool:
-        """Do what is due after a step; return whether a checkpoint is due."""
+        """Log, validate and check for a stop after a step, if due; return whether a checkpoint is due."""
         step = self.state.step
         at_log = step % self.config.log_steps == 0
         if at_log or self.ranks.device.type == "cpu":
@@ -487,7 +492,7 @@ class _TorchLearner:
         if validated:
             with self._clock.paused():
                 self._validate()
-        # Ranks agree on a stop, only every log_steps, since that needs communication.
+        # Ranks agree on a stop only every log_steps, since this needs communication.
         self._stopped = (at_log or self.ranks.world_size == 1) and self.ranks.any(asked)
         return validated or self._stopped or step % self.config.checkpoint_steps == 0
 
@@ -524,8 +529,8 @@ class _TorchLearner:
             _, epoch, index = self._recent[at]
             loss, norm = values[at].tolist()
             raise self._diverged(
-                f"at step {self.state.step - len(self._recent) + at + 1} the loss is {loss} and its "
-                f"gradient {norm} long: batch {index} of epoch {epoch}, rank {self.ranks.rank}, which has "
+                f"at step {self.state.step - len(self._recent) + at + 1}, the loss is {loss} and the norm of "
+                f"its gradient {norm}: batch {index} of epoch {epoch}, rank {self.ranks.rank}, which has "
                 + models.bad_batch(self.data, "train", epoch, index)
             )
         self._loss = float(values[-1, 0])
@@ -556,12 +561,12 @@ class _TorchLearner:
             found = validate(model, self.data.val, tiles, self.folded, self.ranks)
         self.parallel.train()
         if not math.isfinite(found.loss):
-            # A NaN would be neither the best loss nor ever beaten.
+            # NaN compares false with every loss.
             where = "on another rank"
             if found.bad_batch is not None:
                 rows = models.bad_batch(self.data, "val", 0, found.bad_batch)
                 where = f"batch {found.bad_batch}, rank {self.ranks.rank}, which has {rows}"
-            raise self._diverged(f"at step {self.state.step} the validation loss is {found.loss}: {where}")
+            raise self._diverged(f"at step {self.state.step}, the validation loss is {found.loss}: {where}")
         self._val = found
         state = self.state
         better = state.best_loss is None or found.loss < state.best_loss
@@ -586,7 +591,7 @@ class _TorchLearner:
             state.ended = f"no better for {state.worse} validations"
 
     def _diverged(self, message: str) -> TrainingError:
-        hint = "checkpoint and critics are older; lower learning_rate, or check these rows"
+        hint = "lower learning_rate, or check these rows. Checkpoint and critics are from earlier steps"
         return TrainingError(message, path=self.directory, hint=hint)
 
     def _export(self, name: str, metrics: dict[str, Any]) -> None:
@@ -606,16 +611,16 @@ class _TorchLearner:
         save_critic(self.directory / name, info, head, self.model.tower, replace=True)
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint. All ranks have to call this."""
+        """Write a checkpoint. All ranks must call this method."""
         generators = rng_states(self.ranks)
-        # A checkpoint has one sum for all ranks, so each continues with it, as it would from the file.
+        # A checkpoint has one sum for all ranks. Each rank continues with it, as after a resume.
         self.state.loss_sum = self.ranks.mean(self.state.loss_sum)
         if self.ranks.first:
             self.state.elapsed_s = self._clock.elapsed_s
             write_checkpoint(path, self.state, self.model, self.optimizer, generators)
 
     def progress(self) -> TrainingProgress:
-        """Return the state of the training."""
+        """Return the progress of the training."""
         state, elapsed_s = self.state, self._clock.elapsed_s  # over all starts
         rows_per_s, data_wait = self._clock.rates
         figures = {

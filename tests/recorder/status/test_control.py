@@ -86,7 +86,7 @@ def test_only_the_writer_is_signalled(root: Path, victim: subprocess.Popen[bytes
     StatusFile(path).write(snapshot_now(process=Process.of(victim.pid)))
     os.chown(path, 12345, 12345)
     if theirs == "the file":
-        with pytest.raises(StorageError, match="found one of user 12345"):
+        with pytest.raises(StorageError, match="found a file of user 12345"):
             Running(root, "default")
         return
     os.chown(path.parent, 12345, 12345)

@@ -319,7 +319,7 @@ class TestEpoch:
         """A session has rows and runs too, and is what stands in the README's first example."""
         source: Any
         for source in (corpus.sessions[0], "selfplay", None):
-            with pytest.raises(TypeError, match=r"found .*, expected a Corpus \(Corpus\.open takes"):
+            with pytest.raises(TypeError, match=r"found .*, expected a Corpus \(Corpus\.open also"):
                 Batches(source)
 
     def test_no_such_batch(self, corpus: Corpus, order: dict[str, Any]) -> None:

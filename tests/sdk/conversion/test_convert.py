@@ -659,11 +659,11 @@ class TestFiles:
         convert(runs, tmp_path / "x.parquet")
         table = pq.read_table(tmp_path / "x.parquet")
         for column, at, value, words in (
-            ("states", 3, None, "states has no value at 3"),
-            ("moves", 0, None, "moves has no value at 0"),
-            ("branch_values", 5, None, "branch_values has no value at 5"),
+            ("states", 3, None, "states is null at index 3"),
+            ("moves", 0, None, "moves is null at index 0"),
+            ("branch_values", 5, None, "branch_values is null at index 5"),
             ("branch_legal", 0, 16, "branch_legal is 16"),
-            ("has_branches", 1, None, "has_branches has no value at 1"),
+            ("has_branches", 1, None, "has_branches is null at index 1"),
         ):
             rows = table.to_pylist()
             rows[0][column][at] = value

@@ -256,7 +256,7 @@ def test_annotations_of_other_rows_are_refused(tmp_path: Path) -> None:
     changed["step_index"][7] += 1
     cases: list[tuple[Any, str]] = [
         (changed, r"row 7 has step_index 8\. The session's row has 7"),
-        (rows[:-1], rf"{len(rows) - 1} rows in \d files; expected {len(rows)}"),
+        (rows[:-1], rf"{len(rows) - 1} rows in \d files, expected {len(rows)}"),
         (np.zeros(len(rows), [("run_id", "<u4"), ("policy_p1", "<f4", (4,))]), "no column 'policy_p1'"),
         (np.zeros((len(rows), 4, 3), "f4"), "no column 'policy_p1'"),
     ]
@@ -273,5 +273,5 @@ def test_annotations_of_other_rows_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "20250101T030405Z_model=a", games_on_tape(1), "rows", action=True)
     own = tmp_path / "20250101T030405Z_model=a"
     write_shards(own, rows[: len(Session.open(own))], None)
-    with pytest.raises(ColumnError, match="annotations of another program's rows"):
+    with pytest.raises(ColumnError, match="found annotations of another program in a session of a recorder"):
         Session.open(own).column("policy_p1")

@@ -200,7 +200,7 @@ def test_no_memory_for_it() -> None:
 def test_files_that_are_not_what_they_were(tmp_path: Path) -> None:
     good, cut = make(tmp_path / "good", 5000), make(tmp_path / "cut", 5000)
     os.truncate(cut, 4999)
-    with pytest.raises(TruncatedError, match="has 4999 bytes; 5000") as caught:
+    with pytest.raises(TruncatedError, match="found 4999 bytes, expected at least 5000") as caught:
         read_rows([(good, 0, 5000), (cut, 192, 4808)])
     assert caught.value.path == str(cut)
     assert caught.value.offset == 4999

@@ -446,7 +446,7 @@ def test_a_hub_is_not_written(hub: Store, tmp_path: Path) -> None:
     for use in (
         lambda: hub.put("a", b""), lambda: hub.upload("a", tmp_path / "file"), lambda: hub.remove("a/small")
     ):  # fmt: skip
-        with pytest.raises(StoreError, match="read-only here") as caught:
+        with pytest.raises(StoreError, match="read-only for this command") as caught:
             use()
         assert "tape2048 publish" in caught.value.advice
 

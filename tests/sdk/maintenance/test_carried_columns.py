@@ -154,7 +154,7 @@ def test_validated(tmp_path: Path) -> None:
         assert {found.error for found in report.findings} == {"ColumnError"}
         damaged = [place / name for place in places for name in ("half.json", "other.json", "short.f32.npy")]
         assert [found.path for found in report.findings] == list(map(str, damaged))
-        assert report.notes == tuple(f"unfinished: {place / '.values.partial'}" for place in places)
+        assert report.notes == tuple(f"unfinished column: {place / '.values.partial'}" for place in places)
     shutil.rmtree(overlay)
     assert len(validate_session(path, columns=overlay).findings) == 3
 

@@ -238,10 +238,10 @@ def test_a_game_that_comes_twice_is_refused(tmp_path: Path) -> None:
 
 def test_what_others_wrote_is_refused(tmp_path: Path) -> None:
     first = write(tmp_path, 0, games(0, 3, 1))
-    refused([first, write_foreign(tmp_path / "theirs")], tmp_path / "out", "a foreign session")
+    refused([first, write_foreign(tmp_path / "theirs")], tmp_path / "out", "a session of another program")
     for number, spec in ((2, {"manifest": False}), (3, {"manifest": True, "sql": "DROP TABLE blocks"})):
         second = write(tmp_path, number, games(9 * number, 3, 9 * number), spec=spec)
-        refused([first, second], tmp_path / "out", "a foreign session")
+        refused([first, second], tmp_path / "out", "a session of another program")
     with closing(sqlite3.connect(first / "metadata.db")) as database:
         database.execute("DROP TABLE runs")
     with pytest.raises(errors.FormatError):
@@ -261,7 +261,7 @@ def test_rows_in_shards_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("facts", [{"model_tag": "../toy"}, {"started_at": "a Monday"}])
 def test_facts_that_make_no_valid_name(tmp_path: Path, facts: dict[str, Any]) -> None:
     made = [write(tmp_path / "root", number, games(9 * number, 3, 9 * number), **facts) for number in (0, 1)]
-    with pytest.raises(errors.MaintenanceError, match="make no valid name of a session"):
+    with pytest.raises(errors.MaintenanceError, match="expected values that make a valid name of a session"):
         merge_sessions(made, tmp_path / "out")
     assert names(tmp_path / "out") == []
 

@@ -359,7 +359,7 @@ class TestRows:
         ("tile", "message"),
         [
             (8192, None),
-            (16384, "but its rows get no further than 4096"),
+            (16384, "but its rows show at most a 4096"),
             (4096, None),
             (2048, "but its rows show a 4096"),
             (0, "expected a power of two"),
@@ -436,7 +436,7 @@ class TestRows:
         assert messages == [
             "run 12 starts at row 5. The runs before it end at row 4",
             "row 14 has step_idx 7, expected 1",
-            "run 11 has 5 rows, the run table says 4",
+            "run 11 has 5 rows, expected 4 by the run table",
         ]
 
     @pytest.mark.parametrize("interleaved", [False, True])
@@ -449,7 +449,7 @@ class TestRows:
         (path / "steps.npy").write_bytes(npy_bytes(rows))
         report = validate_session(path)
         assert only(report).message == f"row {bad} has step_idx 8, expected 2"
-        assert report.notes == ("7 rows of games that never reached the table runs: left out",)
+        assert report.notes == ("7 rows of games that are not in the table runs: left out",)
 
     @pytest.mark.parametrize("interleaved", [False, True])
     @pytest.mark.parametrize("action", [False, True])
@@ -462,7 +462,7 @@ class TestRows:
         (path / "steps.npy").write_bytes(npy_bytes(rows))
         found = only(validate_session(path))
         assert found.message.startswith(f"row {bad} has board 0x")
-        assert "No move and one new tile lead there from its run's row before, 0x" in found.message
+        assert "No move and new tile lead there from the previous row of its run, 0x" in found.message
         if action:
             rows = rows_of(spec)
             rows["action"][bad] = 1 ^ rows["action"][bad]  # the opposite direction

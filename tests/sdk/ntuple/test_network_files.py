@@ -197,7 +197,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(plain: bytes, compressed: by
 
 def test_a_file_that_goes_on_is_refused(plain: bytes, compressed: bytes) -> None:
     refused(plain + b"\0", FormatError, "followed by 1 byte")
-    refused(compressed + b"\0", FormatError, "continues for 1 byte behind")
+    refused(compressed + b"\0", FormatError, "found 1 byte behind the compressed part")
     refused(compressed + compressed, FormatError)
 
 

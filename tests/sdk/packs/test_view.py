@@ -127,7 +127,7 @@ class TestSplit:
         assert [len(run) for run in view.iter_indices([5, 0])] == [LENGTHS[chosen[5]], LENGTHS[chosen[0]]]
         assert len(view.rows()) == sum(LENGTHS[i] for i in chosen)
         for i in (-1, 6):
-            with pytest.raises(IndexError, match=f"entry {i}"):
+            with pytest.raises(IndexError, match=f"run {i}"):
                 view[i]
         inner = view.split(test_size=2, seed=9)
         assert sorted([*inner[0].indices, *inner[1].indices]) == chosen

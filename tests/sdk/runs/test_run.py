@@ -71,11 +71,11 @@ class TestRun:
 
     def test_numbers_that_do_not_fit_are_refused(self) -> None:
         given: list[tuple[Any, Any, int, str]] = [
-            ([1.5], [0], 1, r"boards: found 1\.5, expected a number of uint64"),
+            ([1.5], [0], 1, r"boards: found 1\.5, expected a number that uint64 can hold"),
             (np.array([1.0]), [0], 1, r"boards: found 1\.0"),
             ([2**64], [0], 1, "boards: found 18446744073709551616"),
             (np.array([-1]), [0], 1, "boards: found -1"),
-            ([1], [0.7], 1, r"moves: found 0\.7, expected a number of uint8"),
+            ([1], [0.7], 1, r"moves: found 0\.7, expected a number that uint8 can hold"),
             ([1], np.array([256]), 1, "moves: found 256"),
             ([1], ["2"], 1, "moves: found '2'"),
             ([1], [0], -1, "final_board: found -1"),

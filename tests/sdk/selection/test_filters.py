@@ -88,7 +88,7 @@ class TestSql:
             ('id > 1 AND "" = 3', "no such column", None),
             ("model = 'weak' AND no_such = 3", "no such column", "columns: id"),
             ('model = "weak"', "no such column", "single quotes"),
-            ('"id', "refused", None),
+            ('"id', "is rejected", None),
             ("", "syntax error", "columns: id"),
             ("id >", "syntax error", None),
             ("1) LIMIT (5", "syntax error", None),
@@ -100,13 +100,13 @@ class TestSql:
             ("id = 1; DROP TABLE runs", "syntax error", None),
             ("id = 1); DELETE FROM runs; --", "one statement", None),
             ("id IN (SELECT name FROM sqlite_master)", "prohibited", "only compare"),
-            ("id IN (SELECT 1 FROM pragma_database_list)", "refused", None),
-            ("load_extension('x')", "refused", None),
+            ("id IN (SELECT 1 FROM pragma_database_list)", "is rejected", None),
+            ("load_extension('x')", "is rejected", None),
             ("format('%.*c', 1000000000, 'x') = ''", "not authorized", None),
             ("id = ?", "binding", None),
-            ("id = 1 UNION SELECT 3", "refused", None),
+            ("id = 1 UNION SELECT 3", "is rejected", None),
             ("(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT max(x) FROM c)",
-             "refused", None),
+             "is rejected", None),
             ("id = (WITH RECURSIVE c(x) AS (SELECT 1 UNION SELECT x+1 FROM c WHERE x<3) SELECT x FROM c)",
              "not authorized", None),
             ("length(zeroblob(1000000000))", "too big", None),
@@ -115,7 +115,7 @@ class TestSql:
             (" OR ".join(f"id = {number}" for number in range(600)), "Expression tree is too large", None),
             (f"max(id, {', '.join(map(str, range(1, 17)))}) > 0", "too many arguments", None),
             ("id = 1\0", "null", None),
-            ("ordinal = '\ud800'", "refused", None),
+            ("ordinal = '\ud800'", "is rejected", None),
         ],
     )  # fmt: skip
     def test_refused(self, corpus: Corpus, condition: str, message: str, hint: str | None) -> None:
@@ -132,7 +132,7 @@ class TestSql:
         assert len(corpus.where("id >= 0 AND steps > 0 AND max_score >= 0").runs) == len(corpus.runs)
         monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_BASE", 1000)
         monkeypatch.setattr("tape2048.rows.filters.OPERATIONS_PER_RUN", 1)
-        with pytest.raises(errors.ConfigError, match="more work"):
+        with pytest.raises(errors.ConfigError, match="too much work"):
             corpus.where("id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.id + b.id > 3)")
 
     def test_ctrl_c_is_no_refusal(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ class TestNamed:
         ],
     )  # fmt: skip
     def test_a_time_is_no_number_and_no_text(self, corpus: Corpus, condition: str) -> None:
-        with pytest.raises(errors.ConfigError, match="started is an instant, found ") as caught:
+        with pytest.raises(errors.ConfigError, match="started is a time, found ") as caught:
             corpus.where(condition)
         assert "julianday" in (caught.value.hint or "")
 

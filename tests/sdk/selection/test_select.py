@@ -101,7 +101,7 @@ def test_a_mask_is_sent_in_few_bytes(corpus: Corpus) -> None:
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [
-        (np.ones(7, np.bool_), ValueError, r"mask of shape \(7,\); expected \(\d+,\)"),
+        (np.ones(7, np.bool_), ValueError, r"mask of shape \(7,\), expected \(\d+,\)"),
         (np.ones((4, 2), np.bool_), ValueError, r"shape \(4, 2\)"),
         ([3, 1, 3, 3], ValueError, "row 3 comes 3 times"),
         ([0, -1], IndexError, "row -1"),

@@ -172,7 +172,7 @@ def test_a_write_killed_at_any_step_starts_again(session: Session) -> None:
 def test_rows_of_no_run_have_no_columns(tmp_path: Path) -> None:
     """Values of the served rows alone would not be those of the file's rows."""
     found = Session.open(write_foreign(tmp_path / "theirs", Spec(sql="DELETE FROM runs WHERE id = 13")))
-    with pytest.raises(errors.ColumnError, match="7 rows of no run"):
+    with pytest.raises(errors.ColumnError, match="found 7 rows that belong to no run"):
         found.write_column("x", np.zeros(len(found)))
 
 
@@ -280,7 +280,7 @@ def test_a_disk_that_forgets_is_an_error(session: Session, monkeypatch: pytest.M
 
 def test_columns_of_other_facts_are_named(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     write_pair(session)
-    with pytest.raises(errors.ColumnError, match="other values: player is 'a'; expected 'b'") as caught:
+    with pytest.raises(errors.ColumnError, match="column values: player is 'a'; expected 'b'") as caught:
         write_pair(session, with_facts(player="b"))
     assert (caught.value.path, caught.value.hint) == (
         str(session.path / "values.f32.npy"), "Pass --force to replace it."
@@ -327,7 +327,7 @@ def test_other_rows_are_refused(session: Session) -> None:
         write_pair(session)
     steps = session.path / "steps.npy"
     steps.write_bytes(steps.read_bytes()[:-1] + b"\x02")
-    with pytest.raises(errors.ChecksumError, match="the manifest says"):
+    with pytest.raises(errors.ChecksumError, match="The manifest says"):
         write_pair(session, force=True)
 
 

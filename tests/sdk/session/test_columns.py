@@ -109,7 +109,7 @@ def check_rejected(session: Session, file: str, message: str, hint: str = "", na
         ({"rows": 3}, "loss.json", r"made of 3 rows"),
         ({"steps_crc32c": 7}, "loss.json", "with CRC-32C 7"),
         ({"steps_crc32c": None}, "loss.json", "with CRC-32C None"),
-        ({"dtype": "f16"}, "loss.json", r"dtype 'f16'; expected that of the file loss\.f32\.npy"),
+        ({"dtype": "f16"}, "loss.json", r"dtype 'f16'; expected the type of the file loss\.f32\.npy"),
         ({"dtype": "<f4"}, "loss.json", "dtype '<f4'; expected one of bool, u8"),
         ({"D": 1}, "loss.f32.npy", r"\('<f4', \(1,\)\)"),
         *(({"D": wrong}, "loss.json", "malformed") for wrong in (0, "5", 2**31 + 1, None, 1.5)),
@@ -137,7 +137,7 @@ def test_values_of_another_type_order_or_length(session: Session) -> None:
     more, narrow, flat = np.zeros((rows + 1, 2), "<f4"), values[:, :1], values[:, 0]
     for wrong in (values.astype("<i4"), values.astype(">f4"), np.asfortranarray(values), more, narrow, flat):
         np.save(session.path / file, wrong)
-        check_rejected(session, file, r"rows.*; expected|fortran_order is True")
+        check_rejected(session, file, r"rows.*[;,] expected|fortran_order is True")
     np.save(session.path / file, np.array([{}] * rows), allow_pickle=True)
     check_rejected(session, file, "pickled")
     np.save(session.path / file, np.zeros((rows, 2), "<f4"))
@@ -156,13 +156,13 @@ def test_half_written(session: Session) -> None:
     put(session.path, session, "loss", np.zeros(len(session), "<f4"), "f32", maker="tape2048 annotate")
     values = session.path / "loss.f32.npy"
     values.rename(session.path / "loss.f64.npy")
-    check_rejected(session, "loss.json", r"expected that of the file loss\.f64\.npy", "annotate --force")
+    check_rejected(session, "loss.json", r"expected the type of the file loss\.f64\.npy", "annotate --force")
     (session.path / "loss.f64.npy").unlink()
-    check_rejected(session, "loss.f32.npy", "half-written: loss.json is there", "annotate --force")
+    check_rejected(session, "loss.f32.npy", "half-written: found loss.json without", "annotate --force")
     (session.path / "loss.json").unlink()
     check_rejected(session, "", "no column 'loss'", "tape2048 annotate")
     values.touch()
-    check_rejected(session, "loss.json", r"half-written: loss\.f32\.npy is there", "annotate --force")
+    check_rejected(session, "loss.json", r"half-written: found loss\.f32\.npy without", "annotate --force")
     assert "loss" in session.columns
     put(session.path, session, "mine", np.zeros(3), "f64")
     check_rejected(

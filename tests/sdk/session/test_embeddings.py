@@ -89,6 +89,6 @@ def test_of_other_rows_or_missing(root: Path) -> None:
     embedded(root / OURS[1], rows=3)
     check_refused(root, "made of 3 rows")
     (root / OURS[1] / "embeddings.bf16.npy").unlink()
-    check_refused(root, r"embeddings\.bf16\.npy is not")
+    check_refused(root, r"without embeddings\.bf16\.npy")
     (root / OURS[1] / "embeddings.json").unlink()
     check_refused(root, "no embeddings.json")

@@ -154,7 +154,7 @@ class TestRowsWithoutRun:
         spec = Spec(sql="DELETE FROM runs WHERE id = 13", change_rows=change)
         report = validate_session(write_foreign(tmp_path / "theirs", spec))
         assert report.findings == ()
-        assert report.notes == ("7 rows of games that never reached the table runs: left out",)
+        assert report.notes == ("7 rows of games that are not in the table runs: left out",)
         assert validate_session(write_ours(tmp_path / NAME)).notes == ()
 
 

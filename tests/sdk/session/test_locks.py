@@ -155,7 +155,7 @@ def test_a_removal_while_the_lock_is_taken(
 
 def test_two_that_remove_exclude_each_other(root: Path) -> None:
     before = open_files()
-    with RemovalLock(root), pytest.raises(errors.BusyError, match="another process removes"):
+    with RemovalLock(root), pytest.raises(errors.BusyError, match="another process is removing"):
         RemovalLock(root)
     assert open_files() == before
     with RemovalLock(root):
@@ -183,7 +183,7 @@ class TestWithoutTheFile:
     def test_a_reader_from_before_keeps_everything(self, root: Path) -> None:
         session = Session.open(root / NAMES[0])
         assert not (root / ".recorder").exists()
-        with pytest.raises(errors.BusyError, match="before their locks had a file"):
+        with pytest.raises(errors.BusyError, match=r"before readers\.lock existed"):
             RemovalLock(root)
         later = Session.open(root / NAMES[1])
         with pytest.raises(errors.BusyError):
@@ -321,7 +321,7 @@ def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path, monkeypatch
     (root / "20250105T000000Z_model=link").symlink_to(root / NAMES[3])
     assert "link" in str(explain_refusal(root / "20250105T000000Z_model=link"))
     foreign = write_foreign(root / "20250106T000000Z_model=theirs")
-    assert "foreign session" in str(explain_refusal(foreign))
+    assert "another program wrote it" in str(explain_refusal(foreign))
     assert "its name" in str(explain_refusal(write_ours(tmp_path / "session")))
     assert explain_refusal(root / "20250107T000000Z_model=gone") is not None
     refuse = raising(OSError(5, "Input/output error"))

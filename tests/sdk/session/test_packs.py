@@ -95,7 +95,7 @@ def test_every_field(tmp_path: Path, shard_rows: int | None, dtype: np.dtype[Any
     assert beyond > 100
     report = validate_session(path)
     assert (report.findings, report.rows) == ((), len(rows))
-    assert report.notes == (f"{beyond} rows after the first 65536 of a game: left out",)
+    assert report.notes == (f"{beyond} rows after the first 65536 tile of a game: left out",)
 
 
 @pytest.mark.parametrize("load", LOADS)
@@ -294,7 +294,7 @@ class TestEmbeddings:
     def test_of_other_rows(self, tmp_path: Path) -> None:
         path = write_foreign(tmp_path / "theirs")
         np.save(path / "embeddings-000001.npy", self.values(19))
-        with pytest.raises(errors.ColumnError, match="19 rows in 1 files; expected 20"):
+        with pytest.raises(errors.ColumnError, match="19 rows in 1 files, expected 20"):
             Session.open(path).column("embeddings")
         np.save(path / "embeddings-000001.npy", self.values(20).astype(np.float64))
         assert [found.error for found in validate_session(path).findings] == ["ColumnError"]
@@ -309,12 +309,10 @@ class TestContradictions:
         (found,) = validate_session(path).findings[:1]
         assert found.error == "BookkeepingError"
         assert "row 40 has tile_65536_mask 0x0020, which contradicts its board 0x" in found.message
-        with pytest.raises(errors.BookkeepingError, match="run 0 shows a tile of 65536 or more at step 40"):
+        with pytest.raises(errors.BookkeepingError, match="run 0 has a tile of 65536 or more at step 40"):
             Session.open(path).tokens([40])
         for load in LOADS[:2]:
-            with pytest.raises(
-                errors.BookkeepingError, match="run 0 shows a tile of 65536 or more at step 40"
-            ):
+            with pytest.raises(errors.BookkeepingError, match="run 0 has a tile of 65536 or more at step 40"):
                 Corpus.open(path, load=load).fetch(slice(None), ("tokens",))
         assert len(Corpus.open(path).where("id > 0").fetch(slice(None), ("tokens",))["tokens"]) > 0
 
@@ -375,7 +373,7 @@ class TestContradictions:
         names = [name for name in STEP_ROW.names or () if name != gap]
         rows = all_rows()[names].astype([(name, STEP_ROW[name]) for name in names])
         path = write_pack(tmp_path / "pack", played(), rows=rows)
-        with pytest.raises(errors.NpyError, match="expected at least run_id and step_index"):
+        with pytest.raises(errors.NpyError, match="expected run_id and step_index"):
             Session.open(path)
 
     def test_two_files_of_one_number(self, tmp_path: Path) -> None:
@@ -458,7 +456,7 @@ class TestGames:
         ("facts", "message"),
         [
             ({"num_moves": 3}, "has num_moves 3 and max_tile"),
-            ({"max_tile": 4096}, "and max_tile 4096. The"),
+            ({"max_tile": 4096}, "and max_tile 4096. depth"),
             ({"score": 17}, "max_score is 17"),
             ({"seed": 5}, "expected 0 and 5"),
             ({"seed": "five"}, "malformed"),

@@ -132,7 +132,7 @@ class TestNotASession:
 
     def test_files(self, path: Path) -> None:
         shutil.copy(path / "steps.npy", path / "steps-000001.npy")
-        with pytest.raises(errors.NotASessionError, match="both"):
+        with pytest.raises(errors.NotASessionError, match="expected only one of them"):
             Session.open(path)
         (path / "steps-000001.npy").unlink()
         for name in ("steps.npy", "metadata.db"):
@@ -226,7 +226,7 @@ class TestBookkeeping:
             rows[field][row] = 99
 
         path = write_ours(tmp_path / NAME, Spec(change_rows=change))
-        with pytest.raises(errors.BookkeepingError, match="these belong to run") as caught:
+        with pytest.raises(errors.BookkeepingError, match="belong to run") as caught:
             Session.open(path, load=load)
         assert caught.value.hint is not None
 

@@ -182,7 +182,7 @@ class TestDamage:
         for count in (0, len(anchors) - 1, len(anchors) + 1):
             (own / "anchors.npy").write_bytes(plain_npy("<u8", np.resize(anchors, count)))
             seal(own)
-            message = f"{count} anchors for {ROWS} rows; expected {len(anchors)}"
+            message = f"found {count} anchors for {ROWS} rows, expected {len(anchors)}"
             with pytest.raises(FormatError, match=message):
                 Session.open(own)
 
@@ -193,7 +193,7 @@ class TestDamage:
         head = head[:8] + (len(head) - 10).to_bytes(2, "little") + head[10:]
         (own / "anchors.npy").write_bytes(head + np.load(own / "anchors.npy").tobytes())
         seal(own)
-        with pytest.raises(NpyError, match="aligns"):
+        with pytest.raises(NpyError, match="to align the anchors"):
             Session.open(own)
 
     def test_an_impossible_distance_of_anchors(self, own: Path) -> None:
@@ -210,7 +210,7 @@ class TestDamage:
         with pytest.raises(ManifestError, match="is not listed"):
             Session.open(own)
         (own / "manifest.json").unlink()
-        with pytest.raises(ManifestError, match=r"no manifest\.json"):
+        with pytest.raises(ManifestError, match=r"without manifest\.json"):
             Session.open(own)
         (own / "steps.npy").write_bytes(npy_bytes(as_rows(GAMES)))
         with pytest.raises(NotASessionError, match=r"both tape\.npy and steps\.npy"):

@@ -99,7 +99,7 @@ def test_rows_on_tape_have_their_vectors(tmp_path: Path, towers: list[Path]) -> 
     data = bytearray((path / "tape.npy").read_bytes())
     data[-1] ^= 64
     (path / "tape.npy").write_bytes(data)
-    with pytest.raises(errors.ChecksumError, match="bytes changed"):
+    with pytest.raises(errors.ChecksumError, match="The manifest says"):
         embed_session(on_tape, tower)
 
 
@@ -180,7 +180,7 @@ def test_a_tower_that_gives_other_shapes(
     session: Session, towers: list[Path], shape: tuple[int, ...]
 ) -> None:
     tower = open_tower(towers[0])._replace(module=lambda _: torch.zeros(shape))
-    with pytest.raises(errors.ModelError, match=r"gave shape .* for 100 boards, expected \[B, D\]"):
+    with pytest.raises(errors.ModelError, match=r"returned the shape .* for 100 boards, expected \[100, D\]"):
         embed_rows(tower, session.tokens(slice(0, 100)), CPU)
 
 

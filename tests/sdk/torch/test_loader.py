@@ -457,7 +457,7 @@ def test_truncated_rows_end_the_next_epoch(tmp_path: Path, workers: int) -> None
     assert len(list(data_loader)) == len(loader)
     with (path / "steps.npy").open("r+b") as file:
         file.truncate(8192)
-    with pytest.raises(CorpusError, match="has 8192 bytes"):
+    with pytest.raises(CorpusError, match="found 8192 bytes"):
         next(iter(data_loader))
 
 

@@ -86,7 +86,7 @@ def test_ranks_that_differ_end_at_once(games: Path, tmp_path: Path) -> None:
     cases: list[tuple[CriticConfig, list[str]]] = [
         (
             small(more, tmp_path / "one"),
-            [f"rank 1 on .* is unlike rank 0 .*session {extra}, which rank 0 lacks"],
+            [f"rank 1 on .* differs from rank 0 .*session {extra}, which rank 0 lacks"],
         ),
         (small(games, tmp_path / "two", seed=5), ["setting seed is 5, not 1"]),
         (small(tmp_path / "nothing", tmp_path / "three"), ["rank 1 on .* cannot start: .*no such file"]),
@@ -154,4 +154,4 @@ def test_rank_0_alone_needs_the_checkpoint(games: Path, tmp_path: Path) -> None:
     assert [code for code, _, _ in run_ranks(tmp_path, both)] == [0, 0], "it has ended"
     found = run_ranks(tmp_path, both[::-1])
     assert all(code for code, _, _ in found)
-    assert "rank 0's has none" in found[0][1]
+    assert "the node of rank 0 has none" in found[0][1]

@@ -277,7 +277,7 @@ def test_the_error_names_rows_that_are_not_finite(games: Path, trained: Path, tm
     values.flush()
     made = config(root, tmp_path / "probe", use_embeddings=True, per_run=None)
     with pytest.raises(
-        errors.TrainingError, match=r"at step 10 the loss is nan.*batch 9 of epoch 0"
+        errors.TrainingError, match=r"at step 10, the loss is nan.*batch 9 of epoch 0"
     ) as caught:
         train_critic(made)
     assert f"The embedding of row {row} (run {run['id']} of {session.name}) is not finite" in str(
@@ -315,7 +315,7 @@ def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: 
 REFUSED: list[tuple[dict[str, Any], type[errors.TapeError], str]] = [
     ({"where": "max_score > 1e9"}, errors.EmptyCorpusError, "filter"),
     ({"where": "id = 1 AND max_score > 0", "val_share": 0.001}, errors.EmptyCorpusError, "part val"),
-    ({"batch_rows": 65_536}, errors.EmptyCorpusError, "smaller batch_rows|training part"),
+    ({"batch_rows": 65_536}, errors.EmptyCorpusError, "lower batch_rows|training part"),
     ({"use_embeddings": True}, errors.ColumnError, "no embeddings"),
     ({"device": "cuda:99"}, errors.ConfigError, "cuda:99"),
     ({"thresholds": "8192 4096"}, errors.ConfigError, "ascending"),
@@ -357,7 +357,7 @@ def test_embeddings_of_another_tower_are_refused(games: Path, trained: Path, tmp
     with pytest.raises(errors.CorpusError, match=r"found bf16 .* model_sha .*; expected bf16"):
         train_critic(made)
     embed_session(Session.open(first), other, force=True)
-    with pytest.raises(errors.ColumnError, match="embeddings are of tower"):
+    with pytest.raises(errors.ColumnError, match="found embeddings of the tower"):
         train_critic(msgspec.structs.replace(made, tower=str(trained / "best")))
 
 

@@ -76,7 +76,7 @@ def test_a_published_directory_is_listed_from_a_hub(cli: Cli, root: Path, tmp_pa
         )
         assert not rows_in(tmp_path / "cache")
         said = cli("fleet init", place, "--player", "random", expect=errors.StoreError).err
-        assert "read-only here" in said
+        assert "read-only for this command" in said
         done = cli("list", "hf://datasets/USER/OTHER", *cache, expect=errors.MissingPathError)
         assert "no such repository or revision, or no access to it" in done.err
         assert "HF_TOKEN" in done.err

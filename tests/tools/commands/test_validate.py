@@ -54,7 +54,7 @@ def test_rows_of_games_that_never_ended_are_a_note(cli: Cli, foreign: Path) -> N
     with contextlib.closing(sqlite3.connect(foreign / "metadata.db")) as database, database:
         database.execute("DELETE FROM runs WHERE id = 2")
     done = cli("validate", foreign)
-    note = "60 rows of games that never reached the table runs: left out"
+    note = "60 rows of games that are not in the table runs: left out"
     assert done.out.splitlines()[1] == f"    note: {note}"
     (found,) = cli("validate", foreign, "--json").json["sessions"]
     assert (found["ok"], found["notes"]) == (True, [note])
