@@ -738,7 +738,7 @@ def test_choices_of_a_player(data: Data) -> None:
     [
         ("python:/tmp/x.py:make", "built-in"),
         ("expectimax:deep=2", "The nearest is 'depth'"),
-        ("critic:critic=x.critic", "a shipped one"),
+        ("critic:critic=x.critic", "the name of a shipped file"),
         ("random:weights=small", "found 'weights'"),
         ("ntuple:look_margin=nan", "expected a number"),
         ("ntuple:=", "built-in"),

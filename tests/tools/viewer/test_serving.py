@@ -172,7 +172,7 @@ def test_no_path_leads_out_of_the_files_of_the_pages(viewer: Viewer, path: str) 
         ("board?board=0x0123456789abcdef&judge=99", 404, "no judge"),
         ("training?id=nothing", 404, "no training"),
         ("play-on?board=0x1&player=python:os:system", 400, "built-in"),
-        ("play-on?board=0x1&player=ntuple:weights=/etc/passwd", 400, "a shipped one"),
+        ("play-on?board=0x1&player=ntuple:weights=/etc/passwd", 400, "the name of a shipped file"),
         ("play-on?board=0x1&player=expectimax:depth=4", 400, "from 1 to 3"),
         ("play-on?board=0x1&moves=20001", 400, "at most 20000"),
         ("choices?player=nobody&session=0123456789&run=0", 400, "no player is called"),
