@@ -89,9 +89,9 @@ def command(
     replay differs. Games of other players without moves are an error (exit code 5). With --lossy, they end at
     their last recorded board.
 
-    The column `values` of a session (see annotate), or branch_evs of another program's rows, become branch
+    The column `values` of a session (see annotate) and branch_evs of another program's rows become branch
     values in TARGET. Other columns are left out with a warning. --to tape writes a session on tape, which
-    holds finished games only. A session names one player: by default, all runs must have the same engine.
+    holds finished games only. A session has one player: without --player, all runs must have the same engine.
 
     If TARGET cannot hold a fact of SOURCE, nothing is written, and the exit code is 5. With --lossy, the fact
     is dropped and reported on standard error. Unreadable runs are left out and reported, and the exit code is

@@ -103,7 +103,7 @@ def list_sessions(
     """List the sessions in ROOT: player, rows, games, mean and best score, reach of the big tiles, size.
 
     ROOT is by default the out_dir of `tape2048 record`. This reads the run tables, and no rows. With more
-    than 500 sessions it is faster: without --scores, it reads the manifests only.
+    than 500 sessions and without --scores, it reads the manifests only, which is faster.
 
     A game that two sessions hold counts once in the totals, and a line names the sessions. With manifests
     only, it counts twice. An unreadable session is listed with its error, and the exit code is then 1.

@@ -132,9 +132,9 @@ def command(
     Each of PATHS is a session, a directory of sessions, a data set or a pack.dat. The exit code is 1 if there
     are findings. If a path is missing or not a directory, nothing is read, and the exit code is 3.
 
-    Not findings, but notes: players that cannot be replayed on this machine, unknown files such as .DS_Store,
-    and games that two of the sessions hold, which other commands count once. A session that another process
-    removes during the check is reported as removed.
+    These are notes, not findings: players that cannot be replayed on this machine, unknown files such as
+    .DS_Store, and games that two of the sessions hold, which other commands count once. A session that
+    another process removes during the check is reported as removed.
 
     --quarantine does not move sessions that the operating system failed to read, because the session itself
     may be intact. It does not move sessions with intact rows and damaged columns, because columns can be made
