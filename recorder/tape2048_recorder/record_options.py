@@ -1,14 +1,15 @@
-"""The options of ``tape2048 record``: one field each, with its default, bounds and reason; their loading.
+"""The settings of ``tape2048 record`` and their loading.
 
-:func:`load_config` checks the values and keeps the origin of each.
+:class:`RecorderConfig` declares every setting with its default, bounds and reason. :func:`load_config` reads
+and checks the values, and keeps the origin of each.
 
 Precedence: flag, environment (``TAPE2048_<NAME>``), file, default. The file is TOML, named by ``--config`` or
-``TAPE2048_CONFIG``. No other place is searched. An unknown name is an error in every source, which names the
-nearest known setting.
+``TAPE2048_CONFIG``. No other place is searched. An unknown name is an error in every source. The error names
+the nearest known setting.
 
-A player and its parameters are one choice: a source that sets ``player`` also sets ``player_args``, to the
-parameters behind the name (``expectimax:depth=2``), to its ``[player_args]`` table if it is a file, or to
-nothing. Parameters for one player never reach another that way.
+A source that sets ``player`` also sets ``player_args``: to the parameters behind the name
+(``expectimax:depth=2``), to its ``[player_args]`` table if it is a file, or to nothing. So the parameters of
+one player never reach another.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ from tape2048_recorder.players.options import REGISTRY, check_player, takes_text
 from tape2048_recorder.retention import RETENTION, read_retention
 
 _PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
-#: A game's id has its number within a lease in the low bits, and the lease above them. Bit 63 stays free:
-#: SQLite's ids are signed, and the highest bit marks ids of a critic's rollouts.
+#: The low bits of a game's id are its number within a lease, the bits above are the lease. Bit 63 stays free:
+#: SQLite's ids are signed, and this bit marks the ids of rollouts.
 NUMBER_BITS = 40
 LEASE_MAX = (1 << 23) - 1
 
-# The tag is part of a session's name: characters of SESSION_NAME, at a length that leaves room in 255 bytes.
+# The tag is part of a session's name: SESSION_NAME allows these characters, and a name has at most 255 bytes.
 _Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
 
 
@@ -70,14 +71,14 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The settings of ``tape2048 record``. Megabytes are 10**6 bytes."""
 
     removed: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"inference": "each worker computes for its own batched player"}
+        {"inference": "every worker calls its batched player itself"}
     )
 
     player: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][!-~]*|exec:[ -~]+)$")],
         about(
             "the player that chooses the moves, with parameters if any: `ntuple:look_below=4`",
-            why="reaches 32768 in 29% of its games, at 0.6 million moves per second and core",
+            why="reaches 32768 in 29% of its games, at 0.6 million moves per second per core",
             form="a player's name, without spaces, or exec:COMMAND",
             group="Player and model",
         ),
@@ -85,29 +86,33 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     player_args: Annotated[
         dict[str, int | float | str | bool],
         about(
-            "the player's parameters, as a table in the file; elsewhere they follow the player's name",
-            why="each player has its own defaults",
+            "parameters of the player, as a table of the file; in a flag or variable, write them behind the "
+            "player's name",
+            why="every player has defaults",
         ),
     ] = {}
     lanes: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=1 << 20)],
         about(
-            "games that a worker plays in lockstep for a batched player (`python:...`); engines limit them",
-            why="batches large enough to use a processor fully. A lane costs a few kilobytes",
+            "games that each worker plays at once with a batched player (`python:...`, `exec:...`); an "
+            "engine can lower it",
+            why="batches large enough to use a processor fully. A game takes a few kilobytes",
         ),
     ] = 4096
     sampling: Annotated[
         dict[str, int | float | str | bool],
         about(
-            "how a batched player's scores become moves: method, temperature, top_k, top_p, epsilon, gates",
-            why="argmax: the player's own choice",
+            "how moves are drawn from a batched player's scores: method, temperature, top_k, top_p, epsilon, "
+            "gates",
+            why="argmax: play the move with the highest score",
         ),
     ] = {}
     model_dir: Annotated[
         _PathText | None,
         about(
-            "a directory whose newest checkpoint plays; newer files are loaded during play; empty: none",
-            why="fixed weights come with `player_args`",
+            "directory of checkpoints for a batched player: the newest plays, and newer ones are loaded "
+            "while recording; empty: none",
+            why="most players have fixed weights, named in `player_args`",
             none="",
             form="a path (~ is not expanded)",
         ),
@@ -115,16 +120,16 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     model_files: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[^/]+$")],
         about(
-            "pattern of the checkpoints' file names in `model_dir`",
-            why="a trainer's other files (optimizer, logs) are no models",
-            form="a pattern for file names",
+            "file names of the checkpoints in `model_dir`",
+            why="trainers also write optimizer states and logs there",
+            form="a glob pattern without /",
         ),
     ] = "*.safetensors"
     model_tag: Annotated[
         _Tag | None,
         about(
             "tag in the sessions' names, `<start>_model=<model_tag>`; empty: the player's name",
-            why="a session's name identifies its player",
+            why="a session's name then shows its player",
             none="",
             form="a letter or digit, then at most 99 letters, digits or . _ + -",
         ),
@@ -133,7 +138,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         _PathText,
         about(
             "the directory that receives the sessions",
-            why="in the working directory; `.gitignore` lists it",
+            why="a directory in the working directory",
             group="Recording",
             form="a path (~ is not expanded)",
             flag="--out",
@@ -143,7 +148,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")],
         about(
             "this recorder's name. A second recorder with the same name and `out_dir` does not start",
-            why="one recorder a directory is the common case",
+            why="most directories have one recorder",
             form="1 to 64 letters, digits, _ or -",
         ),
     ] = "default"
@@ -151,14 +156,14 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[int, msgspec.Meta(ge=0, le=1024)],
         about(
             "worker processes; 0: the number of cores that this process may use (affinity, cgroup quota)",
-            why="play is CPU-bound: fewer workers leave cores idle, more of them share cores",
+            why="play is CPU-bound: fewer workers leave cores idle, and more compete for them",
         ),
     ] = 0
     seed: Annotated[
         NonNegative | None,
         about(
-            "64 bits that decide every game; random: drawn at each start and recorded",
-            why="two recorders, or two starts, must not repeat the same games",
+            "seed of all games; random: drawn at each start, and recorded in the sessions",
+            why="two recorders never play the same games",
             none="random",
             le=2**64 - 1,
         ),
@@ -173,8 +178,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     start_from: Annotated[
         _PathText | None,
         about(
-            "start games from the boards of this file (as for `player eval --from`), session or directory of "
-            "sessions; a game's seed decides which; empty: every game starts with two tiles",
+            "start games from boards of this file (as for `player eval --from`), session or directory of "
+            "sessions, drawn by each game's seed; empty: start with two tiles",
             why="most users want whole games",
             none="",
             form="a path (~ is not expanded)",
@@ -184,8 +189,9 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     start_where: Annotated[
         str | None,
         about(
-            "with `start_from` of sessions: take boards of these games only, as `where` of the SDK",
-            why="all games",
+            "if `start_from` names sessions: use only games that match this condition, as with `where` in "
+            "the SDK; empty: all games",
+            why="all games are of interest",
             none="",
             form="a condition in SQL",
             flag="--where",
@@ -194,9 +200,9 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     start_rows_where: Annotated[
         str | None,
         about(
-            "with `start_from` of sessions: take of each game the first board for which this is true, as "
-            "`rows_where` of the SDK: `board_highest >= 14`",
-            why="a session does not say where its games get interesting",
+            "the board of each game to start from, required if `start_from` names sessions: the first that "
+            "matches this condition, as with `rows_where` in the SDK (`board_highest >= 14`)",
+            why="which boards are interesting depends on the question",
             none="",
             form="a condition in SQL",
             flag="--rows-where",
@@ -205,15 +211,15 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     rotate_steps: Annotated[
         Count,
         about(
-            "rows in a session before it is published and the next one starts",
-            why="280 MB (15 on tape): written and checked in seconds, and a corpus is a few hundred sessions",
+            "rows after which a session is published and the next one starts",
+            why="280 MB (15 MB on tape): written and checked in seconds, and 1e9 rows are 100 sessions",
         ),
     ] = 10_000_000
     rotate_s: Annotated[
         Positive | None,
         about(
-            "the longest a session stays open",
-            why="rows, not minutes, determine the amount of data",
+            "longest time that a session stays open",
+            why="`rotate_steps` already limits a session",
             none="off",
         ),
     ] = None
@@ -227,28 +233,30 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         ),
     ] = None
     max_steps: Annotated[
-        Count | None, about("end after this many recorded rows", why="as `max_games`", none="off")
+        Count | None,
+        about("end after this many recorded rows", why="a recorder runs until it is stopped", none="off"),
     ] = None
     max_wall_s: Annotated[
         Positive | None,
         about(
-            "end this long after the first move",
-            why="as `max_games`; compiling takes half a minute, once",
+            "end this long after the first move. Compiling, half a minute at the first start, does not count",
+            why="a recorder runs until it is stopped",
             none="off",
         ),
     ] = None
     max_ram_mb: Annotated[
         Count | None,
         about(
-            "publish the session near this memory of all processes together, and end above it",
-            why="memory use is constant. A service also has its cgroup's limit",
+            "limit of the resident memory of all processes together: the open session is published at 90% of "
+            "it, and the recorder ends above it",
+            why="memory use stays constant, and the systemd unit sets a limit",
             none="off",
         ),
     ] = None
     max_disk_mb: Annotated[
         Count | None,
         about(
-            "end when the sessions in `out_dir` take more than this (`prune` makes room)",
+            "end when the sessions in `out_dir` take more than this; `tape2048 prune` removes old sessions",
             why="the operator decides what to keep; `min_free_mb` protects the file system",
             none="off",
         ),
@@ -256,23 +264,23 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     spool_max_mb: Annotated[
         Count | None,
         about(
-            "pause while the sessions in `out_dir` take more than this, until sessions are removed",
-            why="sessions do not move by themselves. A fleet's agent ships them, and sets this limit",
+            "pause while the sessions in `out_dir` take more than this",
+            why="useful only if another program removes sessions, as a fleet's agent does, which sets it",
             none="off",
         ),
     ] = None
     min_free_mb: Annotated[
         NonNegative,
         about(
-            "space to leave free on `out_dir`'s file system; below it the recorder pauses with a warning",
+            "space to leave free on `out_dir`'s file system. With less, the recorder pauses and warns",
             why="room for the open session's metadata, and for other programs' logs",
         ),
     ] = 256
     storage: Annotated[
         str,
         about(
-            "how sessions hold their games: rows of 28 bytes, or on tape, one byte a step and 1.5 in all",
-            why="`steps.npy` is read by any program; tape is for recordings of weeks, and needs this package",
+            "storage format: `rows` (28 bytes per row) or `tape` (about 1.5 bytes per row)",
+            why="any program that reads NumPy files can read `rows`; only this package reads `tape`",
             choices=("rows", "tape"),
             group="Recording",
         ),
@@ -280,23 +288,23 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     sample_rate: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)],
         about(
-            "keep the rows whose `step_idx` is a multiple of this. A tape keeps them all",
+            "record only rows whose `step_idx` is a multiple of this; must be 1 on tape",
             why="a reader can drop rows later, but cannot restore them",
         ),
     ] = 1
     record_action: Annotated[
         bool,
         about(
-            "add the chosen move to each row: 29 bytes instead of 28. A tape always has it",
-            why="a critic needs the boards only",
+            "add the chosen move to each row, which then takes 29 bytes instead of 28. A tape always has it",
+            why="a critic needs only the boards",
         ),
     ] = False
     columns: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^(values|loss)( (values|loss))*$")] | None,
         about(
-            "record columns of the player's search beside the rows, as `annotate` makes them of a judge: "
-            "values (of the four moves) and loss; empty: none",
-            why="20 bytes a row, and `annotate` can make them later",
+            "columns to record from the player's search: `values` (of the four moves) and `loss`, defined as "
+            "by `tape2048 annotate`; empty: none",
+            why="both take 20 bytes per row, and `tape2048 annotate` can add them later",
             none="",
             form="values, loss or both, separated by a comma",
             many=True,
@@ -307,45 +315,46 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         about(
             f"most rows that a worker buffers before it writes them; auto: {STEPS_BLOCK_ROWS:,}, or "
             f"{TAPE_BLOCK_ROWS:,} on tape",
-            why="2 MB a worker (rows wait as boards; 7 MB in lanes; 1 MB on tape), and any game fits: "
-            "each move adds at least 2 to a sum of at most 16 x 32768",
+            why="takes 2 MB per worker (7 MB with a batched player, 1 MB on tape) and holds the longest "
+            "possible game",
             none="auto",
         ),
     ] = None
     flush_s: Annotated[
         Positive,
         about(
-            "the longest a finished game stays in memory only, where SIGKILL loses it",
+            "longest time that a finished game stays in memory before it is written. SIGKILL loses unwritten "
+            "games",
             why="at most a minute of play is at risk, and a write every minute has no measurable cost",
         ),
     ] = 60.0
     drain_timeout_s: Annotated[
         Annotated[float, msgspec.Meta(ge=0)],
         about(
-            "the longest that games in progress may continue after SIGTERM",
+            "time that games in progress have to finish after SIGTERM or a limit",
             group="Service and log",
-            why="longer than a game of most players, shorter than systemd's 90 s",
+            why="longer than a game of most players, and shorter than the 90 s that systemd waits by default",
         ),
     ] = 60.0
     log_interval_s: Annotated[
         Positive,
         about(
-            "without a terminal: seconds from one progress line to the next",
-            why="2,880 lines a day are still readable",
+            "seconds between progress lines where the output is no terminal",
+            why="few enough lines to read: 2,880 a day",
         ),
     ] = 30.0
     log_level: Annotated[
         str,
         about(
             "the lowest level of log lines to write",
-            why="one line each `log_interval_s` and one a session are readable",
+            why="few lines: one every `log_interval_s`, and one per session",
             choices=("info", "warning", "error"),
         ),
     ] = "info"
     log_format: Annotated[
         str,
         about(
-            "the form of log lines; under systemd, text lines carry their priority for the journal",
+            "format of log lines; under systemd, text lines carry their priority for the journal",
             why="people read logs more often than programs do",
             choices=("text", "json"),
         ),
@@ -353,7 +362,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     worker_silence_s: Annotated[
         Positive,
         about(
-            "longest time without progress of a worker before it is replaced",
+            "time without progress after which a worker is replaced",
             why="over a thousand times a worker's reporting interval",
         ),
     ] = 60.0
@@ -361,7 +370,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):[0-9]{1,5}$")] | None,
         about(
             "address that serves Prometheus metrics over HTTP; needs the extra `metrics`",
-            why="no port is opened by default",
+            why="a recorder opens a port only if it is told to",
             none="off",
             form="HOST:PORT, an IPv6 address in brackets",
         ),
@@ -370,7 +379,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         Annotated[str, msgspec.Meta(pattern=r"^[^~].*\.prom$")] | None,
         about(
             "a file for node_exporter's textfile collector, written every 15 s; needs the extra `metrics`",
-            why="the collector's directory is known to its operator only",
+            why="the collector's directory differs from machine to machine",
             none="off",
             form="a path that ends in .prom (~ is not expanded)",
         ),
@@ -388,7 +397,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def rows_buffered_max(self) -> int:
-        """Return the most rows that a worker buffers: ``block_rows``, and at most a session's."""
+        """Return the most rows that a worker buffers: ``block_rows``, but at most the rows of a session."""
         usual = TAPE_BLOCK_ROWS if self.storage == TAPE else STEPS_BLOCK_ROWS
         return min(self.block_rows or usual, self.rotate_steps)
 
@@ -400,7 +409,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 # Loading.
 
-#: Settings that a session does not record where they are not set: older configurations keep their hash.
+#: Settings that a session records only if they are set, so that older configurations keep their hash.
 _LATER = frozenset({"start_from", "start_where", "start_rows_where", "columns"})
 
 #: The environment variable that names the file.
@@ -409,10 +418,10 @@ CONFIG_ENV = ENV_PREFIX + "CONFIG"
 #: The environment variable in which a unit passes its ``TimeoutStopSec``, in seconds.
 STOP_TIMEOUT_ENV = ENV_PREFIX + "STOP_TIMEOUT_S"
 
-#: Variables with our prefix that are not settings. Any other variable with it is a misspelt setting.
+#: Variables with the prefix that are not settings. Any other variable with it is a misspelt setting.
 OTHER_ENV = frozenset({CONFIG_ENV, STOP_TIMEOUT_ENV})
 
-#: Bytes of a row of ``steps.npy`` with its action. A literal: the layout's module loads NumPy.
+#: Bytes of a row of ``steps.npy`` with its action. Not computed: the module of the layout would load NumPy.
 ROW_BYTES_MAX = 29
 
 #: Bytes of a row in the buffer of a compiled player: its board and its action.
@@ -421,7 +430,7 @@ BUFFERED_BYTES_MAX = 9
 #: Bytes of a row's values of the moves and of its loss.
 _COLUMN_BYTES = {"values": 16, "loss": 4}
 
-#: Bytes of a session on tape for each row: its step, and its share of an anchor.
+#: Bytes per row of a session on tape: one for the step, and a share of an anchor.
 TAPE_ROW_BYTES = 1.5
 
 
@@ -444,16 +453,17 @@ def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path 
 
 
 def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Path | None = None) -> Loaded:
-    """Merge as :func:`load_config`, without a check of settings that depend on each other."""
+    """Merge as :func:`load_config`, without the check for conflicting settings."""
     if path is None and CONFIG_ENV in env:
         if not env[CONFIG_ENV]:
             raise ConfigError(
-                f"{CONFIG_ENV}: found '', expected the path of a file", hint="unset it, or name a TOML file"
+                f"{CONFIG_ENV}: found '', expected the path of a TOML file",
+                hint=f"Unset {CONFIG_ENV}, or set it to a path.",
             )
         path = Path(env[CONFIG_ENV])
     values: dict[str, Any] = {}
     origins = dict.fromkeys(settings_of(RecorderConfig), DEFAULT)
-    # From the weakest source to the strongest: each overwrites the ones before.
+    # From the lowest precedence to the highest: each source overwrites the earlier ones.
     for source in (
         [] if path is None else _from_file(path),
         _from_env(env),
@@ -466,9 +476,9 @@ def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Pat
 
 
 def effective(config: RecorderConfig) -> dict[str, Any]:
-    """Return every setting, with the tag in effect, as a session records them.
+    """Return the settings as a session records them, with the tag in effect.
 
-    Settings that earlier versions lacked are left out where they are not set.
+    Settings that early versions lacked are included only if they are set.
     """
     settings = {**msgspec.to_builtins(config), "model_tag": config.tag}
     return {name: value for name, value in settings.items() if value is not None or name not in _LATER}
@@ -484,9 +494,9 @@ def config_sha256(config: RecorderConfig) -> str:
 
 
 def split_player(text: str) -> tuple[str, dict[str, int | float | str | bool] | None]:
-    """Split a player's name from the parameters behind it (None without any).
+    """Split text into a player's name and its parameters, None without parameters.
 
-    A text parameter stays text: ``mix=16``, or a file called 007.
+    Values of text parameters stay text even if they look like numbers: ``mix=16``, or a file called 007.
 
     >>> split_player("expectimax:depth=2")
     ('expectimax', {'depth': 2})
@@ -509,7 +519,10 @@ def check_loaded_player(loaded: Loaded) -> None:
 
 
 def buffer_mb(config: RecorderConfig) -> float:
-    """Return the largest size of a worker's buffer in megabytes: boards; whole rows for batched players."""
+    """Return the largest size of a worker's buffer in megabytes.
+
+    The buffer holds boards, or whole rows for batched players, or bytes of steps on tape.
+    """
     row_bytes = ROW_BYTES_MAX if is_batched(config.player) else BUFFERED_BYTES_MAX
     row_bytes = 1 if config.storage == "tape" else row_bytes
     return config.rows_buffered_max * (row_bytes + (20 if config.columns else 0)) / 1e6
@@ -531,7 +544,7 @@ def columns_row_bytes(config: RecorderConfig) -> int:
 
 def _from_file(path: Path) -> Iterator[Given]:
     for name, raw, origin in from_file(path):
-        if name == RETENTION:  # for `tape2048 prune`; an error in it shows now, not when a timer prunes
+        if name == RETENTION:  # only `tape2048 prune` uses it, but its errors show at the start
             read_retention(raw, origin)
         else:
             yield name, raw, origin
@@ -557,69 +570,72 @@ def _with_player(given: dict[str, tuple[Any, Origin]]) -> dict[str, tuple[Any, O
         name, args = split_player(text)
     except ValueError as error:
         refuse(
-            f"found {text!r}, expected NAME:key=value,key=value ({error} is no key=value, or a repeated key)",
+            f"found {text!r}, expected NAME:key=value,key=value ({error} is not key=value, or repeats a key)",
             "player",
             origin,
-            hint="a value with a comma in it goes into the file's [player_args]",
+            hint="Put a value that contains a comma into the file's [player_args].",
         )
     if name == EXEC and args is not None and "player_args" in given:  # the command, and limits in the table
         table, _ = given["player_args"]
         args, given = {**args, **table}, {key: each for key, each in given.items() if key != "player_args"}
     if args is not None and "player_args" in given:
         where = given["player_args"][1].where
-        problem = f"found parameters behind the name and in [player_args] ({where}), expected only one place"
-        refuse(problem, "player", origin, hint="keep the table, and the bare name in `player`")
+        problem = f"found parameters behind the name and in [player_args] ({where}), expected one of the two"
+        refuse(problem, "player", origin, hint="Keep the table, and only the name in `player`.")
     return {"player_args": (args or {}, origin), **given, "player": (name, origin)}
 
 
 def _player_conflicts(config: RecorderConfig) -> Iterator[tuple[str, str, str]]:
     if config.columns is not None and not (config.player in REGISTRY and REGISTRY[config.player].valued):
         valued = " or ".join(name for name, kind in REGISTRY.items() if kind.valued)
-        problem = f"found it with player = {config.player!r}, which values no moves; expected {valued}"
-        yield "columns", problem, "Add columns to the sessions later: tape2048 annotate."
+        problem = (
+            f"found {config.columns!r} with player = {config.player!r}, which computes no values of moves; "
+            f"expected the player {valued}"
+        )
+        yield "columns", problem, "Add columns to the published sessions: tape2048 annotate."
     for name in ("sampling", "model_dir"):
         if getattr(config, name) and not is_batched(config.player):
-            problem = f"found it with player = {config.player!r}, expected a batched player"
-            yield name, problem, "Batched players are python:package.module:factory."
+            problem = f"found with player = {config.player!r}, expected a batched player"
+            yield name, problem, f"Use a player python:package.module:factory, or remove {name}."
     if config.player == EXEC and config.model_dir is not None:
-        yield "model_dir", "found it with an engine, which loads its own files", "Name them in its command."
+        problem = "found with an engine, which loads its files itself"
+        yield "model_dir", problem, "Remove model_dir, and name the files in the engine's command."
     if config.player == EXEC and read_sampling(config.sampling).needs_scores:
-        problem = (
-            f"found method = {config.sampling['method']!r}, expected argmax: an engine answers with moves"
-        )
-        yield "sampling", problem, "Only epsilon and its gates suit an engine."
+        method = config.sampling["method"]
+        problem = f"found method = {method!r}, expected argmax: an engine returns moves, not scores"
+        yield "sampling", problem, "Use only epsilon and its gates with an engine."
 
 
 def _conflicts(
     config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
     if f"{config.instance}.lock" == READERS_LOCK:
-        problem = f"found {config.instance!r}, expected another name: readers lock {READERS_LOCK}"
-        yield "instance", problem, f"Choose {config.instance}-1, for instance."
+        problem = f"found {config.instance!r}, expected another name: readers use {READERS_LOCK}"
+        yield "instance", problem, f"Choose another name, such as {config.instance}-1."
     if config.lease and config.seed is None:
-        problem = f"found {config.lease} with a random seed, expected 0: a lease is a share of a seed's games"
-        yield "lease", problem, "Give every recorder that has a lease the same --seed."
+        problem = f"found {config.lease} without a seed, expected 0: a lease is a range of one seed's games"
+        yield "lease", problem, "Pass --seed, the same for all recorders that share it by leases."
     for name in ("start_where", "start_rows_where"):
         if getattr(config, name) is not None and config.start_from is None:
-            problem = "found it without start_from, whose sessions it selects from"
-            yield name, problem, "Name a session or a directory of sessions: --from."
+            problem = "found without start_from, to whose sessions it applies"
+            yield name, problem, "Pass --from with a session or a directory of sessions."
     if config.storage == "tape" and config.sample_rate > 1:
         problem = f"found {config.sample_rate}, expected 1: a tape ({origins['storage']}) keeps every step"
-        yield "sample_rate", problem, 'Drop sample_rate (readers can skip rows), or set storage = "rows".'
+        yield "sample_rate", problem, 'Remove sample_rate (readers can skip rows), or set storage = "rows".'
     yield from _player_conflicts(config)
     buffers_mb = config.worker_count * buffer_mb(config)
     if config.max_ram_mb is not None and buffers_mb > config.max_ram_mb:
         workers, rows = counted(config.worker_count, "worker"), counted(config.rows_buffered_max, "row")
-        why = f"the buffers of {workers} take {rows} each ({origins['block_rows']})"
+        why = f"the buffers of {workers} hold {rows} each ({origins['block_rows']})"
         problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"
         yield "max_ram_mb", problem, "Raise max_ram_mb, or lower workers or block_rows."
-    # A spool needs room for a session beside the open one.
+    # A full session waits for shipping while the next one is open.
     spool_mb = math.ceil(2 * config.rotate_steps * row_bytes(config) / config.sample_rate / 1e6)
     if config.spool_max_mb is not None and config.spool_max_mb < spool_mb:
         why = f"two sessions of {counted(config.rotate_steps, 'row')} ({origins['rotate_steps']})"
         problem = f"found {config.spool_max_mb}, expected at least {spool_mb}: {why}"
         yield "spool_max_mb", problem, "Raise spool_max_mb, or lower rotate_steps."
-    if STOP_TIMEOUT_ENV in env:  # after which the service manager kills a recorder that drains
+    if STOP_TIMEOUT_ENV in env:  # the service manager kills a recorder that drains for longer
         seconds = Setting("stop_timeout_s", "float", None, "the unit's TimeoutStopSec", gt=0)
         timeout_s = read_value(seconds, env[STOP_TIMEOUT_ENV], Origin("env", STOP_TIMEOUT_ENV))
         if timeout_s <= config.drain_timeout_s:

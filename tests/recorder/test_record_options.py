@@ -211,7 +211,7 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path, found: str, nearest: s
 def test_a_removed_setting_is_explained(tmp_path: Path) -> None:
     file = write(tmp_path / "r.toml", "workers = 1\ninference = 2\n")
     error = refused(file=file)
-    said = "'inference' was removed: each worker computes for its own batched player"
+    said = "'inference' was removed: every worker calls its batched player itself"
     assert (str(error), error.hint) == (f"{file}:2: {said}", "Delete the line.")
     error = refused(env={"TAPE2048_INFERENCE": "2"})
     assert (str(error), error.hint) == (
@@ -370,8 +370,8 @@ COLUMNS = {"columns": "values,loss"}
         ({**LANES, "max_ram_mb": "60"}, {"max_ram_mb": "61"}, "found 60, expected at least 61"),
         ({**LANES, "storage": "tape", "max_ram_mb": "8"}, {"max_ram_mb": "9"}, "at least 9"),
         ({"instance": "readers"}, {"instance": "reader"}, "--instance: found 'readers', expected another"),
-        ({"player": "greedy", "model_dir": "models"}, LANES, "--model-dir: found it with player = 'greedy'"),
-        ({"lease": 1}, {"seed": "1", "lease": str(LEASE_MAX)}, "found 1 with a random seed, expected 0"),
+        ({"player": "greedy", "model_dir": "models"}, LANES, "--model-dir: found with player = 'greedy'"),
+        ({"lease": 1}, {"seed": "1", "lease": str(LEASE_MAX)}, "found 1 without a seed, expected 0"),
         ({**TAPE, "spool_max_mb": "2999MB"}, {"spool_max_mb": "3GB"}, "expected at least 3000: two sessions"),
         ({"spool_max_mb": 1}, {"sample_rate": 1000}, "--spool-max-mb: found 1, expected at least 560"),
         (
@@ -384,7 +384,7 @@ COLUMNS = {"columns": "values,loss"}
             (
                 {**COLUMNS, "player": player},
                 {"columns": ""},
-                f"--columns: found it with player = '{player}', which values no moves; expected expectimax",
+                f"player = '{player}', which computes no values of moves; expected the player expectimax",
             )
             for player in ("random", "greedy", "critic", "python:players.py:make", "python:onnx:make")
         ),

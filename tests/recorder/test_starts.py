@@ -182,7 +182,7 @@ def test_a_killed_recorders_games_are_recovered(root: Path, storage: str) -> Non
         assert len(found) == 1, "rows hold the boards"
     else:
         assert not found
-        assert "expected that of the file's name" in said[-1]
+        assert "expected the SHA-256 in the file's name" in said[-1]
 
 
 @pytest.mark.slow

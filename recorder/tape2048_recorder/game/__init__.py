@@ -1,1 +1,1 @@
-"""The compiled game: random spawns, the generator, the loop over whole games."""
+"""The compiled game: the random generator, spawns, and the loop over whole games."""

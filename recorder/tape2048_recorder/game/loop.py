@@ -1,12 +1,12 @@
 """The compiled loop that plays whole games into a block buffer.
 
 One loop serves every player: numba compiles it once for each player type, with the player's choice inlined
-(see :mod:`tape2048_recorder.game.player_api`). It returns to Python when the buffer is full, when all its
-games are played, or after a number of steps, and continues from the same position when called again.
+(see :mod:`tape2048_recorder.game.player_api`). The loop returns to Python when the buffer is full, when all
+games are played, or after a number of steps. The next call continues from the same position.
 
-Until they are written, rows are packed boards, and moves where these are recorded: the game determines the
-rest of a row. Eight bytes instead of 28 leave the processor's caches to the player. For a session on tape a
-row is one byte, the step made there. The player's values of the moves can be kept beside the rows.
+The buffer holds packed boards, and moves if they are recorded. Whole rows are built from these when a block
+is written. Eight bytes per row instead of 28 leave more of the processor's caches to the player. On tape, a
+row is the byte of one step. The player's values of the moves can be kept beside the rows.
 """
 
 from __future__ import annotations
@@ -37,21 +37,20 @@ from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
 
 U64 = np.uint64
 
-# Why the loop returned: no game may start, no room for the next row, or the step budget is used up.
+# Why the loop returned: no game is left to start, the buffer has no room for a row, or the steps are made.
 GAMES_PLAYED, BUFFER_FULL, STEPS_PLAYED = range(3)
 
-# The words of ``game``: 1 while a game is in progress; its board, generator, moves, 4s spawned and first row
-# in the buffer (the rows before it are of finished games); rows in the buffer; the index of the game in
-# progress, or the next one, in the waiting games; finished runs; and the steps made since the state was
-# created.
+# The words of ``game``: 1 while a game is in progress; the game's board, generator (two words), number of
+# moves, number of spawned 4s, and first row in the buffer, which follows the rows of finished games; rows in
+# the buffer; the index in the waiting games of the game in progress or else of the next one; finished runs;
+# and steps since the state was created.
 _IN_PLAY, _BOARD, _STATE, _GAMMA, _STEP, _FOURS, _FIRST_ROW, _ROWS, _NEXT, _RUNS, _PLAYED = range(11)
 _GAME_WORDS = 11
 
-#: Rows built at once when a block is written: few enough for the second-level cache, where they are
-#: checksummed and copied.
+#: Rows that are built, checksummed and written at once: they fit into the second-level cache.
 _PIECE_ROWS = 8192
 
-#: Bytes checksummed and written at once where they need no building: less than the second-level cache holds.
+#: Bytes that are checksummed and written at once if rows need not be built: less than the second-level cache.
 PIECE_BYTES = 1 << 18
 
 _LOW_HALF = U64(0xFFFFFFFF)
@@ -59,13 +58,13 @@ _SHORT_ROW = STEP_DTYPE.itemsize
 _LONG_ROW = ACTION_STEP_DTYPE.itemsize
 _ACTION_AT = U64(ACTION_STEP_DTYPE.fields["action"][1])  # type: ignore[index]
 
-_AHEAD = U64(32)  # distance, in boards, at which the cache lines of later boards are claimed
+_AHEAD = U64(32)  # boards by which cache lines are claimed ahead of the next write
 
 
 @register_jitable
 def tape_byte(move: Any, spawned: Any, is_four: Any) -> Any:
-    """Return a step's byte on tape; ``spawned`` is the board with the new tile alone."""
-    # The tile of cell c has its one bit at 60 - 4c or 61 - 4c.
+    """Return a step's byte on tape; ``spawned`` is a board with only the new tile."""
+    # The tile in cell c is bit 60 - 4c or 61 - 4c.
     return move | leading_zeros(spawned) & U64(60) | is_four << U64(6)
 
 
@@ -84,7 +83,7 @@ def store_run(
 ) -> Any:
     """Fill the record of a game, and return its final board.
 
-    ``board`` is the final board, or that before a merge of 32768 tiles that scored ``won``.
+    ``board`` is the final board, or the board before the merge of two 32768 tiles, which scored ``won``.
     """
     run.id, run.seed, run.first_row, run.rows, run.steps = run_id, seed, first_row, rows, steps
     run.max_score = board_score(board) - (fours << U64(2)) + won
@@ -95,7 +94,7 @@ def store_run(
 
 @register_jitable
 def _chosen(player: Any, board: Any, state: Any, gamma: Any, columns: Any, row: Any) -> Any:
-    """Choose a move; keep its loss and the values of all moves in a row of ``columns``, unless it is None."""
+    """Choose a move; write its loss and all moves' values to a row of ``columns``, unless that is None."""
     if columns is None:
         return choose(player, board, state, gamma)
     values = columns[0][row]
@@ -103,7 +102,7 @@ def _chosen(player: Any, board: Any, state: Any, gamma: Any, columns: Any, row: 
     if move != NO_MOVE:
         best = values[move]
         for value in values:
-            if value > best:  # noqa: PLR1730 - max() would take NaN
+            if value > best:  # noqa: PLR1730 - max() would return NaN
                 best = value
         columns[1][row] = best - values[move]
     return move, after, state
@@ -125,8 +124,8 @@ def _play(
     tape: Any,
     columns: Any,
 ) -> int:
-    # ``tape`` is None or True, and ``columns`` None or arrays for values and loss: their types, and so each
-    # branch on them, are known when numba compiles.
+    # ``tape`` is None or True, ``columns`` is None or arrays for values and loss. numba knows their types at
+    # compile time, so branches on them cost nothing.
     rows_max = U64(kept.shape[0])
     record_action = actions.shape[0] != 0
     one = U64(1)
@@ -138,7 +137,7 @@ def _play(
     rate = U64(sample_rate)
     to_sample = (rate - step % rate) % rate  # steps until the next kept step
     status = GAMES_PLAYED
-    watched = won = U64(0)  # the step from which a move may win, and the score of that move
+    watched = won = U64(0)  # the first step at which a move can win; the score of the winning move
     while True:
         if not in_play:
             if index == U64(ids.shape[0]) or rows >= U64(rows_enough):
@@ -200,7 +199,7 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
     for i in range(runs.shape[0]):
         run = runs[i]
         run_end = min(run.first_row + run.rows, end)
-        step = (row - run.first_row) * U64(sample_rate)  # unused where the run has no row left
+        step = (row - run.first_row) * U64(sample_rate)  # unused if the run has no row left
         while row < run_end:
             store_row(out, at, run.id, step, boards[row])
             if record_action:
@@ -212,10 +211,10 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
 
 @kernel
 def play_unrecorded(player: Any, boards: Any, seeds: Any, scores: Any, highest: Any) -> int:
-    """Play a game from each seed, without rows, and return the moves made.
+    """Play a game from each seed, ``u64[n]``, without rows, and return the number of moves.
 
-    ``boards`` (``u64[n]``) are boards before a move from which the games start, or empty for new games.
-    ``scores`` (``u64[n]``) receives the points made, ``highest`` (``u8[n]``) the exponents of the highest
+    The games start from ``boards`` (``u64[n]``, each before a move), or are new if ``boards`` is empty.
+    ``scores`` (``u64[n]``) receives the points, and ``highest`` (``u8[n]``) the exponents of the highest
     tiles.
     """
     steps = 0
@@ -238,7 +237,7 @@ def play_unrecorded(player: Any, boards: Any, seeds: Any, scores: Any, highest: 
 
 
 class BlockBuffer:
-    """Rows and runs of finished games, which a worker writes as one block."""
+    """Rows and runs of finished games that a worker writes as one block."""
 
     def __init__(
         self,
@@ -269,7 +268,10 @@ class BlockBuffer:
 
 
 class Buffer(BlockBuffer):
-    """The block buffer of one game at a time: first finished games, then the game in progress."""
+    """The block buffer of a worker that plays one game at a time.
+
+    The rows of the game in progress follow the rows of finished games.
+    """
 
     def _allocate(self, rows_max: int) -> None:
         # Boards, or bytes on tape.
@@ -288,7 +290,7 @@ class Buffer(BlockBuffer):
 
     @property
     def rows_max(self) -> int:
-        """Rows the buffer holds."""
+        """The most rows that fit into the buffer."""
         return len(self._kept)
 
     @property
@@ -308,7 +310,7 @@ class Buffer(BlockBuffer):
 
     @property
     def runs(self) -> npt.NDArray[np.void]:
-        """``RUN_DTYPE[n]``: the finished games, ``first_row`` from the buffer's start (a view)."""
+        """The finished games, ``RUN_DTYPE[n]``; ``first_row`` counts from the buffer's start (a view)."""
         return self._runs[: int(self._game[_RUNS])]
 
     @property
@@ -332,7 +334,7 @@ class Buffer(BlockBuffer):
         ]
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield the bytes of the finished games' rows, in order. Each piece is valid until the next."""
+        """Yield the bytes of the finished games' rows, in order. Each piece is valid until the next one."""
         for first in range(0, self.rows_finished, len(self._piece)):
             rows = self._make_rows(first, self._piece[: self.rows_finished - first])
             yield rows.view(np.uint8).data
@@ -352,15 +354,15 @@ class Buffer(BlockBuffer):
         seeds: npt.NDArray[np.uint64],
         boards: npt.NDArray[np.uint64] | None = None,
     ) -> None:
-        """Append games to play, new ones or from ``boards`` (0: a new game)."""
+        """Append games to play; ``boards`` are the boards to start from (0: a new game)."""
         if len(ids) != len(seeds):
-            raise ValueError(f"{len(ids)} ids, {len(seeds)} seeds; expected one seed for each")
+            raise ValueError(f"found {len(ids)} ids and {len(seeds)} seeds, expected as many seeds as ids")
         games = np.stack([ids, seeds, np.zeros_like(ids) if boards is None else boards])
         self._waiting = np.concatenate([self._waiting[:, int(self._game[_NEXT]) :], games], axis=1)
         self._game[_NEXT] = 0
 
     def begin_at(self, board: int, seed: int) -> None:
-        """Drop all games, and give one from a packed board (0: a new one), with a seed's generator."""
+        """Drop all games, and append one that starts from a packed board (0: a new game)."""
         self._game[:] = 0
         self._waiting = np.array([[0], [seed], [board]], dtype=np.uint64)
 
@@ -375,7 +377,7 @@ class Buffer(BlockBuffer):
         self._waiting = np.ascontiguousarray(self._waiting[:, :end])
 
     def resize(self, rows_max: int) -> None:
-        """Hold this many rows, or at least the current rows."""
+        """Change the capacity to this many rows, but at least to the current rows."""
         rows = int(self._game[_ROWS])
 
         def resized(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -400,13 +402,16 @@ class Buffer(BlockBuffer):
 
 
 def play_into(buffer: Buffer, player: Any, *, steps_max: int, rows_enough: int = 1 << 62) -> int:
-    """Play the games of ``buffer``, for at most ``steps_max`` steps; return why it ended.
+    """Play the games of ``buffer`` for at most ``steps_max`` steps.
 
     No game starts once ``rows_enough`` rows are finished.
+
+    Returns:
+        Why it ended: :data:`GAMES_PLAYED`, :data:`BUFFER_FULL` or :data:`STEPS_PLAYED`.
     """
     if len(buffer.runs) + buffer.games_waiting + buffer.in_play > buffer.runs_max:
         room = buffer.runs_max - len(buffer.runs)
-        raise ValueError(f"{buffer.games_waiting} games wait, and {room} more fit the buffer")
+        raise ValueError(f"found {buffer.games_waiting} waiting games, expected at most {room} (the buffer)")
     ids, seeds, starts = buffer._waiting
     state = ids, seeds, starts, buffer._game, buffer._kept, buffer._actions, buffer._runs
     tape, columns = True if buffer.file.is_tape else None, buffer._values if buffer._columns else None
@@ -415,6 +420,6 @@ def play_into(buffer: Buffer, player: Any, *, steps_max: int, rows_enough: int =
 
 
 def play_all(buffer: Buffer, player: Any) -> None:
-    """Play the games of ``buffer`` to their ends. It grows as needed."""
+    """Play the games of ``buffer`` to their ends. The buffer grows as needed."""
     while play_into(buffer, player, steps_max=1 << 30) != GAMES_PLAYED:
         buffer.grow()

@@ -1,10 +1,10 @@
 """The interface between players and the game loop.
 
-A player is a ``NamedTuple`` of its parameters and tables, and a compiled function that chooses. The
-loop calls :func:`choose`, which numba resolves by the player's *type* while it compiles the loop: each
-player gets its own machine code with its choice inlined, from one loop's source.
+A player is a ``NamedTuple`` of its parameters and tables, and a compiled function that chooses a move. The
+loop calls :func:`choose`, which numba resolves by the player's *type* when it compiles the loop. So one
+loop's source becomes separate machine code for each player, with the player's function inlined.
 
-A new player is one module::
+To add a player, write a module::
 
     class Mine(NamedTuple):
         depth: np.uint64
@@ -15,8 +15,8 @@ A new player is one module::
         ...
         return move, afterstate, state  # three u64; NO_MOVE without a legal move
 
-and one row in :data:`tape2048_recorder.players.options.REGISTRY`. A player that values its moves also has a
-function for :func:`choose_valued`, and ``valued=True`` in its row.
+Then add a row to :data:`tape2048_recorder.players.options.REGISTRY`. A player that computes values of moves
+also needs a function for :func:`choose_valued`, and ``valued=True`` in its row.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ def choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
     """Return a player's ``(move, afterstate, state)`` for a board, in compiled code only.
 
     ``state`` and ``gamma`` are the game's generator, from which ties and random moves are drawn. The move is
-    :data:`NO_MOVE` where the game is over.
+    :data:`NO_MOVE` on a board without legal moves.
     """
-    raise TypeError(f"choose is for compiled code. No overload for {type(player).__name__} in Python")
+    raise TypeError(f"choose is for compiled code, called from Python with a {type(player).__name__}")
 
 
 def choose_valued(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
-    """As :func:`choose`, and fill ``values`` (``f32[4]``): the values of up, down, left and right.
+    """Return the result of :func:`choose`, and fill ``values`` (``f32[4]``: up, down, left, right).
 
-    All are searched as deep as the player searches this board, also moves that it would not search. NaN for
-    illegal moves.
+    Every legal move is searched as deep as the player searches this board, even if the player would skip it.
+    Illegal moves get NaN.
     """
-    raise TypeError(f"choose_valued is for compiled code. No overload for {type(player).__name__} in Python")
+    raise TypeError(f"choose_valued is for compiled code, called from Python with a {type(player).__name__}")
 
 
 def chooses(player_class: type, **jit_options: Any) -> Callable[[Any], Any]:
-    """Decorate the implementation of :func:`choose` for a player's ``NamedTuple``."""
+    """Return a decorator for the implementation of :func:`choose` for a player's ``NamedTuple``."""
 
     def register(function: Any) -> Any:
         @overload(choose, jit_options=cast("Any", jit_options))
@@ -64,7 +64,7 @@ def chooses(player_class: type, **jit_options: Any) -> Callable[[Any], Any]:
 
 
 def values_moves(player_class: type) -> Callable[[Any], Any]:
-    """Decorate the implementation of :func:`choose_valued` for a player's ``NamedTuple``."""
+    """Return a decorator for the implementation of :func:`choose_valued` for a player's ``NamedTuple``."""
 
     def register(function: Any) -> Any:
         @overload(choose_valued)

@@ -1,10 +1,10 @@
-"""The random part of games: SplitMix64 generators, one stream for each game, and spawns.
+"""The randomness of games: SplitMix64 generators, one per game, and spawns.
 
-State and increment (gamma) are both derived from the game's 64-bit seed, so games walk different
-sequences rather than different parts of one. Source: Steele, Lea, Flood, "Fast splittable
-pseudorandom number generators", OOPSLA 2014 (SplitMix64: fig. 15; gammas: fig. 16).
+A generator is two ``u64``, ``state`` and ``gamma`` (the increment). Kernels take both and return the new
+state. Both are derived from the game's 64-bit seed, so games use different sequences, not parts of one
+sequence. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014
+(SplitMix64: fig. 15; gammas: fig. 16).
 
-A generator is two ``u64``, ``state`` and ``gamma``; kernels take both and return the new state.
 Bounded draws are unbiased: Lemire, "Fast random integer generation in an interval", ACM TOMACS 2019
 (multiply, and reject the few products that would favour some results).
 """
@@ -28,7 +28,7 @@ _GAMMA_FLIPS_MIN = U64(24)
 
 @register_jitable
 def start(seed: Any) -> Any:
-    """Return ``(state, gamma)`` of a seed's game."""
+    """Return ``(state, gamma)`` at the start of a seed's game."""
     seed = U64(seed)
     state = mix(seed + GOLDEN_GAMMA)
     gamma = mix(seed + GOLDEN_GAMMA + GOLDEN_GAMMA) | U64(1)
@@ -49,7 +49,7 @@ def next_u64(state: Any, gamma: Any) -> Any:
 def bounded(state: Any, gamma: Any, n: Any) -> Any:
     """Draw uniformly from ``[0, n)``, ``0 < n < 2**32``: ``(draw, state)``."""
     bits, state = next_u64(state, gamma)
-    if bits * n < n:  # probability n / 2**64: only here may the product need to be rejected
+    if bits * n < n:  # probability n / 2**64; only then can the product need a rejection
         threshold = (U64(0) - n) % n
         while bits * n < threshold:
             bits, state = next_u64(state, gamma)
@@ -87,10 +87,11 @@ def spawn(board: Any, state: Any, gamma: Any) -> Any:
 
 @kernel
 def new_game(seed: Any, given: Any) -> Any:
-    """Return ``(board, fours, state, gamma)`` of a seed's game, from a given board or after two spawns (0).
+    """Return ``(board, fours, state, gamma)`` at the start of a seed's game.
 
-    ``fours`` of the spawned tiles are 4s. Of a given board they are as many as make its score 0, so that the
-    score counts from there.
+    The game starts from the board ``given``, or with two spawned tiles if that is 0. ``fours`` is the number
+    of spawned 4s. For a given board, it is the number that makes the board's score 0, because a game's score
+    counts from its start.
     """
     state, gamma = start(seed)
     if given != U64(0):
@@ -109,7 +110,7 @@ def _fill_starts(seeds: Any, out: Any) -> None:
 def start_boards(
     seeds: npt.NDArray[np.uint64], given: npt.NDArray[np.uint64] | None = None
 ) -> npt.NDArray[np.uint64]:
-    """Return the boards that the games of these seeds start with, ``u64[n]``; one of ``given``, if any."""
+    """Return the first board of each seed's game, ``u64[n]``, drawn from ``given`` if that is not None."""
     if given is not None:
         drawn: npt.NDArray[np.uint64] = given[mix(seeds) % U64(len(given))]
         return drawn

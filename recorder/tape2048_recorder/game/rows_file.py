@@ -1,4 +1,4 @@
-"""The files with a part for each row of a session: its games, and the columns that are recorded with them."""
+"""The files of a session that grow with its rows: the games, and the columns recorded with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = {
 
 
 class RowsFile(NamedTuple):
-    """``steps.npy``, ``tape.npy`` whose rows are single bytes, or a column."""
+    """A file with one item per row: ``steps.npy``, ``tape.npy`` (one byte per row), or a column."""
 
     name: str
     dtype: np.dtype
@@ -55,9 +55,9 @@ class RowsFile(NamedTuple):
         return self.dtype.itemsize
 
     def at(self, row: int) -> int:
-        """Return the byte at which a row starts. That of the row after the last one is the file's size."""
+        """Return the byte offset of a row. For the number of rows, it is the file's size."""
         return self.header_bytes + row * self.row_bytes
 
     def header(self, rows: int) -> bytes:
-        """Make the header of a file of this many rows."""
+        """Return the header of a file with this many rows."""
         return rows_header(self.dtype.base, rows, self.header_bytes, *self.dtype.shape)

@@ -1,8 +1,8 @@
-"""The boards that a recorder's games start from, where it was given some: a file beside its sessions.
+"""The file of the boards from which a recorder's games start (``start_from``).
 
-``<out_dir>/.recorder/starts-<sha256>`` holds them as ``u64``, ascending and each once. Its name is the
-SHA-256 of its content, so that every worker, and the recovery of a killed recorder's session on tape, use the
-boards that its games had. Once a session is published, it holds the start board of each game itself.
+``<out_dir>/.recorder/starts-<sha256>`` holds the distinct boards as ``u64``, ascending. Its name contains the
+SHA-256 of its content, so every worker, and the recovery of a session on tape after a crash, uses the same
+boards. A published session contains the start board of each of its games.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StartBoards(msgspec.Struct, frozen=True):
 
 
 def keep_starts(out_dir: Path, boards: npt.NDArray[np.uint64]) -> StartBoards:
-    """Write the distinct boards, of at least one, to their file; StorageError if that fails."""
+    """Write the distinct boards (at least one) to their file; StorageError if that fails."""
     data = np.unique(boards).astype("<u8").tobytes()
     starts = StartBoards(len(data) // 8, hashlib.sha256(data).hexdigest())
     path = starts.path(out_dir)
@@ -52,22 +52,23 @@ def load_starts(path: Path) -> npt.NDArray[np.uint64]:
 
     Raises:
         MissingPathError: there is no such file.
-        ChecksumError: the file has other boards than its name says.
+        ChecksumError: the content does not match the SHA-256 in the file's name.
     """
     data = read_path(path)
     found = hashlib.sha256(data.data).hexdigest()
     if path.name != f"{_NAME}{found}":
         raise ChecksumError(
-            f"the boards to start from have SHA-256 {found}; expected that of the file's name",
+            f"found boards with SHA-256 {found}, expected the SHA-256 in the file's name",
             path=path,
-            hint="restore the file from a copy, or start a recorder with the same --from",
+            hint="Restore the file from a copy, or start a recorder with the same --from to write it again.",
         )
     return data.view("<u8")
 
 
 def seeds_key(path: Path) -> int:
-    """Return the number that gives the games of these boards other seeds than those of other boards.
+    """Return a 64-bit key, derived from the boards, to combine with the recorder's seed.
 
-    A player's games with one seed are one game for every reader, wherever they were recorded.
+    Readers take two games of a player with the same seed for the same game. The key gives games from other
+    boards other seeds.
     """
     return int(path.name[len(_NAME) :][:16], 16)

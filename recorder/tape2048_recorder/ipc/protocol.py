@@ -1,8 +1,8 @@
-"""Messages and shared memory of daemon and workers.
+"""Messages and shared memory between the daemon and its workers.
 
-Each worker has one socket to the daemon. It waits for its ranges, and plays on once a block is written. It
-receives the block's confirmation, and the games that it requested in the same send (in either order), before
-it sends its next message::
+Each worker has one socket to the daemon. It waits for the answer to a ``Reserve``, writes its block, and
+continues to play. With ``BlockWritten`` it can send an ``Ask`` for more games. It receives both answers, in
+either order, before it sends its next message::
 
     worker                                   daemon
     Starts(phase) | Warns(text) ->           (nothing)
@@ -17,18 +17,18 @@ it sends its next message::
     WriteFailed(range, errno) ->             (nothing; the worker reserves again)
     Bye | Crashed(error)      ->
 
-The daemon answers ``Reserve`` when there is room, which may be much later: this is how it pauses workers. A
-frame is a ``u32`` length and a MessagePack object. No rows are sent, only the summaries of runs
-(``RUN_DTYPE`` bytes). A worker's argument is the JSON of its :class:`WorkerSpec`.
+The daemon pauses workers by delaying its answer to ``Reserve`` until there is space on the disk. A frame is a
+``u32`` length and a MessagePack object. No rows are sent, only the records of runs (``RUN_DTYPE`` bytes). A
+worker's argument is the JSON of its :class:`WorkerSpec`.
 
-The shared memory carries commands one way and progress the other. It is an anonymous memory file, inherited
-by descriptor. Each word has one writer, and no process waits on a word. A process that dies at any point
-leaves nothing locked. The kernel frees the memory with the last process that maps it, so nothing stays in
-``/dev/shm``.
+The shared memory carries commands to the workers and progress to the daemon. It is an anonymous memory file,
+inherited by descriptor. Each word has one writer, and no process waits for a word, so a process that dies at
+any point leaves nothing locked. The kernel frees the memory with the last process that maps it, so nothing
+stays in ``/dev/shm``.
 
-Some processors show the words of another process in any order. Therefore no word says that other data is
-ready: data comes through the socket, or was confirmed there. A word has 8 aligned bytes, which no processor
-shows by halves.
+Some processors show the writes of another process in any order. So no word announces that other data is
+ready: data comes through the socket, or was confirmed through it. A word is 8 aligned bytes, which every
+processor reads and writes at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ import numpy as np
 WORKER_MODULE = "tape2048_recorder.workers"
 
 _LENGTH = struct.Struct("<I")
-#: Below the size from which malloc maps each allocation separately.
+#: Small enough that malloc does not map each allocation separately.
 _RECEIVE_BYTES = 1 << 16
 FRAME_BYTES_MAX = 1 << 28
 
@@ -55,13 +55,13 @@ FRAME_BYTES_MAX = 1 << 28
 
 
 class Starts(msgspec.Struct, tag=True):
-    """A phase of the worker's start has started; ``phase`` describes it for people, with an estimate."""
+    """Start of a phase while the worker starts; ``phase`` is a text for the log, with an estimate."""
 
     phase: str
 
 
 class Warns(msgspec.Struct, tag=True):
-    """A warning for the daemon's log, which several workers may send."""
+    """A warning for the daemon's log. Several workers can send the same warning."""
 
     text: str
 
@@ -74,31 +74,31 @@ class Ready(msgspec.Struct, tag=True):
 
 
 class Ask(msgspec.Struct, tag=True):
-    """Request for up to ``want`` games, and to finish more rows (``rows_max``)."""
+    """Request for up to ``want`` games, and for a higher ``rows_max`` in the shared memory."""
 
     want: int
 
 
 class Reserve(msgspec.Struct, tag=True):
-    """Request for the rows of a block of finished games, which ``generation`` of the weights played."""
+    """Request for a range of rows for a block of finished games, played by ``generation`` of the weights."""
 
     rows: int
     generation: int = 0
 
 
 class BlockWritten(msgspec.Struct, tag=True):
-    """The rows are in the file; ``runs`` is ``RUN_DTYPE`` with ``first_row`` counted from the block."""
+    """Report that a block is in the file; ``first_row`` of its ``runs`` (``RUN_DTYPE``) is 0 at the block."""
 
     session: int
     first_row: int
     rows: int
     crc32c: int
     runs: bytes
-    columns_crc32c: int | None = None  # of all columns, one after another; None without any
+    columns_crc32c: int | None = None  # of all columns, one after another; None without columns
 
 
 class WriteFailed(msgspec.Struct, tag=True):
-    """The rows could not be written. The worker still holds them."""
+    """Report that the rows could not be written. The worker still holds them."""
 
     session: int
     first_row: int
@@ -106,21 +106,25 @@ class WriteFailed(msgspec.Struct, tag=True):
 
 
 class Forfeited(msgspec.Struct, tag=True):
-    """A fault of an engine cost a game, which will not be recorded; ``why`` names both."""
+    """Report that a game is not recorded because of an engine's fault; ``why`` describes the fault."""
 
     game: int
     why: str
 
 
 class Bye(msgspec.Struct, tag=True):
-    """The worker ends. ``games_dropped`` counts games given up before their end, or without room."""
+    """Report of a worker that ends normally.
+
+    ``games_dropped`` counts games dropped before their end, ``finished_dropped`` finished games that found no
+    space on the disk.
+    """
 
     games_dropped: int
     finished_dropped: int
 
 
 class Crashed(msgspec.Struct, tag=True):
-    """The worker failed, while it started if ``starting``. ``kind`` is the class of an error of ours."""
+    """Report of a worker that failed; ``kind`` is the error's class, if it is a ``TapeError``."""
 
     error: str
     starting: bool
@@ -133,14 +137,14 @@ class WantWeights(msgspec.Struct, tag=True):
 
 
 class WeightsTaken(msgspec.Struct, tag=True):
-    """The weights are loaded. They play the games that start from now on."""
+    """Report that the weights are loaded and play the games that start from now on."""
 
     generation: int
     player_sha256: str
 
 
 class WeightsRefused(msgspec.Struct, tag=True):
-    """The weights cannot be used. The worker continues with its present ones."""
+    """Report that the weights cannot be used. The worker continues with its current weights."""
 
     generation: int
     error: str
@@ -157,7 +161,7 @@ class PlayGames(msgspec.Struct, tag=True):
 
 
 class NoMoreGames(msgspec.Struct, tag=True):
-    """Write the finished games, and stop."""
+    """Command to write the finished games, and to stop."""
 
 
 class Range(msgspec.Struct, tag=True):
@@ -169,11 +173,11 @@ class Range(msgspec.Struct, tag=True):
 
 
 class NoRoom(msgspec.Struct, tag=True):
-    """The disk is full and the time to wait is over: drop the block."""
+    """Command to drop a block: the disk is full, and the time to wait for space is over."""
 
 
 class Weights(msgspec.Struct, tag=True):
-    """The weights to play: an immutable file, and its hash."""
+    """The weights to play: the path of an immutable file, and its SHA-256 (hex)."""
 
     generation: int
     path: str
@@ -181,11 +185,11 @@ class Weights(msgspec.Struct, tag=True):
 
 
 class Confirmed(msgspec.Struct, tag=True):
-    """The block is in the journal. The worker may drop it."""
+    """Report that the block is committed. The worker can drop it."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """The argument of a worker process: its index, the descriptors that it inherits, and its settings.
+    """The argument of a worker process: its index, its inherited descriptors, and its settings.
 
     ``settings`` are the fields of the recorder's configuration, with the seed in effect and every parameter
     of the player. ``weights`` are for batched players. ``starts`` is the file of the boards to start from.
@@ -223,7 +227,7 @@ _decode_from_daemon: Callable[[bytes], FromDaemon] = msgspec.msgpack.Decoder(Fro
 
 
 class ChannelClosed(ConnectionError):  # noqa: N818 - the end of a worker, which reports no error
-    """The process at the other end of a channel is gone."""
+    """The process at the other end of a channel has ended."""
 
 
 class Channel:
@@ -235,7 +239,7 @@ class Channel:
         self.fileno, self.close = sock.fileno, sock.close
 
     def send(self, *messages: FromWorker | FromDaemon) -> None:
-        """Send messages in one write: the other side wakes once. ChannelClosed if it is gone."""
+        """Send messages in one write, so that the other process wakes once; ChannelClosed if it has ended."""
         payloads = map(_encode, messages)
         data = b"".join(_LENGTH.pack(len(payload)) + payload for payload in payloads)
         try:
@@ -244,7 +248,7 @@ class Channel:
             raise ChannelClosed(*error.args) from error
 
     def receive_ready(self) -> tuple[list[FromWorker], bool]:
-        """Return the messages that have arrived from a worker, and whether its side is still open."""
+        """Return the messages that have arrived from a worker, and whether its end is still open."""
         try:
             while len(data := self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)) == _RECEIVE_BYTES:
                 self._received += data
@@ -255,7 +259,7 @@ class Channel:
         return [_decode_from_worker(frame) for frame in iter(self._take_frame, None)], is_open
 
     def receive(self) -> FromDaemon:
-        """Wait for one message from the daemon. ChannelClosed if it is gone."""
+        """Wait for a message from the daemon; ChannelClosed if it has ended."""
         while (frame := self._take_frame()) is None:
             try:
                 data = self._socket.recv(_RECEIVE_BYTES)
@@ -285,7 +289,7 @@ class Channel:
 # Commands, in the order in which they can follow each other.
 PLAY = 0
 DRAIN = 1  # finish the game in progress, write, stop
-HURRY = 2  # give up the game in progress, write, stop
+HURRY = 2  # drop the game in progress, write, stop
 
 LOADS = 1  # a value of ``busy``: loading a model
 
@@ -297,26 +301,26 @@ _SLOT = np.dtype(
             "steps",
             "games",
             "rows",  # worker: rows of finished games, written or not
-            "rows_max",  # daemon: number of ``rows`` from which on no game may start
+            "rows_max",  # daemon: number of ``rows`` at which no more games may start
             "weights",  # daemon: the generation of weights to play
-            "oldest",  # worker: the oldest generation that it holds games of
-            "model_ns",  # worker: time in its batched player
-            "played_ns",  # worker: time in all of its play
+            "oldest",  # worker: the oldest generation of weights in its games
+            "model_ns",  # worker: time spent in its batched player
+            "played_ns",  # worker: time spent in play, the player included
             "flush",  # daemon: number of the last request to write finished games
-            "flushed",  # worker: number of the last such request that it has met
-            "busy",  # worker: the activity that may take longer than a slice of play
+            "flushed",  # worker: number of the last such request that it has fulfilled
+            "busy",  # worker: an activity that can take longer than a slice of play
             "block_rows",  # daemon: rows of finished games at which a block is written
-            "flush_s",  # daemon: seconds after which finished games are written at the latest
+            "flush_s",  # daemon: longest time that finished games stay unwritten
         ],
         "formats": ["<u8"] * 14 + ["<f8"],
         "offsets": list(range(0, 15 * 8, 8)),
-        "itemsize": 128,  # whole cache lines, so that writers do not slow each other
+        "itemsize": 128,  # whole cache lines, so that writers do not slow each other down
     }
 )
 
 
 class Shared:
-    """One slot a worker: ``command`` from the daemon; ``heartbeat_ns`` (monotonic), ``steps``, ``games``."""
+    """The shared memory: ``slots`` has one record of words per worker."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -325,7 +329,10 @@ class Shared:
 
     @classmethod
     def create(cls, workers: int) -> Shared:
-        """Allocate shared memory; exec closes the descriptor unless it is passed explicitly."""
+        """Allocate the shared memory for this many workers.
+
+        Only child processes to which the descriptor is passed explicitly inherit it.
+        """
         fd = os.memfd_create("tape2048")
         os.ftruncate(fd, workers * _SLOT.itemsize)
         return cls(fd)

@@ -1,1 +1,1 @@
-"""Games in lockstep, for players that choose moves for thousands of boards at once."""
+"""Games in lockstep (lanes), for players that choose moves for thousands of boards at once."""

@@ -1,12 +1,12 @@
-"""Compiled steps of many lanes: the choice of moves from a player's scores, moves, spawns, finished games.
+"""Compiled steps of many lanes: choosing moves from scores, moving, spawning, and recording finished games.
 
-The kernels walk the lanes in order, so that their arrays stream through the caches, and do not branch on
+The kernels process the lanes in order, so that their arrays stream through the caches. They do not branch on
 looked-up values: masks select the move, and a legal mask is eight look-ups of a byte.
 
-A lane keeps no rows during its game. It logs the bytes that a session on tape would hold (bits 0-1 the move,
-bits 2-5 the cell of the new tile, bit 6 whether it was a 4), from which the rows are built when the game has
-ended: 4,096 games of 20,000 steps take 82 MB. The log is stored in chunks in one arena for all lanes of a
-player. The chunks of a game are a linked list, and are freed after the game.
+During a game, a lane logs the bytes of a session on tape (bits 0-1: the move, bits 2-5: the cell of the new
+tile, bit 6: whether it is a 4). Rows are built from the log when the game has ended. 4,096 games of 20,000
+steps take 82 MB. All lanes share one log, divided into chunks. The chunks of a game form a linked list, and
+are freed after the game.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
 
 U64 = np.uint64
 
-#: Steps in a chunk: short games waste less than a page, long ones follow a link every thousand steps.
+#: Steps in a chunk. A short game wastes less than a page, and a long one follows a link every 1024 steps.
 CHUNK_STEPS = 1024
 
 # Why ``settle`` returned.
-SETTLED = 0  # every ended game is recorded, and its lane plays another one
-BLOCK_FULL = 1  # no room for the next game in the block
-LANES_FREE = 2  # lanes are free, and no game waits
-LOG_BROKEN = 3  # a game's log does not lead to its lane's board
+SETTLED = 0  # every ended game is recorded, and its lane plays another game
+BLOCK_FULL = 1  # the next game does not fit into the block
+LANES_FREE = 2  # lanes are free, and no game is waiting
+LOG_BROKEN = 3  # replaying a game's log does not end at its lane's board
 
-_PLAYING, _OVER, _RECORDED, _REFILLED = range(4)  # in the counts of Lanes
+_PLAYING, _OVER, _RECORDED, _REFILLED = range(4)  # indices of Lanes.counts
 
-#: In place of a move: the game is forfeited, and not recorded.
+#: The move of a forfeited game, which is not recorded.
 FORFEIT = 255
 
-_FORFEITED = U64(255)  # in place of a legal mask
+_FORFEITED = U64(255)  # the legal mask of a forfeited game
 
 _CHUNK = U64(CHUNK_STEPS)
 _LOW_HALF = U64(0xFFFFFFFF)
@@ -74,7 +74,7 @@ _ROW_LEGAL.flags.writeable = False
 
 
 class Lanes(NamedTuple):
-    """A group of ``L`` lanes. The first ``counts[0]`` play, and the rest of each array is unused."""
+    """A group of ``L`` lanes. The first ``counts[0]`` are playing, and the rest of each array is unused."""
 
     boards: Words  # u64[L]
     legal: npt.NDArray[np.uint8]  # u8[L], legal masks of the boards
@@ -82,22 +82,22 @@ class Lanes(NamedTuple):
     states: Words  # u64[L], states of the games' generators
     gammas: Words  # u64[L], their increments
     steps: Words  # u64[L], moves made
-    ids: Words  # u64[L], the games' numbers
-    seeds: Words  # u64[L], their seeds
-    starts: Words  # u64[L], the boards that they started from
+    ids: Words  # u64[L], ids of the games
+    seeds: Words  # u64[L], seeds of the games
+    starts: Words  # u64[L], first boards of the games
     heads: Words  # u64[L], the first chunk of each game's log
-    tails: Words  # u64[L], the last chunk
-    over: Words  # u64[L]: the lanes whose games have just ended, in order
-    counts: Words  # u64[4]: lanes that play; entries of ``over``; of these, recorded ones and restarted ones
+    tails: Words  # u64[L], the last chunk of each game's log
+    over: Words  # u64[L]: the lanes whose games have just ended, ascending
+    counts: Words  # u64[4]: playing lanes; entries of ``over``; entries recorded; entries with a new game
 
 
 class Log(NamedTuple):
     """Steps of the games in progress."""
 
     steps: npt.NDArray[np.uint8]  # u8[chunks * CHUNK_STEPS]
-    links: Words  # u64[chunks], the next chunk of each
+    links: Words  # u64[chunks], the next chunk of the same game
     free: Words  # u64[chunks], a stack of unused chunks
-    counts: Words  # u64[1]: the height of the stack
+    counts: Words  # u64[1]: the number of unused chunks
 
 
 class Waiting(NamedTuple):
@@ -105,8 +105,8 @@ class Waiting(NamedTuple):
 
     ids: Words  # u64[n]
     seeds: Words  # u64[n]
-    boards: Words  # u64[n], boards before a move to start from; 0: a new game
-    counts: Words  # u64[1]: how many of these have started since
+    boards: Words  # u64[n], boards to start from, before a move; 0: a new game
+    counts: Words  # u64[1]: how many of these games have started
 
 
 class FinishedArrays(NamedTuple):
@@ -125,12 +125,12 @@ def new_lanes(count: int) -> Lanes:
 
 
 def new_log(chunks: int, old: Log | None = None) -> Log:
-    """Return a log of ``chunks`` chunks, with the contents of a smaller one if given."""
+    """Return a log of ``chunks`` chunks, with the contents of a smaller log if given."""
     before, held = (0, 0) if old is None else (len(old.links), int(old.counts[0]))
     free, links = np.zeros((2, chunks), dtype=np.uint64)
     added = np.arange(before, chunks, dtype=np.uint64)[::-1]  # the lowest on top
     free[held : held + len(added)] = added
-    # Not np.zeros: unused pages stay untouched.
+    # Not np.zeros, so that unused pages take no memory.
     steps = np.empty(chunks * CHUNK_STEPS, dtype=np.uint8)
     if old is not None:
         free[:held] = old.free[:held]
@@ -158,7 +158,7 @@ def _legal(board: Any, columns: Any) -> Any:
 
 @register_jitable
 def _slide(board: Any, move: Any) -> Any:
-    vertical = (move >> U64(1)) - U64(1)  # all ones where the move is up or down
+    vertical = (move >> U64(1)) - U64(1)  # all ones if the move is up or down
     source = board ^ ((board ^ transpose(board)) & vertical)
     after = slide_rows(source, move & U64(1))
     return after ^ ((after ^ transpose(after)) & vertical)
@@ -181,7 +181,7 @@ _ARGMAX, _SOFTMAX, _TOP_K, _TOP_P = range(len(METHODS))
 
 
 def policy_of(sampling: Sampling) -> Any:
-    """Convert settings for the kernels."""
+    """Return the settings in the form of the kernels."""
     values = msgspec.structs.asdict(sampling) | {
         "method": METHODS.index(sampling.method),
         "stop_gate": sampling.stop_gate or _NEVER,
@@ -202,7 +202,7 @@ def _stir(policy: Any, move: Any, legal: Any, step: Any, state: Any, gamma: Any)
 
 @register_jitable
 def _rank(scores: Any, i: Any, legal: Any, move: Any) -> int:
-    """Return the rank of a move among the legal ones: higher scores first, then lower numbers."""
+    """Return the rank of a move among the legal moves: higher scores first, then lower move numbers."""
     before, mine = 0, scores[i, move]
     for other in range(4):
         theirs = scores[i, other]
@@ -218,7 +218,7 @@ def _weight(policy: Any, score: Any, best: Any) -> Any:
 
 @register_jitable
 def _draw(policy: Any, scores: Any, i: Any, legal: Any, best: Any, state: Any, gamma: Any) -> Any:
-    """Draw a legal move by softmax within the cuts: ``(move, state)``."""
+    """Draw a legal move by softmax, after ``top_k`` or ``top_p``: ``(move, state)``."""
     total = 0.0
     for move in range(4):
         if (legal >> U64(move)) & U64(1):
@@ -247,7 +247,7 @@ def _draw(policy: Any, scores: Any, i: Any, legal: Any, best: Any, state: Any, g
     for move in range(4):
         if (legal >> U64(move)) & U64(1) and _rank(scores, i, legal, move) < keep:
             weight = _weight(policy, scores[i, move], best)
-            # Rounding may leave a remainder: it counts for the last move with a weight.
+            # Rounding can leave a remainder, which counts for the last move with a weight.
             if weight > 0.0 and left >= 0.0:
                 chosen = U64(move)
             left -= weight
@@ -258,8 +258,9 @@ def _draw(policy: Any, scores: Any, i: Any, legal: Any, best: Any, state: Any, g
 def choose_moves(lanes: Any, scores: Any, policy: Any, moves: Any) -> int:
     """Fill ``moves``, ``u8[n]``, from ``scores``, ``f32[n, 4]``; scores of illegal moves are ignored.
 
-    Returns -1; or the first lane with a legal move whose score is NaN or +inf, or without a finite score.
-    Moves and generators are then invalid.
+    Returns:
+        -1 if all scores are valid. Otherwise the first lane where a legal move has the score NaN or +inf, or
+        where no legal move has a finite score. Moves and generators are then invalid.
     """
     one = U64(1)
     for i in range(moves.shape[0]):
@@ -325,7 +326,7 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
 
 @register_jitable
 def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any) -> Any:
-    """Replay a lane's game from its log into the block; return whether it led to the lane's board."""
+    """Replay a lane's game from its log into the block; return whether it ended at the lane's board."""
     run_id, steps, chunk = lanes.ids[i], lanes.steps[i], lanes.heads[i]
     at = block.counts[0] * row_bytes
     board = lanes.starts[i]
@@ -384,9 +385,20 @@ def _begin(lanes: Any, i: Any, waiting: Any) -> None:
 
 @kernel
 def settle(lanes: Any, log: Any, block: Any, waiting: Any, row_bytes: Any, sample_rate: Any) -> int:
-    """Record the ended games, and start others in their lanes; resume where the last call returned.
+    """Record the ended games, and start waiting games in their lanes.
 
-    ``row_bytes`` is 28, 29 with moves, or 1 on tape; every ``sample_rate``-th step is kept.
+    A further call resumes where the last call returned.
+
+    Args:
+        lanes: the group of lanes.
+        log: the steps of the games.
+        block: the block buffer's arrays.
+        waiting: the games to start.
+        row_bytes: 28, 29 with moves, or 1 on tape.
+        sample_rate: interval of the steps to record.
+
+    Returns:
+        Why it returned: :data:`SETTLED`, :data:`BLOCK_FULL`, :data:`LANES_FREE` or :data:`LOG_BROKEN`.
     """
     rate = U64(sample_rate)
     rows_max = U64(block.rows.shape[0]) // row_bytes
@@ -412,7 +424,7 @@ def settle(lanes: Any, log: Any, block: Any, waiting: Any, row_bytes: Any, sampl
 
 @kernel
 def fill_free(lanes: Any, waiting: Any) -> int:
-    """Start waiting games in idle lanes, and return how many lanes play."""
+    """Start waiting games in idle lanes, and return the number of playing lanes."""
     while lanes.counts[_PLAYING] < U64(lanes.boards.shape[0]) and waiting.counts[0] < U64(
         waiting.ids.shape[0]
     ):
@@ -423,12 +435,12 @@ def fill_free(lanes: Any, waiting: Any) -> int:
 
 @kernel
 def close_free(lanes: Any) -> int:
-    """Close the ended lanes without another game by moving the last lanes up. Return the number left."""
+    """Remove the lanes whose games have ended by moving the last lanes up; return the number left."""
     one = U64(1)
     playing, index = lanes.counts[_PLAYING], lanes.counts[_OVER]
     while index > lanes.counts[_REFILLED]:
         index -= one
-        i = lanes.over[index]  # from the highest: a lane that moves up has never ended
+        i = lanes.over[index]  # from the highest, so that no removed lane is moved up
         playing -= one
         for words in (
             lanes.boards,

@@ -1,7 +1,7 @@
-"""The lanes of one player: calls to it, moves, recording of ended games, and new games; their speed.
+"""The lanes of one player: its calls, its games and their recording, and a measurement of its speed.
 
 Two groups of lanes alternate: while an asynchronous player (see :mod:`tape2048_recorder.players.batch`)
-computes one group's answer, the rules of the other run.
+computes moves for one group, the recorder applies the rules to the other group.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.players.batch import ArgValue, Sampling, Views
 
-#: Divisor of the lanes for the number of games in one request: each is a message and an answer.
+#: A request asks for this share (1/8) of the lanes as games, since a request costs a message and an answer.
 _ASK_SHARE = 8
 
-#: Forfeited games in a row, with no finished game between them, after which a table gives up.
+#: Forfeited games in a row, without a finished game between them, that end the recording.
 FORFEITS_MAX = 10
 
 
 class Finished(BlockBuffer):
-    """The block buffer of lanes: whole games, in the order of their ends."""
+    """The block buffer of lanes: finished games, in the order in which they ended."""
 
     def _allocate(self, rows_max: int) -> None:
         rows = np.empty(rows_max * self.dtype.itemsize, dtype=np.uint8)
@@ -48,12 +48,12 @@ class Finished(BlockBuffer):
 
     @property
     def rows_max(self) -> int:
-        """Rows the buffer holds."""
+        """The most rows that fit into the buffer."""
         return len(self.arrays.rows) // self.dtype.itemsize
 
     @property
     def runs(self) -> npt.NDArray[np.void]:
-        """``RUN_DTYPE[n]``: the games, ``first_row`` from the buffer's start (a view)."""
+        """The games, ``RUN_DTYPE[n]``; ``first_row`` counts from the buffer's start (a view)."""
         return self.arrays.runs[: int(self.arrays.counts[1])]
 
     @property
@@ -68,7 +68,7 @@ class Finished(BlockBuffer):
             yield self.arrays.rows[first : min(first + PIECE_BYTES, size)].data
 
     def resize(self, rows_max: int) -> None:
-        """Hold this many rows. The buffer must be empty."""
+        """Change the capacity to this many rows. The buffer must be empty."""
         self._allocate(rows_max)
 
     def grow(self) -> None:
@@ -82,19 +82,19 @@ class Finished(BlockBuffer):
 
 
 class GameFeed(Protocol):
-    """Source of a table's games, and sink of its finished ones."""
+    """The source of a table's games, and the receiver of its finished games."""
 
     def more(self, want: int) -> tuple[npt.NDArray[np.uint64], ...] | None:
-        """Return about ``want`` games as ids and seeds, or None where no more are to start.
+        """Return about ``want`` games as arrays of ids and seeds, or None if no more are to start.
 
-        A third array, if any, has the boards to start from (0: a new game).
+        A third array, if present, has the boards to start from (0: a new game).
         """
 
     def flush(self, table: LaneTable) -> None:
         """Remove the games from ``table.finished``, which is full."""
 
     def forfeit(self, game: int, why: str) -> None:
-        """Note that a game is given up, and will not be recorded, for a fault of its player."""
+        """Note that a game will not be recorded because of a fault of its player."""
 
 
 class _Group:
@@ -114,7 +114,7 @@ class _Group:
 
     @property
     def views(self) -> Views:
-        """The player's view of the lanes that play."""
+        """The player's view of the playing lanes."""
         n = self.playing
         if len(self._views[0]) != n:
             boards, legal, exps = self._all
@@ -137,10 +137,10 @@ class LaneTable:
     ) -> None:
         self.finished = finished
         self.generation = generation
-        self.refill = True  # whether lanes get another game after theirs
+        self.refill = True  # whether a lane gets another game when its game ends
         self.steps = 0  # moves made
         self.rules_ns = 0  # time from an answer to the next call: choosing, moving, recording
-        self.record_ns = 0  # the part of it that recorded finished games
+        self.record_ns = 0  # part of rules_ns: recording finished games
         self._caller = player
         self._sampling = sampling
         self._policy = kernels.policy_of(sampling)
@@ -165,7 +165,7 @@ class LaneTable:
         return self._caller.model_ns
 
     def warm_up(self) -> None:
-        """Compile the kernels, and warm the player up with first moves; do not use the table afterwards."""
+        """Compile the kernels, and make first moves with the player. The table is unusable afterwards."""
         group = self._groups[0]
         self._caller.warm_up(len(group.moves))
         kernels.settle(group.lanes, self._log, self.finished.arrays, self._waiting, *self._recording_as)
@@ -174,7 +174,7 @@ class LaneTable:
         self._caller.drain()
 
     def tick(self) -> int:
-        """Make a move in every lane; return the number of moves, 0 where no game is left."""
+        """Make a move in every lane; return the number of moves, 0 if no game is left."""
         for group in self._groups:
             if group not in self._asked:
                 while kernels.fill_free(group.lanes, self._waiting) < len(group.moves) and self._more():
@@ -189,7 +189,7 @@ class LaneTable:
         self._caller.close()
 
     def retire(self) -> tuple[npt.NDArray[np.uint64], ...]:
-        """Start no more games. Return the waiting ones, as :meth:`give` takes them."""
+        """Start no more games; return the waiting games as arguments of :meth:`give`."""
         self.refill = False
         begun = int(self._waiting.counts[0])
         rest = tuple(games[begun:] for games in self._waiting[:-1])
@@ -202,7 +202,7 @@ class LaneTable:
         seeds: npt.NDArray[np.uint64],
         boards: npt.NDArray[np.uint64] | None = None,
     ) -> None:
-        """Append games to the queue, new ones or from ``boards``."""
+        """Append games to the queue; ``boards`` are the boards to start from (0: a new game)."""
         begun = int(self._waiting.counts[0])
         games = ids, seeds, np.zeros_like(ids) if boards is None else boards
         waiting = zip(self._waiting[:-1], games, strict=True)
@@ -230,8 +230,8 @@ class LaneTable:
         elif (bad := int(kernels.choose_moves(group.lanes, answer, self._policy, moves))) >= 0:
             place = describe_place(self._caller.name, bad, views)
             raise PlayerError(
-                f"{place}: found scores {answer[bad].tolist()}; expected "
-                "numbers for the legal moves, neither NaN nor inf, and not all -inf",
+                f"{place}: found scores {answer[bad].tolist()}; expected scores of legal moves without NaN "
+                "and inf, at least one of them finite",
                 hint="Return float32 scores of shape (boards, 4), finite for the legal moves.",
             )
         if int(self._log.counts[0]) < n:
@@ -256,14 +256,14 @@ class LaneTable:
         if len(bad):
             place = describe_place(self._caller.name, int(bad[0]), views)
             raise PlayerError(
-                f"{place}: found move {answer[bad[0]]}; expected a legal one",
-                hint="answer scores (float32[n, 4]) to leave legality to the recorder",
+                f"{place}: found move {answer[bad[0]]}; expected a legal move",
+                hint="Return scores, float32[n, 4]: the recorder ignores the scores of illegal moves.",
             )
         if self._sampling.needs_scores:
             place = describe_place(self._caller.name, 0, views)
             raise PlayerError(
-                f"{place}: found moves, expected scores, since [sampling] draws from them",
-                hint='answer float32[n, 4], or set method = "argmax"',
+                f"{place}: found moves, expected scores, from which [sampling] draws moves",
+                hint='Return float32[n, 4], or set method = "argmax".',
             )
         moves[:] = answer
         if self._sampling.epsilon > 0:
@@ -280,8 +280,8 @@ class LaneTable:
             self._forfeits += 1
             if self._forfeits == FORFEITS_MAX:
                 raise PlayerError(
-                    f"{self._forfeits} games in a row were forfeited, the last of them: {why}",
-                    hint="try it with `tape2048 player eval`; docs/reference/engines.md has the protocol",
+                    f"{self._forfeits} games in a row were forfeited. The last one: {why}",
+                    hint="Test the engine with `tape2048 player eval`. See docs/reference/engines.md.",
                 )
 
     def _settle(self, group: _Group) -> None:
@@ -296,7 +296,7 @@ class LaneTable:
             elif status == kernels.BLOCK_FULL:
                 self._feed.flush(self)
             elif status == kernels.LOG_BROKEN:
-                raise BookkeepingError("a game's log does not lead to the board that it ended with")
+                raise BookkeepingError("replaying a game's log did not end at the game's last board")
             elif not self._more():
                 kernels.close_free(group.lanes)
                 return
@@ -306,21 +306,24 @@ def _waiting(*games: npt.NDArray[np.uint64]) -> Waiting:
     return Waiting._make([*map(np.ascontiguousarray, games), np.zeros(1, dtype=np.uint64)])
 
 
-#: The name of random moves: the cost of lanes without a model.
+#: The name for random moves without a model, to measure the cost of the lanes.
 NULL = "null"
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One player at one number of lanes, in one process. The last four are shares of the elapsed time."""
+    """The speed of a player with a number of lanes, in one process.
+
+    The last four fields are shares of the elapsed time.
+    """
 
     lanes: int
     moves: int
     moves_per_s: float
-    moves_per_cpu_s: float  # of this process
+    moves_per_cpu_s: float  # per second of this process's processor time
     calls_per_s: float  # answers of the player
     model: float  # in the player
-    rules: float  # choosing from scores, moves and spawns
-    record: float  # building the rows of finished games
+    rules: float  # choosing from scores, moving and spawning
+    record: float  # recording finished games
     rest: float
 
 
@@ -337,15 +340,15 @@ class _Endless:
         table.finished.drop_block()
 
     def forfeit(self, game: int, why: str) -> None:
-        """Play others instead."""
+        """Ignore it: other games are played instead."""
 
 
 def measure(
     name: str, args: Mapping[str, ArgValue], *, lanes: int, sampling: Sampling, seconds: float
 ) -> Measurement:
-    """Play for a while, recording into memory, and measure.
+    """Play for ``seconds``, recording into memory, and return the speed.
 
-    Plays for half of ``seconds`` before the clock starts, so that games of all ages are in progress.
+    Before that it plays for half of ``seconds``, so that games of all ages are in progress.
     """
     if name == NULL:
         scores = np.zeros((lanes, 4), np.float32)

@@ -1,1 +1,1 @@
-"""Batched players over the models of other frameworks. Each module has its framework's name."""
+"""Batched players for models of other frameworks, one module per framework."""

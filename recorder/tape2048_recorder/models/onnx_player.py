@@ -4,9 +4,9 @@
 
     tape2048 record --player python:tape2048_recorder.models.onnx_player:make:model=policy.onnx
 
-The model has one integer input ``[B, 16]``, the exponents of the tiles, and its first output is
-``f32[B, 4]``, the scores for up, down, left and right. Batches always have the same shape, and the last batch
-is padded. A model with a fixed number of boards determines the shape.
+The model has one integer input ``[B, 16]``, the exponents of the tiles. Its first output is ``f32[B, 4]``,
+the scores for up, down, left and right. All batches have the same shape, and the last batch is padded. If the
+model has a fixed number of boards, that is the size of a batch.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def make(*, model: str, batch: int = 0, device: str = "auto") -> OnnxPlayer:
 
     Args:
         model: the file.
-        batch: boards of a batch; 0: the largest number of lanes in a call.
-        device: ``auto`` (CUDA where onnxruntime has it), ``cpu`` or ``cuda``.
+        batch: boards in a batch; 0: the largest number of boards in a call.
+        device: ``auto`` (CUDA if onnxruntime supports it), ``cpu`` or ``cuda``.
 
     Raises:
         ConfigError: an invalid argument, or onnxruntime has no CUDA.
         PlayerError: the file is missing or damaged, or has other inputs.
     """
     if device not in {"auto", "cpu", "cuda"} or batch < 0:
-        expected = "expected auto, cpu or cuda, and 0 or more"
+        expected = "expected device auto, cpu or cuda, and batch 0 or more"
         raise ConfigError(f"found device = {device!r}, batch = {batch}, {expected}")
     return OnnxPlayer(Path(model), batch=batch, device=device)
 
@@ -76,16 +76,16 @@ class OnnxPlayer(PaddedModel):
         provider = self._session.get_providers()[0]
         if device == "cuda" and provider != _CUDA:
             raise ConfigError(
-                f"found device = 'cuda', and onnxruntime computes by {provider}",
-                hint="install onnxruntime-gpu and its CUDA; device = 'auto' uses the CPU then",
+                f"found device = 'cuda', but onnxruntime uses {provider}, expected {_CUDA}",
+                hint="Install onnxruntime-gpu and its CUDA libraries, or pass device = 'auto'.",
             )
         inputs = self._session.get_inputs()
         if len(inputs) != 1 or inputs[0].type not in _INTEGERS or len(inputs[0].shape) != 2:
             found = ", ".join(f"{one.type}{one.shape}" for one in inputs)
             raise PlayerError(
-                f"found inputs {found}, expected a single input of integers, [boards, 16]",
+                f"found the inputs {found}, expected one input of integers with the shape [boards, 16]",
                 path=path,
-                hint="Write checkpoints under another name, and rename them when they are complete.",
+                hint="Export a model whose only input is the exponents of the tiles.",
             )
         made_for = inputs[0].shape[0]
         super().__init__(made_for if isinstance(made_for, int) else batch)

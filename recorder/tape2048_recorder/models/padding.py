@@ -1,4 +1,4 @@
-"""Batches of one shape, for models whose sums depend on the shape."""
+"""Batches of one shape, for models whose results depend on the shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class PaddedModel:
-    """Runs a model on batches of one shape, the last one padded. A subclass has the model."""
+    """Base class of players that run a model on padded batches of one shape."""
 
     _input: npt.NDArray[np.integer]
 
@@ -22,22 +22,22 @@ class PaddedModel:
         self._warm = False
 
     def _prepare(self) -> None:
-        """Create the buffers of a batch, ``_input`` (integers ``[batch, 16]``) among them."""
+        """Create the buffers of a batch, including ``_input`` (integers ``[batch, 16]``)."""
         raise NotImplementedError
 
     def _run(self) -> npt.NDArray[np.float32]:
         raise NotImplementedError
 
     def warm_up(self, n: int) -> None:
-        """Fix the shape of the batches, and warn if a board's scores depend on its place."""
+        """Fix the shape of the batches, and warn if a board's scores depend on its place in the batch."""
         self._batch = self._batch or n
         self._prepare()
         self._warm = True
         scores = self._scores(np.tile(np.arange(16, dtype=np.uint8) % 12, (self._batch, 1)))
         if self._fixed and (scores != scores[0]).any():
             warnings.warn(
-                f"a board's scores depend on its place in a batch of {self._batch}: the same seed "
-                "gives other games with other numbers of lanes or workers",
+                f"a board's scores depend on its place in a batch of {self._batch}: with another number of "
+                "lanes or workers, the same seed gives other games",
                 stacklevel=2,
             )
 
@@ -53,6 +53,6 @@ class PaddedModel:
         answer = np.empty((len(exps), 4), dtype=np.float32)
         for first in range(0, len(exps), self._batch):
             part = exps[first : first + self._batch]
-            self._input[: len(part)] = part  # the padding is an earlier batch's rest
+            self._input[: len(part)] = part  # the padding is left over from an earlier batch
             answer[first : first + len(part)] = self._run()[: len(part)]
         return answer

@@ -9,16 +9,16 @@
     module = "my.nets:policy"
 
 The model maps ``i64[B, 16]``, the exponents of the tiles, to ``[B, 4]``, scores for up, down, left and right.
-It is loaded from
+The name of its file determines the format:
 
 * ``*.pt2``: a file of ``torch.export.save``, exported for batches of ``batch`` boards or of any size;
-* ``*.safetensors``: weights for the module of the factory ``module`` (``package.module:factory`` or
+* ``*.safetensors``: weights of the module that the factory ``module`` returns (``package.module:factory`` or
   ``file.py:factory``, called with the remaining arguments);
 * any other name: TorchScript, a file of ``torch.jit.save``.
 
-Batches always have the same shape, and the last one is padded. On CUDA the model runs in bfloat16, batches
-go through pinned buffers, and the whole computation is one CUDA graph if it can be captured. Two batches may
-be in flight. On a CPU it runs in float32 in the worker's one thread.
+All batches have the same shape, and the last batch is padded. On CUDA, the model runs in bfloat16, batches go
+through pinned buffers, the computation is one CUDA graph if it can be captured, and two batches are in
+flight. On a CPU, the model runs in float32 in the worker's only thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-#: Calls before the capture of a CUDA graph: libraries choose algorithms and allocate in the first calls.
+#: Calls before the capture of a CUDA graph. Libraries choose algorithms and allocate in the first calls.
 _WARM_CALLS = 3
 
 
@@ -71,9 +71,9 @@ def make(
         model: the file.
         module: for ``.safetensors``, the factory of the module.
         device: ``auto`` (CUDA if available), ``cpu``, ``cuda`` or ``cuda:N``.
-        dtype: ``auto`` (bfloat16 on CUDA, float32 on a CPU), or one of float32, bfloat16, float16.
-        batch: boards of a batch; 0: the largest number of lanes in a call. Where a model's sums depend on
-            shapes, games depend on this number; if it is set, they do not depend on the number of lanes.
+        dtype: ``auto`` (bfloat16 on CUDA, float32 on a CPU), float32, bfloat16 or float16.
+        batch: boards in a batch; 0: the largest number of boards in a call. If it is set, games do not depend
+            on the number of lanes, but can depend on ``batch``.
         compile: whether to use ``torch.compile``.
         **module_args: further arguments of ``module``.
 
@@ -88,8 +88,8 @@ def make(
         raise ConfigError(f"found device = {device!r}, expected auto, cpu, cuda or cuda:N")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(
-            f"found device = {device!r}, and torch finds no CUDA",
-            hint="see torch.cuda.is_available(); device = 'auto' uses the CPU then",
+            f"found device = {device!r}, but torch finds no CUDA",
+            hint="Pass device = 'auto' to use the CPU, or check torch.cuda.is_available().",
         )
     if dtype == "auto":
         dtype = "bfloat16" if device.startswith("cuda") else "float32"
@@ -117,8 +117,8 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
     if is_weights != bool(module):
         need = "module=package.module:factory, which returns the module for the weights"
         raise ConfigError(
-            f"found {path.name} {'without' if is_weights else 'with'} module; expected "
-            f"{need if is_weights else 'none: the file has the module'}"
+            f"found {path.name} {'without' if is_weights else 'with'} module, expected "
+            f"{need if is_weights else 'no module: the file contains it'}"
         )
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -126,7 +126,7 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
         raise PlayerError(
             f"cannot be read: {error.strerror or error}",
             path=path,
-            hint="model=... names a file. A relative path counts from where the recorder was started",
+            hint="Pass model=... with a path, absolute or relative to where the recorder was started.",
         ) from error
     try:
         if is_weights:
@@ -143,9 +143,9 @@ def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[to
         raise PlayerError(
             f"cannot be loaded: {type(error).__name__}: {error}",
             path=path,
-            hint="write a checkpoint under another name, and rename it when it is complete",
+            hint="Write checkpoints under another name, and rename them when they are complete.",
         ) from error
-    with contextlib.suppress(NotImplementedError):  # an exported module has a fixed mode
+    with contextlib.suppress(NotImplementedError):  # the mode of an exported module is fixed
         net.eval()
     return net, digest
 
@@ -182,7 +182,7 @@ class TorchPlayer(PaddedModel):
         super().__init__(batch)
         self.sha256 = sha256
         self._device = torch.device(device)
-        with contextlib.suppress(NotImplementedError, AttributeError, RuntimeError):  # not all can move
+        with contextlib.suppress(NotImplementedError, AttributeError, RuntimeError):  # some cannot be moved
             net = net.to(device=self._device, dtype=dtype)
         self._net: Callable[[torch.Tensor], torch.Tensor] = net
         if compiled:
@@ -220,10 +220,10 @@ class _Slot:
 
 
 class CudaPlayer(TorchPlayer):
-    """A model on a GPU, which copies and computes batches asynchronously, two at a time."""
+    """A model on a GPU, with two batches in flight."""
 
     def warm_up(self, n: int) -> None:
-        """Create the buffers, and capture the graph. One batch holds a whole group of lanes."""
+        """Create the buffers, and capture the graph. A batch holds at least ``n`` boards."""
         self._batch = max(self._batch, n)
         super().warm_up(n)
 
@@ -239,7 +239,7 @@ class CudaPlayer(TorchPlayer):
         slot.device_out.copy_(self._compute(slot.device_in.long()))
 
     def _capture(self, slot: _Slot) -> None:
-        """Record the computation as a graph; models that cannot be captured run without."""
+        """Capture the computation as a CUDA graph. Models that cannot be captured run without a graph."""
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             for _ in range(_WARM_CALLS):
                 self._fill(slot)
@@ -248,7 +248,7 @@ class CudaPlayer(TorchPlayer):
         try:
             with torch.inference_mode(), torch.cuda.graph(graph, stream=self._stream):
                 self._fill(slot)
-        except RuntimeError:  # it synchronises, or its allocations depend on data
+        except RuntimeError:  # the model synchronises, or its allocations depend on data
             torch.cuda.synchronize(self._device)
             return
         slot.graph = graph
@@ -256,7 +256,7 @@ class CudaPlayer(TorchPlayer):
     def submit(
         self, _boards: npt.NDArray[np.uint64], _legal: npt.NDArray[np.uint8], exps: npt.NDArray[np.uint8]
     ) -> None:
-        """Copy a batch to the device, and start to compute."""
+        """Copy a batch to the device, and start its computation."""
         slot = self._slots[self._next]
         self._next = 1 - self._next
         slot.rows = len(exps)
@@ -272,7 +272,7 @@ class CudaPlayer(TorchPlayer):
         self._in_flight.append(slot)
 
     def collect(self) -> npt.NDArray[np.float32]:
-        """Wait for the scores of the oldest batch (a view, valid until two more batches)."""
+        """Return the scores of the oldest batch, ``f32[n, 4]`` (a view, reused by the second next batch)."""
         slot = self._in_flight.pop(0)
         slot.done.synchronize()
         scores: npt.NDArray[np.float32] = slot.host_out.numpy()[: slot.rows]

@@ -1,1 +1,1 @@
-"""Players: the registry, the built-in policies, batched players of the user, their evaluation."""
+"""Players: the registry, the built-in players, batched players and engines."""

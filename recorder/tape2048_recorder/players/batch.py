@@ -1,4 +1,4 @@
-"""Batched players, which choose moves for many boards at once: contract, loading and calls.
+"""Batched players: callables that choose moves for many boards at once.
 
 A player is any callable::
 
@@ -7,19 +7,21 @@ A player is any callable::
         return moves  # u8[n], 0 up, 1 down, 2 left, 3 right
         return scores  # or f32[n, 4]: the recorder applies legality and [sampling]
 
-made by a factory, ``python:package.module:factory`` or ``python:path/to/file.py:factory``
-and called with ``player_args`` by keyword (and, with ``model_dir``, the checkpoint's path as ``model``). It
-may also have:
+``n`` is at most half of ``lanes`` (rounded up), and smaller towards the end of a recording.
 
-* ``sha256``: text that differs where the choices do, such as a hash of the weights. Without it, the source
-  file of the factory is hashed, but not the files that it loads.
+A factory returns the player. Name it as ``python:package.module:factory`` or
+``python:path/to/file.py:factory``. It is called with ``player_args`` by keyword. With ``model_dir``, it also
+gets the checkpoint's path as ``model``.
+
+A player can also have:
+
+* ``sha256``: text that changes when the choices can change, such as a hash of the weights. Without it, the
+  source file of the factory is hashed, but not the files that it loads.
 * ``warm_up(n)``: called once with the largest batch size, before the worker reports that it is ready.
-* ``submit(boards, legal, exps)`` and ``collect()``: start a computation, and return the answer of the oldest
-  batch in flight; at most two are. With them, the rules of one half of the lanes run while the model computes
-  the other's. The arrays do not change until ``collect``, nor may an answer until the next call.
-
-``n`` is at most half of ``lanes`` (rounded up), and
-smaller towards the end of a recording.
+* ``submit(boards, legal, exps)`` and ``collect()``: ``submit`` starts a computation, and ``collect`` returns
+  the answer to the oldest batch. At most two batches are in flight. The recorder then applies the rules to
+  half of the games while the model computes moves for the other half. The arrays stay unchanged until
+  ``collect``. An answer must stay unchanged until the next call.
 
 A callable with a single parameter gets one board at a time, as ``u8[4, 4]``: the exponents of the tiles, row
 by row, 0 for an empty cell. It returns a move, or four scores::
@@ -27,11 +29,11 @@ by row, 0 for an empty cell. It returns a move, or four scores::
     def player(board):
         return 2  # 0 up, 1 down, 2 left, 3 right
 
-**Reproducibility.** The seed alone decides the recorder's part of a game. For the same games with other
-numbers of lanes or workers, the scores of a board must not depend on the other boards of the batch, on its
-place, or on ``n``, to the last bit. Integers and look-ups satisfy that. A floating-point matrix product may
-not, since libraries sum in an order that depends on the shape. Compute in batches of one fixed shape, and
-test whether a board's scores change with its place:
+**Reproducibility.** The seed determines everything in a game except the player's answers. If the games must
+be the same with any number of lanes and workers, the scores of a board must not depend on the other boards of
+the batch, on its place in the batch, or on ``n``, to the last bit. Integers and look-ups satisfy that. A
+floating-point matrix product may not, because libraries sum in an order that depends on the shape. Compute in
+batches of one fixed shape, and test whether a board's scores change with its place.
 :class:`tape2048_recorder.models.torch_player.TorchPlayer` does both.
 """
 
@@ -73,10 +75,10 @@ ArgValue = int | float | str | bool
 
 _FIND_IT = "Check MODULE:FACTORY, and that Python finds the module (PYTHONPATH)."
 
-#: Errors of user code. A worker that left by its sys.exit() would report nothing.
+#: Errors of user code, sys.exit() included: it would end the worker without a report.
 _RAISED = (Exception, SystemExit)
 
-#: Indexed by their numbers in the kernel.
+#: The kernel uses the indices of this tuple.
 METHODS = ("argmax", "softmax", "top_k", "top_p")
 
 Step = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -90,47 +92,49 @@ class Sampling(Settings, frozen=True, kw_only=True):
         [sampling]
         method = "softmax"  # argmax, softmax, top_k, top_p
         temperature = 0.5
-        start_gate = 0  # the method applies to steps start_gate <= step < stop_gate of a game
-        stop_gate = 30  # ... and argmax to the others; 0: to the end
-        epsilon = 0.01  # the probability of a uniformly random legal move, within its own gates
+        start_gate = 0  # use the method for steps start_gate <= step < stop_gate of a game
+        stop_gate = 30  # and argmax for the other steps; 0: to the end of the game
+        epsilon = 0.01  # probability of a uniformly random legal move, between its gates
         epsilon_start_gate = 0
         epsilon_stop_gate = 0
 
-    ``top_k`` keeps the k legal moves with the highest scores, and ``top_p`` the fewest whose probabilities
-    sum to p (Holtzman et al., "The curious case of neural text degeneration", ICLR 2020); both then draw by
-    softmax. Of equal scores, the move with the lower number comes first. Every draw is from the game's own
-    generator: one for a method that draws, a further number if epsilon applies (two if it replaces the move),
-    none for argmax. The games do not depend on the number of lanes or workers, as long as the scores do not.
+    ``top_k`` keeps the k legal moves with the highest scores. ``top_p`` keeps the fewest moves whose
+    probabilities sum to p (Holtzman et al., "The curious case of neural text degeneration", ICLR 2020). Both
+    then draw by softmax. Of moves with equal scores, the move with the lower number comes first.
+
+    All random numbers are from the game's generator. A method other than argmax draws one per move. Epsilon
+    draws one more, or two if it replaces the move. The games do not depend on the number of lanes or workers
+    if the scores do not.
     """
 
-    method: Annotated[str, about("how a move is chosen", choices=METHODS)] = "argmax"
+    method: Annotated[str, about("how a move is chosen from the scores", choices=METHODS)] = "argmax"
     temperature: Annotated[float, about("divisor of scores before the softmax", gt=0, le=1e9)] = 1.0
     top_k: Annotated[int, about("number of moves that top_k keeps", ge=1, le=4)] = 2
-    top_p: Annotated[float, about("least probability that top_p keeps", gt=0, le=1)] = 0.9
-    start_gate: Annotated[Step, about("first step of a game with the method; argmax before")] = 0
-    stop_gate: Annotated[Step, about("first step without it; 0: none")] = 0
+    top_p: Annotated[float, about("least sum of the probabilities that top_p keeps", gt=0, le=1)] = 0.9
+    start_gate: Annotated[Step, about("first step of a game that uses the method; argmax before it")] = 0
+    stop_gate: Annotated[Step, about("first later step that uses argmax again; 0: none")] = 0
     epsilon: Annotated[Share, about("probability of a random legal move")] = 0.0
-    epsilon_start_gate: Annotated[Step, about("first step with epsilon")] = 0
-    epsilon_stop_gate: Annotated[Step, about("first step without it; 0: none")] = 0
+    epsilon_start_gate: Annotated[Step, about("first step of a game that uses epsilon")] = 0
+    epsilon_stop_gate: Annotated[Step, about("first later step without epsilon; 0: none")] = 0
 
     @property
     def needs_scores(self) -> bool:
-        """Whether the method draws from scores, so that a player must not answer with moves."""
+        """Whether the method draws from scores, so that a player must return scores, not moves."""
         return self.method != "argmax"
 
     def check(self) -> None:
-        """Raise ConfigError for gates that leave no step."""
+        """Raise ConfigError for gates that exclude every step."""
         for prefix in ("", "epsilon_"):
             start, stop = getattr(self, f"{prefix}start_gate"), getattr(self, f"{prefix}stop_gate")
             if stop and stop <= start:
                 raise ConfigError(
-                    f"sampling: found {prefix}start_gate = {start}, {prefix}stop_gate = {stop}, "
-                    "expected a stop above the start (or 0: to the end of the game)"
+                    f"sampling: found {prefix}start_gate = {start}, {prefix}stop_gate = {stop}; "
+                    f"expected a {prefix}stop_gate above {prefix}start_gate, or 0 for the end of the game"
                 )
 
 
 def read_sampling(table: Mapping[str, object]) -> Sampling:
-    """Read a ``[sampling]`` table; ConfigError for an unknown setting, an invalid value, or no step."""
+    """Read a ``[sampling]`` table; ConfigError for an unknown setting or an invalid value."""
     return read_table(Sampling, dict(table), "sampling")
 
 
@@ -144,17 +148,17 @@ class BatchPlayer(Protocol):
 
 
 def is_batched(name: str) -> bool:
-    """Whether a name is that of a factory of batched players, or of an engine."""
+    """Whether a player's name names a factory of batched players or an engine."""
     return name.startswith(PREFIX) or name == EXEC
 
 
 def check_name(name: str) -> tuple[str, str]:
-    """Split a name into module (or file) and factory, without importing; ConfigError for another form."""
+    """Split a player's name into module (or file) and factory; ConfigError for an invalid name."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ConfigError(
             f"found player = {name!r}, expected python:package.module:factory or python:path/file.py:factory",
-            hint="the factory is called with player_args and returns the player",
+            hint="Name a function that takes player_args by keyword and returns the player.",
         )
     return match["module"], match["factory"]
 
@@ -177,14 +181,14 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
     if not callable(factory):
         found = "nothing" if factory is None else f"a {type(factory).__name__}"
         raise StartError(
-            f"{name}: found {found} called {function!r} in {module_name}, expected a factory", hint=_FIND_IT
+            f"{name}: found {found} named {function!r} in {module_name}, expected a factory", hint=_FIND_IT
         )
     with _raised_as(PlayerError, name, "the factory raised", f". It was called with {dict(args)}"):
         player = factory(**args)
     if not callable(player):
         raise StartError(
-            f"{name}: the factory returned a {type(player).__name__}, "
-            "expected a callable of boards, legal, exps",
+            f"{name}: the factory returned a {type(player).__name__}; "
+            "expected a callable with the parameters boards, legal, exps",
             hint=_FIND_IT,
         )
     return OneBoard(player, name) if _takes_one_board(player) else player
@@ -200,12 +204,12 @@ def _takes_one_board(player: Callable[..., Any]) -> bool:
 
 
 class OneBoard:
-    """A batched player that asks a function about one board after the other.
+    """A batched player that calls a function for one board after another.
 
     Args:
-        choose: takes a board, ``u8[4, 4]`` exponents, and returns a move (0 up, 1 down, 2 left, 3 right) or
-            four scores.
-        name: what errors call it.
+        choose: a function of a board, ``u8[4, 4]`` exponents, that returns a move (0 up, 1 down, 2 left,
+            3 right) or four scores.
+        name: the name in error messages.
 
     Example:
         >>> player = OneBoard(lambda board: [0, 0, board.max(), 0])
@@ -235,8 +239,8 @@ class OneBoard:
             return found.astype(np.float32)
         raise PlayerError(
             f"{self._name}: found {answer!r:.80} for the board {board.tolist()}; "
-            "expected a move, 0 to 3, or four scores",
-            hint="0 is up, 1 down, 2 left, 3 right",
+            "expected a move from 0 to 3, or four scores",
+            hint="Return 0 for up, 1 for down, 2 for left, 3 for right.",
         )
 
 
@@ -251,7 +255,7 @@ def _raised_as(kind: type[TapeError], name: str, before: str, after: str = "") -
     except _RAISED as error:
         hint = _raising_line(error)
         if kind is StartError and isinstance(error, ImportError | FileNotFoundError):
-            hint = "install the package, set PYTHONPATH, or name the file: python:path/file.py:factory"
+            hint = "Install the package, set PYTHONPATH, or name a file: python:path/file.py:factory."
         raise kind(f"{name}: {before} {_describe(error)}{after}", hint=hint) from error
 
 
@@ -263,7 +267,7 @@ def _from_file(path: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look there
+    sys.modules[name] = module  # dataclasses and pickle need it there
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -280,10 +284,10 @@ def batch_sha256(
     *,
     checkpoint_sha256: str | None = None,
 ) -> str:
-    """Return the identity of a player: it differs where the moves do, as far as that can be known.
+    """Return the SHA-256 (hex) that identifies a batched player in sessions.
 
-    SHA-256 over the factory's name, its arguments, the sampling, the checkpoint, and the player's ``sha256``;
-    without that, over the factory's source file.
+    It covers the factory's name, its arguments, the sampling, the checkpoint, and the player's ``sha256``, or
+    the factory's source file if the player has no ``sha256``.
     """
     declared = getattr(player, "sha256", None)
     if not isinstance(declared, str):
@@ -306,9 +310,12 @@ def batch_sha256(
 
 
 class Caller:
-    """Calls one player, and checks that it keeps the contract.
+    """The calls of one player, with checks of its answers.
 
-    ``answered`` is called after each answer, and once a second while an engine thinks.
+    Args:
+        player: the batched player.
+        name: the name in error messages.
+        answered: a function to call after each answer, and once a second while an engine thinks.
     """
 
     def __init__(self, player: Any, name: str, *, answered: Callable[[], None] | None = None) -> None:
@@ -353,11 +360,11 @@ class Caller:
 
     @property
     def faults(self) -> dict[int, str]:
-        """The reasons for boards of the last batch that an engine did not answer, by index."""
+        """The reason for each board of the last batch that an engine failed to answer, by index."""
         return self._player.faults if isinstance(self._player, EnginePlayer) else {}
 
     def lanes(self, lanes: int) -> int:
-        """Return the number of lanes to use: at most ``lanes``, and as many as an engine takes."""
+        """Return the number of lanes to use: ``lanes``, or fewer if an engine takes fewer."""
         return min(lanes, self._player.lanes) if isinstance(self._player, EnginePlayer) else lanes
 
     def close(self) -> None:
@@ -397,12 +404,12 @@ class Caller:
         raise PlayerError(
             f"{self.name}: found {found} for {_describe_batch(views)}; "
             f"expected moves uint8[{n}] or scores float32[{n}, 4]",
-            hint="a NumPy array: tensor.numpy(), array.astype(numpy.float32)",
+            hint="Return a NumPy array of that type: tensor.numpy(), array.astype(numpy.float32).",
         )
 
 
 def describe_place(name: str, at: int, views: Views) -> str:
-    """Describe a board of a batch: factory, place, board, legal moves."""
+    """Describe a board of a batch for an error: player, index, board, legal moves."""
     boards, legal, _ = views
     allowed = "".join(letter for move, letter in enumerate("UDLR") if int(legal[at]) >> move & 1)
     return f"{name}: board {at} of {len(boards)}, {show_board(boards[at])}, legal {allowed}"
@@ -415,7 +422,7 @@ def show_board(board: Any) -> str:
 
 
 def _describe_batch(views: Views) -> str:
-    return f"{counted(len(views[0]), 'board')}, the first of them {show_board(views[0][0])}"
+    return f"{counted(len(views[0]), 'board')}, the first is {show_board(views[0][0])}"
 
 
 def _describe(error: BaseException) -> str:
@@ -429,5 +436,5 @@ def _describe(error: BaseException) -> str:
 def _raising_line(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     if not frames:
-        return "raised by the call itself: look at the parameters that it takes"
-    return f"raised in {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].name})"
+        return "Check the parameters: the call itself raised it."
+    return f"See {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].name}), which raised it."

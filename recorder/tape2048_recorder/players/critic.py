@@ -1,24 +1,25 @@
-r"""``critic``: the move after which a critic finds a tile likeliest to be reached.
+r"""``critic``: the move that is likeliest to reach a tile, by an n-tuple critic.
 
-The value of a move is the expectation over the next spawns of the critic's probability,
+The value of a move is the expectation of the critic's probability over the next spawns,
 
 .. math::
 
     \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e\, P(b_{c,e}), \qquad p_1 = 0.9,\ p_2 = 0.1
 
-where :math:`P` is 0 on a board without a legal move, and as the critic gives it: at most that of a lower
-tile. The critic judges games of the player that it learned from, so this is one step of policy iteration
-(Sutton and Barto, 2nd ed., section 4.3): if its probabilities were exact, no player that looks one move ahead
-and then hands over to that player would do better. With fewer empty cells than ``look_below``, :math:`P` is
-replaced by the value of the best answer: two spawns ahead.
+where :math:`P` is the critic's probability, which is at most that of any lower tile, and 0 on a board without
+a legal move. With fewer empty cells than ``look_below``, :math:`P` is replaced by the value of the best next
+move, which looks two spawns ahead.
 
-Games of the player that a critic learned from have few of the boards that bad moves lead to, and
-probabilities of boards that no game visited mean nothing. Therefore a move is eligible only if its reward and
-value, by the n-tuple network ``weights``, are within ``margin`` points of score of the best move (0: all
-moves).
+The critic predicts games of the player that it learned from, so this is one step of policy iteration (Sutton
+and Barto, 2nd ed., section 4.3). If its probabilities were exact, no other choice of one move, followed by
+that player's moves, would reach the tile more often.
 
-On a board that has the tile, the critic's next higher tile is the goal; after the last tile all moves are
-equal.
+That player rarely reached the boards to which bad moves lead, and the probabilities of boards that no game
+reached mean nothing. So a move is eligible only if its reward plus value, by the n-tuple network ``weights``,
+is within ``margin`` points of score of the best move (0: all moves are eligible).
+
+On a board that has the tile, the critic's next higher tile is the goal. After the highest tile all moves are
+equally good.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _MOST = np.int64(1 << 62)
 
 
 class CriticPlayer(NamedTuple):
-    """A critic's weights and tiles, and the first goal. ``identity`` is the SHA-256 of all of them."""
+    """A critic's weights and tiles, and the first goal. ``identity`` is the SHA-256 of these."""
 
     columns: npt.NDArray[np.int16]  # `i16[entries, T]`
     exponents: npt.NDArray[np.uint64]  # `u64[T]`
@@ -68,21 +69,22 @@ class CriticPlayer(NamedTuple):
 
 
 def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float) -> CriticPlayer:
-    """Return the player; ConfigError where the critic has no such tile, ModelError without the critic."""
+    """Return the player; ConfigError if the critic lacks the tile, ModelError if the file is no critic."""
     from tape2048.critic.ntuple.critic import NTupleCritic
 
     found = NTupleCritic.load(critic)
     if tile not in found.thresholds:
         raise ConfigError(
-            f"found tile = {tile}, and the critic {critic} predicts {', '.join(map(str, found.thresholds))}",
-            hint="for example --player critic:tile=" + str(found.thresholds[-1]),
+            f"found tile = {tile}, expected a tile of the critic {critic}: "
+            f"{', '.join(map(str, found.thresholds))}",
+            hint=f"Pass, for example, --player critic:tile={found.thresholds[-1]}.",
         )
     first = found.thresholds.index(tile)
     exponents = np.array([goal.bit_length() - 1 for goal in found.thresholds], U64)
     columns = np.ascontiguousarray(found.weights[:, : len(found.thresholds)])
-    # A margin of 0 takes all moves here as there.
+    # A margin of 0 allows all moves, as look_margin does.
     guide = ntuple.make(weights=weights, downgrade=OF_NETWORK, look_margin=margin)
-    layout = str(found.layout).removeprefix("Network")  # as older sessions hash it
+    layout = str(found.layout).removeprefix("Network")  # older sessions hash it in this form
     digest = hashlib.sha256(f"critic:2:{tile}:{look_below}:{found.step}:{layout}\n".encode())
     digest.update(columns.tobytes())
     digest.update(guide.identity.tobytes() if margin else b"")
@@ -128,7 +130,7 @@ _best_move_value = maximum(_expected)
 
 @register_jitable
 def _best_answer(player: Any, board: Any, goal: Any) -> Any:
-    """Return the value of a board's best move; 0 without moves, 1 with the goal."""
+    """Return the value of a board's best move; 0 without legal moves, 1 if the goal is reached."""
     if max_exponent(board) >= player.exponents[goal]:
         return F32(1)
     return _best_move_value(player, board, goal)

@@ -1,4 +1,4 @@
-"""Engines: other programs as batched players, over their standard input and output.
+"""Engines: other programs that choose moves, over standard input and output.
 
 The player ``exec:COMMAND`` starts COMMAND and asks it for moves in lines of text. The page
 ``docs/reference/engines.md`` specifies the protocol::
@@ -8,9 +8,10 @@ The player ``exec:COMMAND`` starts COMMAND and asks it for moves in lines of tex
     recorder   move 1200000000000000 2110000000000000
     engine     LD
 
-A program that ends, does not answer in time, answers with an illegal move or prints anything else has a
-*fault*. Its process is ended, and started again for the next request. A fault costs the game of its board. If
-a request had several boards, they are asked again one by one, so that no other game pays.
+A *fault* is a program that ends, does not answer in time, answers with an illegal move, or prints anything
+else. Its process is ended, and started again for the next request. The game of the board is forfeited: it is
+not recorded. If the request had several boards, each is requested again on its own, so that no other game is
+forfeited.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ _HELLO = re.compile(r"engine (?P<name>[!-~]{1,60}) (?P<version>[!-~]{1,60})(?P<r
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _NO_MOVE = 255  # in the table of letters
 
-_CLOSE_S = 5.0  # from the end of its input to SIGKILL
-_LOOK_S = 0.002  # between two looks at a process that ends
+_CLOSE_S = 5.0  # from closing its input to SIGKILL
+_LOOK_S = 0.002  # polling interval for the end of a process
 _REAP_S = 10.0  # from SIGKILL to the end of a process
-_BEAT_S = 1.0  # between two heartbeats while an engine thinks
-_LINE_MAX = 1 << 16  # bytes of a line: BATCH_MAX letters, with room for what is no answer
-_SHOWN = 60  # characters of what an engine printed
+_BEAT_S = 1.0  # interval of heartbeats while an engine thinks
+_LINE_MAX = 1 << 16  # bytes of a line; an answer has at most BATCH_MAX
+_SHOWN = 60  # characters of an engine's output in a message
 _LAST_WORDS = 300  # bytes of standard error in a message
 _READ_BYTES = 1 << 16
 
@@ -69,7 +70,7 @@ _PEAK = re.compile(r"^VmHWM:\s*(\d+) kB", re.MULTILINE)
 _LETTERS = np.full(256, _NO_MOVE, np.uint8)
 _LETTERS[np.frombuffer(_MOVES.encode(), np.uint8)] = range(4)
 
-_PAGE = "the page docs/reference/engines.md has the protocol"
+_PAGE = "See the protocol in docs/reference/engines.md."
 
 
 class EngineArgs(Settings, frozen=True):
@@ -77,57 +78,59 @@ class EngineArgs(Settings, frozen=True):
 
     command: Annotated[str, about("the program and its arguments, as in a shell; `command=` comes last")] = ""
     start_timeout_s: Annotated[
-        float, about("the longest time from the start of the program to its hello", gt=0, le=86_400)
+        float, about("longest time from the start of the program to its hello", gt=0, le=86_400)
     ] = 60.0
-    move_timeout_s: Annotated[
-        float, about("the longest time for an answer to one request", gt=0, le=86_400)
-    ] = 10.0
+    move_timeout_s: Annotated[float, about("longest time to answer a request", gt=0, le=86_400)] = 10.0
 
     def check(self) -> None:
-        """Raise ConfigError for a command that is no command, or whose program does not exist."""
+        """Raise ConfigError for a malformed command, or if its program does not exist."""
         words_of(self.command)
 
 
 def words_of(command: str) -> list[str]:
-    """Split a command into the path of its program and its arguments; ConfigError if there is none."""
+    """Split a command into the program's path and its arguments; ConfigError if no program is found."""
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise ConfigError(f"found the command {command!r}, expected closed quotes ({error})") from error
     if not words:
-        raise ConfigError("found an empty command, expected a program", hint="exec:./engine --depth 3")
+        raise ConfigError(
+            "found an empty command, expected a program",
+            hint="Name a program and its arguments: exec:./engine --depth 3.",
+        )
     path = shutil.which(words[0])
     if path is None:
-        found = "a file that is not executable" if Path(words[0]).is_file() else "no program"
+        is_file = Path(words[0]).is_file()
         raise ConfigError(
-            f"found {found} {words[0]!r}",
-            hint="a path relative to the working directory, or a name that PATH finds",
+            f"found {words[0]!r}, which is {'not executable' if is_file else 'no file and not on PATH'}; "
+            "expected a program",
+            hint="Make it executable: chmod +x." if is_file else "Pass its path, or a name on PATH.",
         )
     return [path, *words[1:]]
 
 
 class _Fault(Exception):  # noqa: N818 - it never leaves this module
-    """What an engine did instead of answering."""
+    """An engine's failure to answer a request."""
 
 
 class EnginePlayer:
-    """A batched player that asks a program. It must be called from one thread at a time.
+    """A batched player that asks a program for moves. Call it from one thread at a time.
 
     Attributes:
-        name: the engine's name and version, after its hello.
+        name: name and version from the engine's hello line.
         batch: most boards in one request.
-        faults: the reason for each board of the last call that has no answer, by index.
-        restarts: how often the program was started again.
-        alive: called while the engine thinks, at least once a second.
+        faults: reason for each board of the last call without an answer, by index.
+        restarts: number of restarts of the program.
+        alive: function that is called at least once a second while the engine thinks.
 
     Args:
-        command: the program and its arguments.
-        start_timeout_s: the longest time to its hello.
-        move_timeout_s: the longest time for an answer.
+        command: program and arguments.
+        start_timeout_s: longest time to the hello line.
+        move_timeout_s: longest time to answer a request.
 
     Raises:
         ConfigError: the program does not exist.
-        StartError: it does not start, or says no hello.
+        StartError: the program does not start, or sends no hello line.
     """
 
     def __init__(self, command: str, start_timeout_s: float, move_timeout_s: float) -> None:
@@ -152,7 +155,7 @@ class EnginePlayer:
 
     @property
     def lanes(self) -> int:
-        """Games to play in lockstep, so that half of them are a request."""
+        """Games to play at once. Half of them make one request."""
         return 1 if self.batch == 1 else 2 * self.batch
 
     @property
@@ -168,7 +171,7 @@ class EnginePlayer:
     def __call__(
         self, boards: npt.NDArray[np.uint64], legal: npt.NDArray[np.uint8], exps: npt.NDArray[np.uint8]
     ) -> npt.NDArray[np.uint8]:
-        """Return the moves, ``u8[n]``. For boards in ``faults`` they are legal, and mean nothing.
+        """Return the moves, ``u8[n]``. Moves of boards in ``faults`` are legal but meaningless.
 
         Raises:
             PlayerError: the program cannot be started again.
@@ -196,7 +199,7 @@ class EnginePlayer:
             if len(at) == 1:
                 self.faults[int(at[0])] = str(fault)
                 return
-            text = "%s: %s, for %s. They are asked again one by one"
+            text = "%s: %s, for a request of %s. Each is requested again on its own"
             logging.getLogger("tape2048").warning(text, self.title, fault, counted(len(at), "board"))
             for one in at:
                 self._ask(one[None], legal, exps, moves)
@@ -204,11 +207,11 @@ class EnginePlayer:
         moves[at] = found
         for index in at[legal[at] >> found & 1 == 0].tolist():
             allowed = "".join(letter for move, letter in enumerate(_MOVES) if legal[index] >> move & 1)
-            self.faults[index] = f"it answered {_MOVES[moves[index]]}; legal are {allowed}"
+            self.faults[index] = f"it answered {_MOVES[moves[index]]}; expected a legal move: {allowed}"
 
     @property
     def title(self) -> str:
-        """The engine in messages."""
+        """The engine's name in messages."""
         return f"{self.name} ({self._command})"
 
     def _start_again(self) -> None:
@@ -249,19 +252,19 @@ class EnginePlayer:
     def _read_hello(self, line: bytes) -> None:
         match = _HELLO.fullmatch(line.decode("ascii", "replace"))
         if match is None:
-            raise _Fault(f"found the hello {_show(line)}; expected `engine NAME VERSION`")
+            raise _Fault(f"found the hello line {_show(line)}; expected `engine NAME VERSION`")
         options = dict(word.split("=", 1) for word in match["rest"].split())
         batch = options.get("batch", "1")
         if not batch.isdecimal() or not 1 <= int(batch) <= BATCH_MAX:
-            raise _Fault(f"found batch={batch} in its hello; expected 1 to {BATCH_MAX}")
+            raise _Fault(f"found batch={batch} in its hello line; expected 1 to {BATCH_MAX}")
         self.name, self.batch = f"{match['name']} {match['version']}", int(batch)
 
     def _converse(self, request: bytes, timeout_s: float) -> bytes:
-        """Send a line, and return the line that answers it; ``_Fault`` if none does."""
+        """Send a line, and return the line that answers it; ``_Fault`` without a valid answer."""
         waited_s = 0.0
         stdin, stdout, stderr = self._streams
         if (early := _read(stdout)) is not None:
-            raise _Fault(f"it printed {_show(early)} unasked" if early else self._ending())
+            raise _Fault(f"it printed {_show(early)} before a request" if early else self._ending())
         unsent, received = self._write(request), b""
         while b"\n" not in received:
             if waited_s >= timeout_s:
@@ -279,7 +282,7 @@ class EnginePlayer:
                     raise _Fault(self._ending())
                 received += data
             if len(received) > _LINE_MAX:
-                raise _Fault(f"it answered {_show(received)} and more, without an end of the line")
+                raise _Fault(f"it answered {_show(received)}, more than {_LINE_MAX} bytes without a line end")
         line, _, more = received.partition(b"\n")
         if more:
             raise _Fault(f"it answered more than one line: {_show(received)}")
@@ -322,7 +325,7 @@ class EnginePlayer:
 
     @property
     def used(self) -> Usage:
-        """The resources of all its processes since their hellos."""
+        """The resources of all its processes since their hello lines."""
         if self._process is None:
             return self._ended
         now = Usage.of(self._process.pid)
@@ -344,10 +347,10 @@ class EnginePlayer:
 
 
 class Usage(NamedTuple):
-    """The resources of a process and its descendants; zeros where the system does not tell."""
+    """The resources of a process and its descendants; zeros if the system does not report them."""
 
     cpu_s: float = 0.0
-    peak_bytes: int = 0  # sum of the most memory that each of them had
+    peak_bytes: int = 0  # sum of the peaks of resident memory of the processes
 
     @classmethod
     def of(cls, session: int) -> Usage:
@@ -370,7 +373,7 @@ def _non_blocking(stream: Any) -> int:
 
 
 def _read(stream: int) -> bytes | None:
-    """Read what is there: None for nothing, ``b""`` at the end."""
+    """Read the available bytes: None if there are none yet, ``b""`` at the end of the stream."""
     try:
         return os.read(stream, _READ_BYTES)
     except BlockingIOError:
@@ -378,7 +381,10 @@ def _read(stream: int) -> bytes | None:
 
 
 def _await_end(pid: int) -> int | None:
-    """Wait shortly for the end of a process, and return its status as ``subprocess`` does; do not reap it."""
+    """Return the exit status of a process as ``subprocess`` does, or None if it does not end in time.
+
+    The process is not reaped.
+    """
     until = time.monotonic() + _CLOSE_S
     while (found := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
         if time.monotonic() >= until:
@@ -388,7 +394,7 @@ def _await_end(pid: int) -> int | None:
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads a session and is not reaped, with its group, and reap it."""
+    """Kill the group of a process that leads a session and is not yet reaped, and reap the process."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     for stream in (process.stdin, process.stdout, process.stderr):

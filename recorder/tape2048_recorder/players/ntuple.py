@@ -1,47 +1,50 @@
 r"""``ntuple``: the move with the best reward plus afterstate value of a trained n-tuple network.
 
-Without look-ahead the value of a move is :math:`r + V(s)`, its merge score and the network's value of the
-afterstate (see :mod:`tape2048.ntuple.lookup`). Look-ahead replaces :math:`V(s)` by the expectation over the
-next spawns of the best answer. It applies to boards with fewer empty cells than ``look_below`` (0: none; 16:
-all, since a board has two tiles at least). With fewer empty cells than ``look_twice_below``, it goes
-``look_spawns`` deep, one more on boards with ``look_deeper_from`` different tiles from 1024 on, along spawns
-that are together about as probable as ``look_chance`` at least. Elsewhere it goes one spawn deeper, up to
-``look_spawns``, while the last spawn changed the best value by more than ``look_unsure`` points (0: never): a
-value that changes is often wrong. It applies to moves whose :math:`r + V(s)` is within ``look_margin`` points
-of the best, if there are two of them (0, or a full board, where it costs little: to all moves). A move that
-looks far worse is seldom better.
+Without look-ahead (1-ply), the value of a move is :math:`r + V(s)`: its merge score plus the network's value
+of the afterstate (see :mod:`tape2048.ntuple.lookup`). Look-ahead replaces :math:`V(s)` by the expectation,
+over the next spawns, of the value of the best next move. Looking ``d`` spawns ahead is (d + 1)-ply search.
 
-From a highest tile of ``downgrade`` on, the player chooses on a smaller board with the same moves
-(:func:`downgraded`). The default is the tile in the network's file.
+**Depth.** The depth of look-ahead depends on the number of empty cells:
 
-For diverse data: ``epsilon`` is the probability of a uniformly random legal move; ``temperature`` (in points
+* fewer than ``look_below``: one spawn. 0 is never, 16 always, since a board has at least two tiles;
+* also fewer than ``look_twice_below``: ``look_spawns`` spawns, and one more on boards with at least
+  ``look_deeper_from`` different tiles from 1024 up. Sequences of spawns that are less probable than about
+  ``look_chance`` are cut off.
+
+With ``look_unsure`` above 0, the search continues by single spawns, up to ``look_spawns``, while the last one
+changed the best value by more than ``look_unsure`` points: a value that changes is often wrong.
+
+**Moves.** Look-ahead applies to the moves whose :math:`r + V(s)` is within ``look_margin`` points of the
+best, because a move that looks far worse is seldom better. If only one move is left, it is played without
+search. With 0, and on a full board, where it costs little, look-ahead applies to all moves.
+
+If the highest tile is at least ``downgrade``, the player chooses on a board with smaller tiles and the same
+moves (:func:`downgraded`). The default is the tile in the network's file.
+
+**Diverse games.** ``epsilon`` is the probability of a uniformly random legal move. ``temperature`` (in points
 of score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with
 Gumbel noise (Gumbel 1954; Maddison et al., "A* sampling", 2014). All draws, including ties, come from the
-game's generator.
+game's generator. ``mix`` draws the ``look_below`` of each game by its seed (:func:`mix_choices`): with
+``"0:2+3:1"``, two games of three are 1-ply.
 
-``mix`` draws each game's ``look_below``: ``"0:2+3:1"`` is 1-ply in two games of three.
-The game's seed decides (:func:`mix_choices`).
-
-**Look-ahead.** With :math:`E_0(s) = V(s)`, the network's value of an afterstate, the value ``d`` spawns ahead
-is
+**Values.** With :math:`E_0(s) = V(s)`, the network's value of an afterstate, the value ``d`` spawns ahead is
 
 .. math::
 
     E_d(s) = \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e \max_m \left( r_m + E_{d-1}(s_m) \right)
 
-with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and 0 without an answer. Three means make it fast, and none
-changes a bit of a value:
+with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`, and a maximum of 0 without legal moves. The search is fast for
+three reasons. The first two do not change a bit of a value:
 
-* Several spawns and moves lead to the same leaf: a tile that slides stops at the same cell from several
-  cells. :func:`expected_once` lists the different leaves of a node, and then values them one after another,
-  so that the processor requests the entries of some at once.
-* Several lines of spawns and moves lead to the same afterstate. Where a search may go two spawns deep, a
-  table holds values, the network's included, by afterstate, depth and remaining budget. An entry is checked
-  against its whole key, and the key alone determines the value, so it does not matter what the table held
-  before.
-* Lines that are improbable together are not followed to the end: a spawn is paid for with its improbability,
-  :math:`\log_2 (n / p_e)`, in half bits. Where the budget does not suffice, the answers to it are valued
-  without further look-ahead. The budget is part of the key.
+* Different spawns and moves can lead to the same leaf, because a tile slides to the same cell from several
+  cells. :func:`expected_once` lists the distinct leaves of a node before it values them, so that the
+  processor requests several table entries at once.
+* Different sequences of spawns and moves can lead to the same afterstate. A search of two or more spawns
+  keeps values, the network's included, in a table by afterstate, depth and remaining budget. Entries are
+  compared by their whole key, which determines the value, so earlier contents of the table do not matter.
+* With ``look_chance``, improbable sequences are cut off. A spawn costs its improbability,
+  :math:`\log_2 (n / p_e)`, in half bits. If it exceeds the remaining budget, the moves after it are valued
+  without look-ahead. The budget is part of the table's key.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ F32 = np.float32
 _NOTHING = F32(-np.inf)
 _LEAST = np.int64(-(2**62))
 
-#: Settings that are hashed in any case. Table and scales join them in the order of the file.
+#: Settings that are always hashed. Table and scales are hashed in the order of the file.
 _HASHED = (
     "mix_looks",
     "mix_ends",
@@ -102,11 +105,11 @@ _MIX_SALT = U64(0x6D69786D69786D69)  # separates the mixture from other uses of 
 
 
 class NTuple(NamedTuple):
-    """A network and the settings of its use.
+    """A network and the settings of its search.
 
-    ``mix_looks`` and ``mix_ends`` (both ``u64[n]``) give the ``look_below`` of a game whose hashed
-    increment is below the ``i``-th end. The last end is not read. ``downgrade_exponent`` 0 means never.
-    ``identity`` (``u8[32]``) is the SHA-256 of settings and network in the order of the file.
+    A game's ``look_below`` is the first of ``mix_looks`` whose end in ``mix_ends`` (both ``u64[n]``) is above
+    a hash of the game's increment. The last end is not read. ``downgrade_exponent`` 0 means never.
+    ``identity`` (``u8[32]``) is the SHA-256 of the settings, and of the network in the order of its file.
     """
 
     mix_looks: npt.NDArray[np.uint64]
@@ -182,7 +185,7 @@ def of_network(
         "scales": placed.scales,
     }
     last: dict[str, Any] = {}
-    if (look_spawns, look_chance, look_deeper_from) != (2, 0.0, 0):  # else the hash of sessions before them
+    if (look_spawns, look_chance, look_deeper_from) != (2, 0.0, 0):  # defaults keep the older sessions' hash
         last = {
             "look_spawns": np.int64(look_spawns),
             "look_chance": np.float64(look_chance),
@@ -198,7 +201,7 @@ def of_network(
 
 
 def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
-    """Return the stages in the form that is hashed: exponents if tiles start all, as in older sessions."""
+    """Return the stages as they are hashed: as exponents, like older sessions, if each starts at a tile."""
     stages = np.array(layout.stages, dtype=U64)
     if (stages & (stages - U64(1))).any():
         return {"stages": stages}
@@ -208,23 +211,23 @@ def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
 _P_TWO = F32(0.9)
 _P_FOUR = F32(0.1)
 _ROW = U64(0xFFFF)
-_RIGHT = U64(1 << 16)  # where the right moves of rows start in SLIDE
+_RIGHT = U64(1 << 16)  # first entry of SLIDE for moves to the right
 
-#: Entries of the table, for each depth: 64 KB. With 2^20, 3-ply finds 0.1% more values, and 4-ply 1%.
+#: log2 of the table's entries for each depth: 64 KB. With 20, 3-ply finds 0.1% more values, and 4-ply 1%.
 _TABLE_BITS = 12
 _ENTRY = np.dtype([("after", np.uint64), ("budget", np.int32), ("value", np.float32)])
 _HASH = U64(0x9E3779B97F4A7C15)
 
-_UNITS = 2  # units of a bit in budgets
+_UNITS = 2  # budgets count half bits
 
-#: Empty cells from which on a node's leaves are listed: below, too few are equal.
+#: Fewest empty cells with which a node's leaves are listed. With fewer cells, too few leaves are equal.
 _LISTED_FROM = U64(3)
 
 
 def costs_of(chance: float) -> tuple[npt.NDArray[np.int64], np.int64]:
-    """Return the costs of spawns, ``i64[2, 17]`` by tile (2, 4) and empty cells, and the budget of a line.
+    """Return the costs of spawns, ``i64[2, 17]`` by tile (2, 4) and empty cells, and a sequence's budget.
 
-    All are 0 for a chance of 0, which follows each line to the end.
+    All are 0 for a chance of 0, which cuts off no sequence.
     """
     costs = np.zeros((2, 17), dtype=np.int64)
     if chance == 0:
@@ -235,16 +238,16 @@ def costs_of(chance: float) -> tuple[npt.NDArray[np.int64], np.int64]:
 
 
 def empty_table(spawns: int) -> npt.NDArray[np.void]:
-    """Return the table of a search this many spawns deep; without entries below two spawns.
+    """Return an empty table for a search this many spawns deep; it has no entries below two spawns.
 
-    No afterstate is 0, the key of a free entry.
+    The key of a free entry is 0, which is no afterstate.
     """
     return np.zeros(spawns << _TABLE_BITS if spawns > 1 else 0, dtype=_ENTRY)
 
 
 @register_jitable(forceinline=True)
 def _entry_of(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
-    """Return the entry that may hold the value of an afterstate, ``spawns`` (0: a leaf) ahead."""
+    """Return the entry for the value of an afterstate, ``spawns`` ahead (0: a leaf); check its key."""
     hashed = (after + U64(budget)) * _HASH >> U64(64 - _TABLE_BITS)
     return player.cache_table[U64(spawns) << U64(_TABLE_BITS) | hashed]
 
@@ -259,7 +262,7 @@ def afterstate_value(player: Any, after: Any) -> Any:
 def afterstates(board: Any) -> Any:
     """Return the four afterstates (up and down as columns), the legal mask, and the merge scores.
 
-    A board's value is that of its transpose, so only the chosen move is transposed back.
+    A board and its transpose have the same value, so only the chosen move is transposed back.
     """
     columns = transpose(board)
     up, down = slide_rows(columns, U64(0)), slide_rows(columns, U64(1))
@@ -275,7 +278,7 @@ def afterstates(board: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def after_move(bit: Any, options: Any) -> Any:
-    """Select the afterstate of a move's bit, without a branch; ``options`` are from :func:`afterstates`."""
+    """Return the afterstate of a move, given as a bit; ``options`` are from :func:`afterstates`."""
     vertical = options[0] if bit == U64(1) else options[1]
     horizontal = options[2] if bit == U64(4) else options[3]
     return vertical if bit < U64(4) else horizontal
@@ -294,7 +297,7 @@ def best_answer(player: Any, board: Any) -> Any:
     options = afterstates(board)
     best = _NOTHING
     moves = options[4]
-    # Legal moves only, and no branch on a value: it would wait for its look-ups, and delay the next move's.
+    # No branch depends on a value: it would wait for the value's look-ups, and delay those of the next move.
     while moves != U64(0):
         bit = moves & (~moves + U64(1))
         moves ^= bit
@@ -309,7 +312,7 @@ def _fill_answers(player: Any, boards: Any, out: Any) -> None:
 
 
 def best_answers(player: Any, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """Return :func:`best_answer` of boards before a move, ``u64[n]`` to ``f32[n]``."""
+    """Return the :func:`best_answer` of each board, ``u64[n]`` to ``f32[n]``."""
     out = np.empty(len(boards), dtype=F32)
     _fill_answers(player, boards, out)
     return out
@@ -341,11 +344,11 @@ def worth_a_look(player: Any, options: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _each_answer(player: Any, after: Any, count: Any) -> Any:
-    """Return the expectation of the best answer, each leaf valued where it occurs."""
+    """Return the expectation of the best answer. Equal leaves are valued repeatedly."""
     spawns = empty_mask(after)
     total, weight = F32(0), _P_TWO
     while spawns != U64(0):
-        # Twos into all empty cells, then fours: one call site of the answer, so that it is inlined.
+        # First a 2 in each empty cell, then a 4: best_answer has one call site, so that it is inlined.
         spawned = spawns & (~spawns + U64(1))
         spawns ^= spawned
         total += weight * best_answer(player, after | spawned)
@@ -355,9 +358,9 @@ def _each_answer(player: Any, after: Any, count: Any) -> Any:
     return total / F32(count)
 
 
-#: On the stack: different leaves (8 for each empty cell, of which there are at most 15), which of them the
-#: table lacks, their values (the first is that of no move), and by cell and axis the numbers of its four
-#: leaves, and its two rewards.
+#: On the stack: the distinct leaves (8 for each of at most 15 empty cells), the indices of leaves that the
+#: table lacks, the leaves' values (the first value is that of no move), and by cell and axis the numbers of
+#: four leaves, and two rewards.
 _leaf_words = stack_words(120)
 _unknown_words = stack_words(120)
 _value_words = stack_words(61)
@@ -367,12 +370,21 @@ _reward_words = stack_words(32)
 
 @register_jitable(forceinline=True)
 def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: Any, last: Any) -> Any:
-    """List the leaf of moving the rows of a board with a spawn to one side, unless it is the last one listed.
+    """Add a leaf to the list, unless it is illegal or equals the last leaf on its side.
 
-    ``rest``: the rows slid without the spawn, and 0 in its row, whose lowest bit is ``shift``. ``side``: 0
-    (left) or ``_RIGHT``. ``leaves``, ``count``: address and length of the list. ``last``: the last legal leaf
-    on this side, and its number. Returns the number of the leaf (0: illegal), the new length, and the new
-    ``last``.
+    The leaf is ``board``, which includes a spawn, with its rows moved to one side.
+
+    Args:
+        board: the board with the spawn.
+        rest: the rows moved without the spawn, and 0 in the row of the spawn.
+        shift: the lowest bit of that row.
+        side: 0 for left, ``_RIGHT`` for right.
+        leaves: the address of the list.
+        count: the length of the list.
+        last: the last legal leaf on this side, and its number.
+
+    Returns:
+        The number of the leaf (0: illegal), the new length, and the new ``last``.
     """
     leaf = rest | U64(SLIDE[side + (board >> shift & _ROW)]) << shift
     legal = leaf != board
@@ -385,7 +397,10 @@ def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: An
 
 @register_jitable(forceinline=True)
 def _value_leaves(player: Any, leaves: Any, count: Any, values: Any) -> Any:
-    """Write the values of leaves from the second of ``values`` on. In 3-ply, a quarter is in the table."""
+    """Write the values of leaves, starting at the second of ``values``.
+
+    In 3-ply search, the table has a quarter of them.
+    """
     if player.cache_table.shape[0] == 0:
         for i in range(count):
             store_f32_at(values, U64(i) + U64(1), afterstate_value(player, word(leaves, U64(i))))
@@ -408,7 +423,7 @@ def _value_leaves(player: Any, leaves: Any, count: Any, values: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _listed_answers(player: Any, after: Any, empty: Any) -> Any:
-    """As :func:`_each_answer`, each different leaf valued once. No branch depends on a leaf."""
+    """Return the value of :func:`_each_answer`, but value equal leaves once. No branch depends on a leaf."""
     leaves, values, numbers, rewards = _leaf_words(), _value_words(), _number_words(), _reward_words()
     count, source = U64(0), after
     for axis in range(2):
@@ -468,9 +483,9 @@ def expected_once(player: Any, after: Any) -> Any:
 
 @kernel
 def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
-    """Return the expectation of the best answer, ``spawns`` (from 2) ahead. The player's table changes.
+    """Return the expectation of the best answer, ``spawns`` (at least 2) ahead; update the player's table.
 
-    ``budget`` (``i64``) is what is left for improbable spawns.
+    ``budget`` (``i64``) is the remaining budget for improbable spawns.
     """
     holes = empty_mask(after)
     empty, depth, total = popcount(holes), spawns - 1, F32(0)
@@ -485,7 +500,7 @@ def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
                 total += weight * best_answer(player, board)
                 continue
             if depth == 1:
-                left = np.int64(0)  # it decides nothing any more, and keys become equal
+                left = np.int64(0)  # no longer needed, and equal keys are found more often
             options = afterstates(board)
             if options[4] == U64(0):
                 continue
@@ -499,8 +514,8 @@ def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
                 if player.cache_table.shape[0] != 0:
                     entry = _entry_of(player, leads_to, depth, left)
                     found = entry.after == leads_to and entry.budget == left
-                # A call takes as long as several leaves, so none for a value that is found. One function
-                # calls itself: numba keeps no machine code of functions that call each other.
+                # A call takes as long as several leaves, so the table is read before it. The function is
+                # recursive, because numba does not cache functions that call each other.
                 if found:
                     value = entry.value
                 elif depth == 1:
@@ -554,7 +569,7 @@ def _move_value_ahead(player: Any, bit: Any, options: Any, spawns: Any) -> Any:
 @register_jitable
 def _ordered(value: Any) -> Any:
     """Map ``f32`` to ``i64`` in the same order: IEEE 754 is sign and magnitude."""
-    bits = float_bits(value + F32(0))  # -0 and 0 are one value
+    bits = float_bits(value + F32(0))  # turns -0 into 0
     return bits ^ ((bits >> np.int64(63)) & np.int64(0x7FFFFFFF))
 
 
@@ -579,9 +594,9 @@ def _spawns_ahead(player: Any, board: Any, look_below: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _better(best: Any, value: Any, bit: Any) -> Any:
-    """Update ``(best, tied)`` by one move, without a branch.
+    """Update ``(best, tied)`` by a move, without a branch.
 
-    Keys are integers in the order of the values, with the move in the low bits, so the maximum holds both.
+    ``best`` is an integer in the order of the values, with the move in the low bits.
     """
     key, tied = best
     new = _ordered(value) << np.int64(4) | np.int64(bit)
@@ -611,7 +626,7 @@ def _key(player: Any, score: Any, after: Any, bit: Any, legal: Any) -> Any:
 def _best_move_now(player: Any, options: Any) -> Any:
     """Return ``(bit, tied)`` of the best legal move without look-ahead.
 
-    It values all four, since a value costs less than a mispredicted branch.
+    It values all four moves, because a value costs less than a mispredicted branch.
     """
     up, down, left, right, legal, column_score, row_score = options
     key0 = _key(player, column_score, up, U64(1), legal)
@@ -627,7 +642,7 @@ def _best_move_now(player: Any, options: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _in_question(player: Any, options: Any, spawns: Any, empty: Any) -> Any:
-    """Return the mask of the moves among which the player chooses."""
+    """Return the mask of the moves to search and to choose from."""
     if spawns == 0 or empty == U64(0) or player.temperature > 0.0:
         return options[4]
     return worth_a_look(player, options)
@@ -643,7 +658,7 @@ def _fill_values(player: Any, options: Any, spawns: Any, values: Any) -> None:
 
 @kernel
 def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
-    """Return ``(bit, tied, spawns)`` after a search at least this deep, and deeper while it is unsure."""
+    """Return ``(bit, tied, spawns)`` of the best move, from a search at least ``spawns`` deep."""
     moves = _in_question(player, options, spawns, empty)
     if moves & (moves - U64(1)) == U64(0):
         return moves, False, spawns
@@ -661,9 +676,9 @@ def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
 def _drawn_move(
     player: Any, options: Any, moves: Any, spawns: Any, state: Any, gamma: Any, values: Any
 ) -> Any:
-    """Draw a move with ``epsilon``, ``temperature`` or among ties: ``(bit, state)``.
+    """Draw a move by ``epsilon``, by ``temperature`` or among ties; return ``(bit, state)``.
 
-    ``moves`` are those in question. ``values`` (``f32[4]``) holds their values, unless it is None.
+    ``moves`` is the mask to choose from. ``values`` (``f32[4]``) are the moves' values, or None if unknown.
     """
     if player.epsilon > 0.0:
         draw, state = rng.uniform(state, gamma)
@@ -693,7 +708,7 @@ def _drawn_move(
 
 @register_jitable(forceinline=True)
 def _chosen(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
-    """Choose; fill ``values`` unless it is None, a type that is known when numba compiles."""
+    """Choose a move; fill ``values`` unless it is None, which numba knows at compile time."""
     seen = board
     if player.downgrade_exponent and highest_at_least(board, player.downgrade_exponent):
         seen = downgraded(board)
@@ -742,8 +757,8 @@ def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
 def move_values(player: NTuple, boards: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
     """Return the values of all four moves, ``u64[n]`` to ``f32[n, 4]`` (up, down, left, right).
 
-    In points of score, NaN for illegal moves. A mixture counts as its first part; ``look_margin`` and
-    ``downgrade`` are ignored, so that all values are comparable.
+    Values are in points of score, and NaN for illegal moves. Of a mixture, the first part applies.
+    ``look_margin`` and ``downgrade`` are ignored, so that all values are comparable.
     """
     out = np.empty((len(boards), 4), dtype=np.float32)
     _fill_move_values(own(player), np.ascontiguousarray(boards, dtype=U64), out)

@@ -1,7 +1,7 @@
-"""The players and their options: names, parameters and factories.
+"""The registry of players: names, parameters and factories.
 
-It does not load the compiler, so settings can be checked without it; :func:`make_player` loads a player's
-module and its tables. :mod:`tape2048_recorder.game.player_api` explains how to add a player.
+Importing it does not load the compiler, so settings are checked quickly. :func:`make_player` loads a player's
+module and tables. :mod:`tape2048_recorder.game.player_api` explains how to add a player.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tape2048_recorder.players.batch import ArgValue, check_name, is_batched
 from tape2048_recorder.players.engine import EXEC, EngineArgs
 
 _CACHE = "cache_"  # prefix of the fields that hold a player's cache
-_UNCUT_SPAWNS_MAX = 3  # most spawns to look ahead along all lines, whatever their probability
+_UNCUT_SPAWNS_MAX = 3  # deepest search without look_chance, in spawns
 
-#: The ``downgrade`` that leaves the tile to the network.
+#: The value of ``downgrade`` that stands for the tile in the network's file.
 OF_NETWORK = -1
 
 
 class PlayerKind(NamedTuple):
     """One row of the registry.
 
-    ``factory`` names a module of this package and the function in it that takes the parameters by keyword.
-    Raise ``version`` when the same parameters choose other moves than before.
+    ``factory`` is ``MODULE:FUNCTION``: a module of this package and the function in it that takes the
+    parameters by keyword. Raise ``version`` when a change makes the same parameters choose different moves.
     """
 
     name: str
@@ -43,11 +43,11 @@ class PlayerKind(NamedTuple):
     factory: str
     args: type[Settings] = Settings
     version: int = 1
-    valued: bool = False  # whether it values moves: choose_valued
+    valued: bool = False  # whether it computes values of moves (choose_valued)
 
     @property
     def parameters(self) -> dict[str, Setting]:
-        """A mapping of the player's parameters."""
+        """The player's parameters by name."""
         return settings_of(self.args)
 
 
@@ -59,7 +59,7 @@ class ExpectimaxArgs(Settings, frozen=True):
     """Parameters of ``expectimax``."""
 
     depth: Annotated[
-        int, about("spawns to look ahead; each further spawn takes 15 times as long", ge=1, le=3)
+        int, about("spawns to look ahead; each spawn more takes 15 times as long", ge=1, le=3)
     ] = 1
 
 
@@ -67,96 +67,125 @@ class NTupleArgs(Settings, frozen=True):
     """Parameters of ``ntuple``."""
 
     weights: Annotated[
-        str, about("a shipped network (`strong`, `small`, `fast`), a file, or `tdl2048:FILE` of TDL2048")
+        str,
+        about("a shipped network (`strong`, `small` or `fast`), a network's file, or `tdl2048:FILE`"),
     ] = "strong"
     look_below: Annotated[
-        Spawns, about("search 2-ply with fewer empty cells than this; 0: never, 16: always")
+        Spawns,
+        about(
+            "search one spawn ahead (2-ply) on boards with fewer empty cells than this; 0: never, 16: always"
+        ),
     ] = 3
     look_twice_below: Annotated[
         Spawns,
-        about("search 3-ply with fewer empty cells than this, among the moves that are searched; 0: never"),
+        about(
+            "on boards with fewer empty cells than this (and than `look_below`), search `look_spawns` spawns "
+            "ahead: 3-ply by default; 0: never"
+        ),
     ] = 0
     look_spawns: Annotated[
         int,
         about(
-            "spawns of the deeper search; above 3 (look_deeper_from adds one), it needs look_chance",
+            "depth of the deeper search, in spawns; more than 3 needs `look_chance`",
             ge=2,
             le=5,
         ),
     ] = 2
     look_chance: Annotated[
-        Share, about("follow spawns that are less probable than about this, together, no further; 0: all")
+        Share,
+        about("in a deeper search, skip sequences of spawns less probable than about this; 0: skip none"),
     ] = 0.0
     look_deeper_from: Annotated[
         int,
-        about("one ply deeper with this many different tiles from 1024 up; 0: never", ge=0, le=6),
+        about(
+            "in a deeper search, look one more spawn ahead on boards with at least this many different tiles "
+            "from 1024 up; 0: never",
+            ge=0,
+            le=6,
+        ),
     ] = 0
     look_unsure: Annotated[
         Points,
         about(
-            "points of score: search one ply deeper, to look_spawns at most, while the last ply changed "
-            "the best value by more than this; 0: never"
+            "search one more spawn ahead, up to `look_spawns`, while the last one changed the best value by "
+            "more than this, in points of score; 0: never"
         ),
     ] = 0.0
     look_margin: Annotated[
-        Points, about("points of score: search the moves this close to the best move; 0: all")
+        Points,
+        about("search only moves valued within this many points of score of the best move; 0: all moves"),
     ] = 1600.0
     downgrade: Annotated[
         int,
         about(
-            "play boards from this highest tile on with smaller tiles; 0: never; -1: the network's value",
+            "with a highest tile of this or more, choose the move on a board with smaller tiles; 0: never; "
+            "-1: the tile in the network's file",
             ge=OF_NETWORK,
             le=TILES[-1],
         ),
     ] = OF_NETWORK
     mix: Annotated[
         str,
-        about("look_below drawn for each game, with weights: `0:2+3:1` plays 2 games of 3 without search"),
+        about(
+            "values of `look_below` with weights, from which each game draws one: `0:2+3:1` plays 2 games of "
+            "3 without search; empty: `look_below`"
+        ),
     ] = ""
-    epsilon: Annotated[Share, about("the chance of a random move")] = 0.0
-    temperature: Annotated[Points, about("points of score; softmax over values where above 0")] = 0.0
+    epsilon: Annotated[Share, about("probability of a random legal move")] = 0.0
+    temperature: Annotated[
+        Points,
+        about("draw moves by a softmax of their values divided by this, in points of score; 0: best move"),
+    ] = 0.0
 
     def check(self) -> None:
-        """Raise ConfigError for a missing network, an invalid mixture or tile, or an endless look-ahead."""
+        """Raise ConfigError for a missing network, an invalid mixture or tile, or an endless search."""
         network_path(self.weights)
         if self.mix:
             parse_mix(self.mix)
         if self.look_spawns + (self.look_deeper_from > 0) > _UNCUT_SPAWNS_MAX and not self.look_chance:
             raise ConfigError(
                 f"found look_spawns = {self.look_spawns}, look_deeper_from = {self.look_deeper_from} and "
-                "look_chance = 0, which takes minutes for a move",
-                hint="look_chance=0.001 follows no less probable spawns",
+                f"look_chance = 0, expected at most {_UNCUT_SPAWNS_MAX} spawns in all: more take minutes per "
+                "move",
+                hint="Set look_chance=0.001 to skip improbable sequences of spawns.",
             )
         if self.downgrade not in {OF_NETWORK, 0, *TILES}:
             raise ConfigError(
                 f"found downgrade = {self.downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}",
-                hint=f"0 changes no board; {OF_NETWORK}, the default, asks the network",
+                hint=f"Set 0 to change no board, or {OF_NETWORK} (the default) for the network's tile.",
             )
 
 
 class CriticArgs(Settings, frozen=True):
     """Parameters of ``critic``."""
 
-    critic: Annotated[str, about("an n-tuple critic's file, or `default`, the critic that ships")] = "default"
-    tile: Annotated[int, about("the tile to reach, among the critic's tiles", ge=4, le=TOP_TILE)] = 32768
+    critic: Annotated[str, about("an n-tuple critic's file, or `default`: the shipped critic")] = "default"
+    tile: Annotated[int, about("the tile to reach, one of the critic's tiles", ge=4, le=TOP_TILE)] = 32768
     look_below: Annotated[
-        Spawns, about("search one ply deeper with fewer empty cells than this; 16: always")
+        Spawns,
+        about(
+            "look two spawns ahead instead of one on boards with fewer empty cells than this; 0: never, 16: "
+            "always"
+        ),
     ] = 0
-    weights: Annotated[str, about("the n-tuple network of `margin`")] = "small"
+    weights: Annotated[str, about("the n-tuple network that values moves for `margin`")] = "small"
     margin: Annotated[
-        Points, about("points of score: allow the moves this close to the network's best move; 0: all")
+        Points,
+        about("choose among moves within this many points of the network's best move; 0: all moves"),
     ] = 50.0
 
     def check(self) -> None:
-        """Raise CriticError unless the critic's file exists, ConfigError unless the network's does."""
+        """Raise CriticError if the critic's file does not exist, ConfigError if the network's does not."""
         critic_path(self.critic)
         network_path(self.weights)
 
 
 def parse_mix(text: str) -> tuple[list[int], list[int]]:
-    """Parse a mixture such as ``"0:2+1:1+16:0.5"`` (``look_below:weight``); ConfigError for another text.
+    """Parse a mixture such as ``"0:2+1:1+16:0.5"`` (``look_below:weight``); ConfigError for other text.
 
-    Returns ``(looks, ends)``: 64 random bits select the first part whose end is above them.
+    Returns:
+        ``(looks, ends)``, both of the number of parts. A random number ``r`` of 64 bits selects the first
+        part with ``r < ends[i]``.
     """
     parts = []
     for part in text.split("+"):
@@ -168,9 +197,9 @@ def parse_mix(text: str) -> tuple[list[int], list[int]]:
     total = sum(weight for _, weight in parts)
     if not all(0 <= look <= 16 and weight > 0 for look, weight in parts) or not math.isfinite(total):
         raise ConfigError(
-            f"found the mixture {text!r}, expected look_below:weight joined by +, "
-            "with 0 to 16 and weights above 0",
-            hint='mix = "0:2+3:1" plays two games of three without look-ahead',
+            f"found mix = {text!r}, expected look_below:weight joined by +, with look_below from 0 to 16 and "
+            "weights above 0",
+            hint='Write mix = "0:2+3:1", for example, to play two games of three without look-ahead.',
         )
     sums = itertools.accumulate(weight for _, weight in parts)
     return [look for look, _ in parts], [min(int(end / total * 2.0**64), 2**64 - 1) for end in sums]
@@ -179,27 +208,25 @@ def parse_mix(text: str) -> tuple[list[int], list[int]]:
 REGISTRY: dict[str, PlayerKind] = {
     kind.name: kind
     for kind in (
-        PlayerKind(
-            "random", "uniformly random legal moves: a floor, and a test of the machinery", "simple:Random"
-        ),
-        PlayerKind("greedy", "the best immediate merge score, ties at random", "simple:Greedy"),
+        PlayerKind("random", "uniformly random legal moves, as a baseline and for tests", "simple:Random"),
+        PlayerKind("greedy", "the move with the highest merge score, ties at random", "simple:Greedy"),
         PlayerKind(
             "expectimax",
-            "expectation over the next spawns, lines of the board valued by hand-made features",
+            "the best expected value over the next spawns, by hand-made features of rows and columns",
             "simple:make_expectimax",
             ExpectimaxArgs,
             valued=True,
         ),
         PlayerKind(
             "ntuple",
-            "a trained n-tuple network, with a look ahead where the board is nearly full",
+            "a trained n-tuple network that searches ahead on nearly full boards",
             "ntuple:make",
             NTupleArgs,
             valued=True,
         ),
         PlayerKind(
             "critic",
-            "the move after which an n-tuple critic finds a tile likeliest to be reached",
+            "the move that is likeliest to reach a tile, by an n-tuple critic",
             "critic:make",
             CriticArgs,
         ),
@@ -208,7 +235,7 @@ REGISTRY: dict[str, PlayerKind] = {
 
 
 def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
-    """Return the parameters of a player, with defaults."""
+    """Return the parameters of a player, with defaults; ConfigError for an unknown player or parameter."""
     if name == EXEC:
         return msgspec.structs.asdict(read_table(EngineArgs, dict(args), f"player {name!r}"))
     if is_batched(name):  # its factory knows its parameters, and only workers import it
@@ -219,18 +246,18 @@ def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]
         match = difflib.get_close_matches(name, REGISTRY, n=1)
         raise ConfigError(
             f"no player is called {name!r}" + (f"; did you mean {match[0]!r}?" if match else ""),
-            hint=f"one of: {', '.join(REGISTRY)}, python:package.module:factory, exec:./program",
+            hint=f"Use one of: {', '.join(REGISTRY)}, python:package.module:factory, exec:./program.",
         )
     return msgspec.structs.asdict(read_table(kind.args, dict(args), f"player {name!r}"))
 
 
 def with_defaults(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
-    """Return the parameters of a player, with defaults and without a check; of a Python player as given."""
+    """Return the parameters of a player, with defaults and unchecked. A Python player has no defaults."""
     return {key: setting.default for key, setting in _parameters(name).items()} | dict(args)
 
 
 def takes_text(name: str, key: str) -> bool:
-    """Whether a player's parameter is text, even where its value reads as a number."""
+    """Whether a player's parameter is text, even if its value looks like a number."""
     parameters = _parameters(name)
     return key in parameters and isinstance(parameters[key].default, str)
 
@@ -245,8 +272,8 @@ def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
     """Return a player for the game loop: its module's ``NamedTuple``, tables included."""
     if is_batched(name):
         raise ConfigError(
-            f"{name} chooses for many boards at once, and this plays one game at a time",
-            hint="`tape2048 record`, `player eval`, `player match` and `bench-player` play it",
+            f"found the batched player {name}, expected a player that plays one game at a time",
+            hint="Use it with `tape2048 record`, `player eval`, `player match` or `bench-player`.",
         )
     full = check_player(name, args)
     module, _, function = REGISTRY[name].factory.partition(":")
@@ -254,16 +281,16 @@ def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
 
 
 def own(player: Any) -> Any:
-    """Return the player for another thread: it shares the tables and has its own cache."""
+    """Return the player for another thread, with shared tables and a separate cache."""
     caches = [field for field in player._fields if field.startswith(_CACHE)]
     return player._replace(**{field: getattr(player, field).copy() for field in caches})
 
 
 def player_sha256(name: str, player: Any) -> str:
-    """Return the SHA-256 over a player's name, version and tables: it differs where the moves could.
+    """Return the SHA-256 (hex) of a player's name, version, parameters and tables.
 
-    Fields called ``cache_...`` do not count. A player that reorders its tables has this as its field
-    ``identity``.
+    Two players with the same hash choose the same moves. Fields called ``cache_...`` are not hashed. A player
+    that keeps its tables in another order than its file computes the hash itself, in its field ``identity``.
     """
     if "identity" in player._fields:
         return bytes(player.identity).hex()
@@ -272,9 +299,9 @@ def player_sha256(name: str, player: Any) -> str:
 
 
 def sha256_of(name: str, fields: Mapping[str, Any]) -> str:
-    """Return the SHA-256 over a player's name, its version, and named arrays and numbers.
+    """Return the SHA-256 (hex) of a player's name, its version, and named arrays and numbers.
 
-    A list of arrays counts as one flat array.
+    A list of arrays is hashed as one flat array.
     """
     import numpy as np
 

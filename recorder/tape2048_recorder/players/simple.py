@@ -1,21 +1,22 @@
 r"""Players without a trained network: ``random``, ``greedy`` and ``expectimax``.
 
-``random`` plays a uniformly random legal move, and ``greedy`` the best merge score, ties drawn at random.
-``expectimax`` plays the move with the best expected value over the next spawns: the expectation over all
-spawns (each empty cell, 2 with p = 0.9 and 4 with p = 0.1) of the value of the best answer, ``depth`` spawns
-deep; see Russell and Norvig, "Artificial Intelligence", 4th ed., section 5.5 (expectiminimax without the
-opponent). A position without legal moves has the value 0. The leaves are afterstates, valued by the sum over
-their 4 rows and 4 columns of
+``random`` plays a uniformly random legal move. ``greedy`` plays the move with the highest merge score, and
+draws among equal moves. ``expectimax`` plays the move with the best expected value ``depth`` spawns ahead:
+the expectation, over all spawns (each empty cell, 2 with p = 0.9 and 4 with p = 0.1), of the value of the
+best next move. See Russell and Norvig, "Artificial Intelligence", 4th ed., section 5.5 (expectiminimax
+without the opponent). A board without legal moves has the value 0. The leaves are afterstates, valued by the
+sum over their 4 rows and 4 columns of
 
 .. math::
 
     h = w_0 + w_e \cdot empties + w_m \cdot merges + w_c \cdot \max(e_0^p, e_3^p)
         - w_s \sum_i |e_i - e_{i+1}| - w_o \cdot \min(rise, fall) - w_t \sum_i e_i^q
 
-with :math:`e_i` the line's exponents, *merges* its equal neighbours, *rise* (*fall*) the sum of
-:math:`|e_i^q - e_{i+1}^q|` where the line rises (falls): 0 for a monotonic line. The sum at :math:`w_s` is
-over neighbours of which neither is empty. The corner term applies to the outer lines only, so there are two
-tables of lines. The features (empties, monotonicity, smoothness, corner) come from players' advice.
+with :math:`e_i` the line's exponents, *merges* the number of equal neighbours, and *rise* (*fall*) the sum of
+:math:`|e_i^q - e_{i+1}^q|` over the neighbours between which the line rises (falls). One of the two is 0 for
+a monotonic line. The sum at :math:`w_s` is over pairs of neighbours without an empty cell. The corner term
+applies only to outer lines, so there are two tables of lines. The features (empties, monotonicity,
+smoothness, corner) come from players' advice.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ U64 = np.uint64
 
 _ONE = U64(1)
 
-#: Entries of the transposition table, for each depth: 2**15 x 12 bytes stay in the second-level cache.
-#: It makes depth 2 1.3 and depth 3 2.4 times as fast; 2**14 and 2**16 were no better, 2**19 worse.
+#: log2 of the transposition table's entries for each depth: 2**15 x 12 bytes fit into the second-level cache.
+#: The table makes depth 2 1.3 times and depth 3 2.4 times as fast. 14 and 16 were no better, 19 worse.
 _CACHE_BITS = 15
 _HASH = U64(0x9E3779B97F4A7C15)
 
@@ -47,8 +48,8 @@ _HASH = U64(0x9E3779B97F4A7C15)
 class LineWeights(NamedTuple):
     """Parameters of the formula, in its order.
 
-    Found by CMA-ES over the mean log score of depth 1 (about 900 evaluations of 250 games), then rounded:
-    52,000 mean over 2,500 games, against 37,000 for the hand-picked start of that search.
+    CMA-ES found them by the mean log score of depth 1 (about 900 evaluations of 250 games); then they were
+    rounded. The mean score over 2,500 games is 52,000, against 37,000 with the hand-picked initial values.
     """
 
     base: float = 250_000.0
@@ -68,9 +69,9 @@ WEIGHTS = LineWeights()
 class Expectimax(NamedTuple):
     """Expectimax over line tables.
 
-    ``outer`` and ``inner`` are ``f32[65536]``: the value of a line at the board's edge, and of an inner one.
-    The transposition table (direct-mapped, by depth and afterstate) holds exact values, so it changes
-    only the time; because of it, each thread needs a separate player.
+    ``outer`` and ``inner``, both ``f32[65536]``, are the values of lines at the board's edge and of inner
+    lines. The transposition table (direct-mapped, by depth and afterstate) holds exact values, so it does not
+    change moves. Each thread needs a separate player because of it.
     """
 
     depth: np.uint64
@@ -106,7 +107,7 @@ def line_tables(weights: LineWeights = WEIGHTS) -> tuple[npt.NDArray[np.float32]
 
 def make_expectimax(*, depth: int) -> Expectimax:
     """Return the player that looks ``depth`` spawns ahead."""
-    size = (depth - 1) << _CACHE_BITS  # one part per inner depth. No afterstate is 0: a free slot
+    size = (depth - 1) << _CACHE_BITS  # one part per inner depth. The key 0, no afterstate, is a free slot
     return Expectimax(
         U64(depth), *line_tables(), np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.float32)
     )
@@ -160,7 +161,7 @@ def _lines(player: Any, board: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _leaf_after(player: Any, source: Any) -> Any:
-    """Return the best leaf value of sliding the rows of ``source``; 0 where neither way is legal."""
+    """Return the best leaf value of sliding the rows of ``source``; 0 if neither direction is legal."""
     best = np.float32(0)
     for direction in range(2):
         after = slide_rows(source, U64(direction))
@@ -175,7 +176,7 @@ def _best_leaf(player: Any, board: Any) -> Any:
 
 
 def _remembered(expect: Any, part: int) -> Any:
-    """Return ``expect`` with a part of the transposition table in front."""
+    """Return ``expect``, cached in a part of the transposition table."""
     base = U64(part << _CACHE_BITS)
 
     @register_jitable
@@ -191,7 +192,8 @@ def _remembered(expect: Any, part: int) -> Any:
     return recall
 
 
-# One function per depth instead of recursion: numba can inline it, and caches no mutual recursion.
+# One function per depth instead of recursion, because numba can inline them and does not cache mutual
+# recursion.
 _expect_1 = expectation(_best_leaf)
 _expect_2 = expectation(maximum(_remembered(_expect_1, 0)))
 _expect_3 = expectation(maximum(_remembered(_expect_2, 1)))
@@ -208,7 +210,7 @@ def _value(player: Any, after: Any) -> Any:
 
 @register_jitable
 def _best_of_expectimax(player: Any, board: Any, state: Any, values: Any) -> Any:
-    """Choose; fill ``values`` unless it is None, a type that is known when numba compiles."""
+    """Choose a move; fill ``values`` unless it is None, which numba knows at compile time."""
     columns = transpose(board)
     best, best_move, best_after = np.float32(-1), NO_MOVE, board
     for m in range(4):
@@ -239,7 +241,7 @@ def _value_expectimax(player: Any, board: Any, state: Any, gamma: Any, values: A
     return _best_of_expectimax(player, board, state, values)
 
 
-# The 24 orders of the four moves, two bits a move, the first move lowest.
+# The 24 orders of the four moves, two bits per move, the first move in the lowest bits.
 _ORDERS = np.array(
     [sum(move << (2 * i) for i, move in enumerate(order)) for order in itertools.permutations(range(4))],
     dtype=np.uint8,
@@ -261,7 +263,7 @@ class Greedy(NamedTuple):
 
 @chooses(Random)
 def _choose_random(player: Any, board: Any, state: Any, gamma: Any) -> Any:
-    # The first legal move in a random order is a uniformly random legal move. Mostly the first move is
+    # The first legal move in a random order is a uniformly random legal move. Usually the first move is
     # legal, so this is cheaper than computing all four.
     draw, state = rng.bounded(state, gamma, _ORDER_COUNT)
     order = U64(_ORDERS[draw])

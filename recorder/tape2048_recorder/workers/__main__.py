@@ -1,7 +1,7 @@
-"""The program of a worker process; only the daemon starts it.
+"""The program of a worker process, which only the daemon starts.
 
-Its argument is the JSON of a :class:`~tape2048_recorder.ipc.protocol.WorkerSpec`, with the descriptors of its
-socket to the daemon and of their shared memory.
+Its argument is the JSON of a :class:`~tape2048_recorder.ipc.protocol.WorkerSpec`, which includes the
+descriptors of the socket to the daemon and of the shared memory.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tape2048_recorder.workers.loop import Worker
 
 _PR_SET_PDEATHSIG = 1
 
-#: Makes a worker the kernel's first choice when memory runs out, in thousandths of the total memory. A worker
-#: is replaced, and its unrecorded games are played again. The daemon's death ends all workers, and it is the
-#: largest process at times: while it publishes very many short games.
+#: Added to a worker's share of the memory, in thousandths, when the kernel selects a process to kill. A
+#: killed worker is replaced, and its unrecorded games are played again. The daemon's death would end all
+#: workers, and the daemon can be the largest process, while it publishes very many short games.
 OOM_SCORE_ADJ = 500
 
 
 class _ToDaemon(logging.Handler):
-    """Sends the SDK's warnings to the daemon, which logs the same warning of several workers once."""
+    """A logging handler that sends the SDK's warnings to the daemon, which logs equal warnings once."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__(logging.WARNING)
@@ -68,10 +68,10 @@ def main(argument: str) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != spec.daemon_pid:
         raise SystemExit(1)
-    # The daemon decides when to stop. A terminal's Ctrl-C reaches the whole process group.
+    # Only the daemon stops a worker. A terminal's Ctrl-C reaches the whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    faulthandler.enable()  # the stacks at SIGABRT
+    faulthandler.enable()  # writes the stacks at SIGABRT
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError):
         score.write_text(str(max(int(score.read_text()), OOM_SCORE_ADJ)))
@@ -83,10 +83,10 @@ def main(argument: str) -> int:
         from tape2048.jit.compiler import announced, cache_dir
 
         def announce() -> None:
-            often = f"the first time only (kept in {cache_dir()})"
+            often = f"only the first time (cached in {cache_dir()})"
             if cache_dir() is None:
                 often = "at each start"
-            what = f"compiling the game loop with {spec.settings['player']}: half a minute or so, {often}"
+            what = f"compiling the game loop for {spec.settings['player']}: about half a minute, {often}"
             channel.send(Starts(valid_text(what)))
 
         with announced(announce):
@@ -96,8 +96,8 @@ def main(argument: str) -> int:
         starting = False
         worker.run()
     except ChannelClosed:
-        return 1  # the daemon is gone: nothing to report to
-    except Exception as error:  # noqa: BLE001 - the worker's edge: the daemon is told
+        return 1  # the daemon has ended: no process to report to
+    except Exception as error:  # noqa: BLE001 - every error is reported to the daemon
         if isinstance(error, TapeError):
             hint = None if error.hint is None else valid_text(error.hint)
             channel.send(Crashed(valid_text(str(error)), starting, type(error).__name__, hint))

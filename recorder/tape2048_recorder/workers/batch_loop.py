@@ -1,7 +1,8 @@
-"""The worker of a batched player: lanes in lockstep, with a table of them for each generation of weights.
+"""The worker of a batched player, which plays many games in lockstep, in lanes.
 
-When new weights are offered, the current table gets no more games, and a second table starts at once. One
-model plays each game from its first move to its last, and each model's games go to separate sessions.
+Each generation of weights has its own table of lanes. When the daemon offers new weights, a second table
+starts with the next games, and the current table only finishes its games. So the same weights play a game
+from its first move to its last. The games of different weights go into different sessions.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class BatchWorker(Worker):
-    """The loop of one worker with a batched player."""
+    """The loop of a worker with a batched player."""
 
     def _prepare(self) -> None:
         self._sampling = read_sampling(self._config.sampling)
@@ -43,7 +44,7 @@ class BatchWorker(Worker):
         self._tables: list[LaneTable] = []
         self._requested = 0 if self._first_weights is None else self._first_weights.generation
         self.generation = self._requested
-        self._finished_at: dict[int, float] = {}  # since when a table holds finished games, by generation
+        self._finished_at: dict[int, float] = {}  # time of a table's first unwritten game, by generation
 
     def warm_up(self) -> None:
         """Load the model, compile, and make the first moves."""
@@ -82,7 +83,7 @@ class BatchWorker(Worker):
     # The feed of the tables.
 
     def more(self, want: int) -> tuple[npt.NDArray[np.uint64], ...] | None:
-        """Get games to start, as ``LaneTable.give`` takes them; None at the end."""
+        """Request games, and return them as arguments of ``LaneTable.give``; None if no more are to start."""
         if not self._more_games:
             return None
         self._note_finished()
@@ -102,7 +103,7 @@ class BatchWorker(Worker):
         self._finished_at.pop(table.generation, None)
 
     def forfeit(self, game: int, why: str) -> None:
-        """Tell the daemon that a game will not be recorded."""
+        """Report a game that will not be recorded to the daemon."""
         self._channel.send(Forfeited(game, valid_text(why)))
 
     def _note_finished(self) -> None:
@@ -126,7 +127,7 @@ class BatchWorker(Worker):
                 if not self._play_ticks():
                     break
         except PlayerError:
-            self._flush_all()  # a bad answer costs the games in progress, and no finished one
+            self._flush_all()  # an invalid answer loses the games in progress, but no finished game
             raise
         self._flush_all()
         for table in self._tables:
@@ -168,22 +169,22 @@ class BatchWorker(Worker):
             table.finished.resize(rows)
 
     def _change_weights(self) -> None:
-        """Start a table with the offered weights; keep the present ones if they cannot be used."""
+        """Start a table with the offered weights; keep the current weights if the new ones cannot be used."""
         if len(self._tables) > 1:
-            return  # at most two models at once: later, when the older one's games have ended
+            return  # at most two models at once: try again when the games of the older model have ended
         self._requested = int(self._slot["weights"][0])
         while True:
             answer = self._answer_to(WantWeights())
             if not isinstance(answer, Weights):
                 raise unexpected("weights", answer)
             if answer.generation <= self._tables[-1].generation:
-                return  # other workers have rejected all newer weights
+                return  # the workers have rejected all newer weights
             self._slot["busy"] = LOADS
             try:
                 table, sha256 = self._make_table(answer)
             except PlayerError as error:
                 self._channel.send(WeightsRefused(answer.generation, valid_text(str(error))))
-                continue  # the generation before it may be newer than the present one
+                continue  # the generation before it can be newer than the current one
             finally:
                 self._note_progress()
                 self._slot["busy"] = 0
@@ -194,7 +195,7 @@ class BatchWorker(Worker):
 
 
 class _Practice:
-    """The games of a warm-up: as many as requested, with their ids as seeds, recorded nowhere."""
+    """The games of a warm-up: any number, with their ids as seeds, not recorded."""
 
     def more(self, want: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         ids = np.arange(want, dtype=np.uint64)
@@ -204,4 +205,4 @@ class _Practice:
         table.finished.drop_block()
 
     def forfeit(self, game: int, why: str) -> None:
-        """Leave it to the games that are recorded."""
+        """Ignore the fault: recorded games will show it."""

@@ -1,4 +1,4 @@
-"""The loop of a worker: plays games into its block buffer, and writes full blocks to reserved ranges."""
+"""The loop of a worker: play games into a block buffer, and write full blocks to reserved ranges."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ from tape2048_recorder.ipc.protocol import (
 )
 from tape2048_recorder.record_options import RecorderConfig
 
-#: Target duration of one call of the compiled loop, after which commands are read.
+#: Target duration of a call of the compiled loop (a slice of play). The worker reads commands between slices.
 SLICE_S = 0.05
 _SLICE_STEPS_FIRST = 256
 _SLICE_STEPS_MAX = 1 << 24
 
-#: Most finished games of a block, 40 bytes each. Random games (118 rows) fill a block of 262,144 rows with
-#: about 2,200.
+#: Most finished games in a block, 40 bytes each. A block of 262,144 rows holds about 2,200 random games.
 RUNS_MAX = 16_384
 
-_FIRST_GAMES = 8  # games of the first request, before their length is known
+_FIRST_GAMES = 8  # games to request before their length is known
 
-#: Blocks that a request for games covers, so that a worker seldom runs out before the next block.
+#: Blocks that a request for games should fill, so that a worker seldom runs out of games before its next
+#: block.
 _BLOCKS_AHEAD = 1.25
 
 
 class Worker:
-    """The loop of one worker; ``run`` returns when there is nothing left to do."""
+    """The loop of a worker with a compiled player."""
 
-    #: The weights that played the buffer's games; only batched players have more than one generation.
+    #: Generation of the weights that played the buffer's games. Only batched players change their weights.
     generation = 0
 
     def __init__(self, spec: WorkerSpec, channel: Channel, shared: Shared) -> None:
-        # The compiler is imported here, so that a failure to import it is reported.
+        # Imports of the compiler, here so that a failure is reported to the daemon.
         from tape2048.ntuple.placed import check_tables
         from tape2048_recorder.game import loop, rng
 
@@ -75,8 +75,8 @@ class Worker:
         self._slot = shared.slots[spec.index : spec.index + 1]
         self.player_sha256 = ""
         self._block_rows = int(self._slot["block_rows"][0])
-        seconds = "a large network takes some seconds the first time on a machine"
-        channel.send(Starts(f"loading the player {self._config.player} ({seconds})"))
+        seconds = "a large network takes a few seconds the first time"
+        channel.send(Starts(f"loading the player {self._config.player}: {seconds}"))
         self._prepare()
         self._slice_steps = _SLICE_STEPS_FIRST
         self._finished_since: float | None = None
@@ -106,7 +106,7 @@ class Worker:
         )
 
     def warm_up(self) -> None:
-        """Compile the game loop and the making of rows (or load them), and check that the player moves."""
+        """Compile the game loop and the building of rows (or load them), and play four moves."""
         buffer = self._new_buffer(64)
         buffer.give(np.zeros(1, dtype=np.uint64), np.zeros(1, dtype=np.uint64))
         self._loop.play_into(buffer, self._player, steps_max=4)
@@ -127,7 +127,7 @@ class Worker:
             elif self._asked:
                 self._settle()
             elif self._more_games:
-                self._flush()  # before a limit, the daemon counts its bytes
+                self._flush()  # the daemon counts these rows before it grants more
                 if not self._asked:
                     self._take(self._answer_to(Ask(self._games_wanted())))
             else:
@@ -145,7 +145,7 @@ class Worker:
         self._buffer.give(*self._games_of(answer))
 
     def _games_of(self, given: PlayGames) -> tuple[npt.NDArray[np.uint64], ...]:
-        """Return the ids of games, their seeds, and the boards that they start from, if some were given."""
+        """Return the ids and seeds of games, and their start boards if ``start_from`` is set."""
         ids = np.arange(given.first_id, given.first_id + given.count, dtype=np.uint64)
         seeds = self._rng.game_seeds(self._seed, ids)
         if self._starts is None:
@@ -213,12 +213,12 @@ class Worker:
         buffer = self._buffer
         if not buffer.rows_finished:
             return
-        self._check_tables()  # games of a damaged table are never written
+        self._check_tables()  # never write games that a damaged table played
         written = self._write_block()
         if written is None:
             self._finished_dropped += len(buffer.runs)
         buffer.drop_block()
-        if written is not None:  # the report and the request for the next games go in one send
+        if written is not None:  # one send for the report and the request for the next games
             wanted = self._games_wanted() if self._more_games else 0
             self._channel.send(written, *([Ask(wanted)] if wanted else []))
             self._written, self._asked = True, bool(wanted)
@@ -251,13 +251,13 @@ class Worker:
                 return BlockWritten(place.session, place.first_row, rows, checksum, runs, columns)
 
     def _answer_to(self, message: FromWorker) -> FromDaemon:
-        """Send a message and return its answer, after all outstanding answers."""
+        """Wait for outstanding answers, send a message, and return its answer."""
         self._settle()
         self._channel.send(message)
         return self._channel.receive()
 
     def _settle(self) -> None:
-        """Wait for the answers to :meth:`_flush`, which may come in either order."""
+        """Wait for the answers to the messages of :meth:`_flush`, which arrive in either order."""
         while self._written or self._asked:
             answer = self._channel.receive()
             if self._asked and isinstance(answer, PlayGames | NoMoreGames):
@@ -269,7 +269,7 @@ class Worker:
                 raise unexpected("a block to be confirmed, or games", answer)
 
     def _open(self, place: Range, columns: list[str]) -> list[int]:
-        """Open the file of the rows, and the files of columns beside it."""
+        """Open the file of the rows and the files of the columns."""
         if self._files[0] != place.session or len(self._files[1]) <= len(columns):
             self._close_files()
             self._files = place.session, []
@@ -281,14 +281,14 @@ class Worker:
     def _close_files(self) -> None:
         """Close the last session's files, if any.
 
-        Some network file systems report a failed write only on close, of blocks that are confirmed already.
-        The daemon gets that error, too, when it publishes the session: its descriptors are older.
+        Some network file systems report a failed write only on close, after the block was committed. The
+        daemon also gets that error, when it publishes the session, because its descriptors are older.
         """
         while self._files[1]:
             with contextlib.suppress(OSError):
-                os.close(self._files[1].pop())  # it is closed even if closing fails
+                os.close(self._files[1].pop())  # the kernel closes it even if it reports an error
 
 
 def unexpected(what: str, answer: FromDaemon) -> TypeError:
-    """Make the error for an answer other than ``what``."""
-    return TypeError(f"expected {what}, got {answer!r}")
+    """Return the error for an answer other than ``what``."""
+    return TypeError(f"found the answer {answer!r}, expected {what}")

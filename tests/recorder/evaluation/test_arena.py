@@ -222,7 +222,7 @@ def test_rollouts_of_a_batched_player_are_its_games() -> None:
         (4, "found 4"),
         ("left", "found 'left'"),
         ([1, 2, 3], r"found \[1, 2, 3\]"),
-        (2.5, r"expected a move, 0 to 3, or four scores"),
+        (2.5, r"expected a move from 0 to 3, or four scores"),
     ],
 )
 def test_an_answer_for_one_board_is_held_to_the_contract(tmp_path: Path, answer: Any, says: str) -> None:

@@ -247,12 +247,12 @@ def test_as_many_ids_as_seeds() -> None:
 
 def test_more_games_than_runs_fit_are_refused() -> None:
     buffer, ids = make_buffer(4, runs=3), ids_of(4)
-    with pytest.raises(ValueError, match="4 games wait, and 3 more fit"):
+    with pytest.raises(ValueError, match="found 4 waiting games, expected at most 3"):
         play_into(buffer, player("random"), steps_max=1)
     buffer = make_buffer(3, runs=3)
     assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
     buffer.give(ids[3:], seeds_of(ids[3:]))
-    with pytest.raises(ValueError, match="1 games wait, and 0 more fit"):
+    with pytest.raises(ValueError, match="found 1 waiting games, expected at most 0"):
         play_into(buffer, player("random"), steps_max=1)
     buffer.drop_block()
     assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED

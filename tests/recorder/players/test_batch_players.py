@@ -140,7 +140,7 @@ def test_an_answer_is_held_to_the_contract(answer: Any, found: str | None, overl
     else:
         with pytest.raises(PlayerError) as caught:
             caller.collect()
-        assert f"m:f: found {found} for 3 boards, the first of them 0x1100000000000000" in str(caught.value)
+        assert f"m:f: found {found} for 3 boards, the first is 0x1100000000000000" in str(caught.value)
         assert "expected moves uint8[3] or scores float32[3, 4]" in str(caught.value)
 
 
@@ -212,7 +212,7 @@ def test_players_that_may_differ_have_other_hashes(tmp_path: Path) -> None:
 
 
 def test_the_game_loop_refuses_batched_players() -> None:
-    with pytest.raises(ConfigError, match="many boards at once"):
+    with pytest.raises(ConfigError, match="found the batched player"):
         make_player("python:m:f", {})
 
 
@@ -358,7 +358,7 @@ def test_scores_that_are_no_numbers_are_found(row: list[float], bad: bool, metho
         ({"top_k": 5}, ConfigError, "top_k"),
         ({"top_p": 1.5}, ConfigError, "top_p"),
         ({"epsilon": "often"}, ConfigError, "epsilon"),
-        ({"start_gate": 5, "stop_gate": 5}, ConfigError, "stop above the start"),
+        ({"start_gate": 5, "stop_gate": 5}, ConfigError, "expected a stop_gate above start_gate"),
         ({"epsilon_start_gate": 5, "epsilon_stop_gate": 4}, ConfigError, "epsilon_stop_gate = 4"),
     ],
 )

@@ -119,7 +119,7 @@ def test_each_setting_makes_another_player(path: Path) -> None:
 
 
 def test_what_cannot_be_is_refused_by_name(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"found tile = 2048, and the critic .* predicts 64, 1024, 32768"):
+    with pytest.raises(ConfigError, match=r"tile = 2048, expected a tile of the critic .*: 64, 1024, 32768"):
         player(path, 2048)
     with pytest.raises(ModelError, match="no such file"):
         check_player("critic", {"critic": str(tmp_path / "nowhere")})

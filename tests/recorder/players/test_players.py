@@ -231,7 +231,7 @@ def test_the_registry_is_told_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "args", "said", "hint"),
     [
-        ("expectimacks", {}, "did you mean 'expectimax'", "one of: random, greedy, expectimax"),
+        ("expectimacks", {}, "did you mean 'expectimax'", "Use one of: random, greedy, expectimax"),
         ("Greedy", {}, "did you mean 'greedy'", "one of: "),
         ("mcts", {}, "no player is called 'mcts'", "one of: "),
         ("expectimax", {"dpeth": 2}, "The nearest is 'depth'", "its settings: depth"),

@@ -289,7 +289,7 @@ def test_record_refuses_boards_before_it_starts(cli: Cli, session: Path, tmp_pat
         assert "hint: " in done.err
     starts.write_text("0xB100000000000000\n")
     for args, said in (
-        (("--where", "max_score > 5"), "--where: found it without start_from"),
+        (("--where", "max_score > 5"), "--where: found without start_from"),
         (("--from", starts, "--rows-where", "step > 5"), "found a file with a condition"),
         (("--from", session), "found no condition on rows"),
         (("--from", session, "--rows-where", "stp > 5"), "no column stp"),
@@ -415,7 +415,7 @@ def test_a_networks_games_replay(cli: Cli, quantised: Path, tmp_path: Path) -> N
     [
         ("ntuple:weights=nowhere", "--player: found no network at 'nowhere' (No such file or directory)"),
         ("ntuple:weights=.", "(not a file)"),
-        ("ntuple:weights=exact.safetensors,mix=0:x", "--player: found the mixture '0:x'"),
+        ("ntuple:weights=exact.safetensors,mix=0:x", "--player: found mix = '0:x'"),
     ],
 )
 def test_an_unusable_player_is_refused_first(

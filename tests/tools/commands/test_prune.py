@@ -256,7 +256,7 @@ def test_file_with_limits_of_tags_only(cli: Cli, many: Path, tmp_path: Path) -> 
         ("[retention]\ntags = 3", "expected a table of settings"),
         ("[retention.tags]\na = 3", "retention.tags.a: found 3"),
         ("[retention.tags.'a b']\nmax_sessions = 1", "expected a model tag"),
-        ("[retention.tags.a]\nkeep_free_mb = 1", "a limit of one tag"),
+        ("[retention.tags.a]\nkeep_free_mb = 1", "found in the table of a tag, expected in [retention]"),
         ("[retention.tags.a]\nfrobnicate = 1", "retention.tags.a: found 'frobnicate'"),
     ],
 )

@@ -235,7 +235,7 @@ def test_the_first_start_reports_compiling(cli: Cli, environment: dict[str, str]
     for variable in ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY"):
         cold.pop(variable, None)
     first = cli(command, env=cold, timeout=180, process=True)
-    said = "compiling the game loop with random: half a minute or so, the first time only (kept in "
+    said = "compiling the game loop for random: about half a minute, only the first time (cached in "
     assert first.err.count(f"{said}{tmp_path}/cache/tape2048/kernels-") == 1, first.err
     assert first.err.count("compiling") == 1
     phases = [
@@ -254,7 +254,7 @@ def test_a_missing_compile_cache_is_reported(cli: Cli, environment: dict[str, st
     (tmp_path / "a_file").touch()
     env = {**environment, "NUMBA_CACHE_DIR": str(tmp_path / "a_file")}
     done = cli("record --player random --workers 2 --max-games 1", env=env, timeout=180, process=True)
-    assert "compiling the game loop with random: half a minute or so, at each start\n" in done.err
+    assert "compiling the game loop for random: about half a minute, at each start\n" in done.err
     assert done.err.count("compiled code cannot be kept") == 1
 
 
