@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {
 SYNC_CHANCE = 0.5
 
 #: What a recorder may say of blocks that a cut has taken.
-MAY_BE_SAID = "rows of it did not match checksums"
+MAY_BE_SAID = "rows did not match checksums"
 
 
 class Tally:

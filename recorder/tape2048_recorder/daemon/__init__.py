@@ -1,1 +1,1 @@
-"""The daemon: one loop over workers, signals, publishing and the clock, and its parts."""
+"""The daemon: its loop, its instance lock, the supervision of workers, and live weights."""

@@ -1,14 +1,18 @@
 """The daemon: one loop over workers, signals, the publisher and the clock.
 
-Signal handlers only note a signal. The first SIGTERM or SIGINT drains: games in progress are finished within
-``drain_timeout_s``, and everything is published. A drain that a limit has started continues. A second one, or
-SIGUSR2, hurries: workers are killed, and committed blocks are published. SIGUSR1 rotates. SIGHUP reloads the
-settings, or drains without a configuration file to reload (a terminal that closes). The daemon reports
-through a :class:`~tape2048_recorder.status.report.Reporter`, and does not exit. It logs the warnings of
-workers as its own, so that equal warnings are reported once.
+Signal handlers only note a signal, and the loop acts on it:
 
-On a reload, limits and intervals may change. The player's settings, and the settings that claim the
-directory, stay until the next start. A file that is unreadable or invalid changes nothing.
+* The first SIGTERM or SIGINT drains: games in progress finish within ``drain_timeout_s``, and everything is
+  published. If a limit has already started a drain, that drain continues.
+* A second SIGTERM or SIGINT, or SIGUSR2, hurries: workers are killed, and committed blocks are published.
+* SIGUSR1 rotates.
+* SIGHUP reloads the settings. Without a configuration file (a terminal was closed) it drains.
+
+A reload can change limits and intervals (:data:`LIVE`). Other settings stay until the next start. An
+unreadable or invalid file changes nothing.
+
+The daemon reports through a :class:`~tape2048_recorder.status.report.Reporter`, and does not exit the
+process. It logs the warnings of workers as its own warnings, so that equal warnings are reported once.
 """
 
 from __future__ import annotations
@@ -77,33 +81,33 @@ if TYPE_CHECKING:
     from tape2048_recorder.daemon.weights import Playing
     from tape2048_recorder.recording.publish import PublishOutcome
 
-#: Interval of pauses, restarts and deadlines.
+#: Interval at which pauses, restarts and deadlines are checked.
 TICK_S = 0.05
 STATUS_INTERVAL_S, LIMITS_INTERVAL_S = 0.5, 0.25
 
-#: After the drain's time, a worker has this long to write its finished games, and to get room for them.
+#: Time after the drain for workers to write finished games, and for the daemon to find space for them.
 HURRY_GRACE_S, ROOM_GRACE_S = 5.0, 3.0
 
-#: A pause is over when no worker has waited for this long: longer than between two tries.
+#: A pause ends when no worker has waited for this long, which is longer than the delay between two tries.
 FLOWING_S = 2.0
 
-#: Share of ``max_ram_mb`` from which the open session is published: its runs are in memory until then.
+#: Share of ``max_ram_mb`` at which the open session is published. Its runs are in memory until then.
 RAM_ROTATES_AT = 0.9
 
-#: Shortest time between two such sessions above ``max_ram_mb``. Within it, the first one has not helped.
+#: Shortest time between two rotations above ``max_ram_mb``. If memory is above it again sooner, recording ends.
 RAM_ROTATES_S = 60.0
 
-#: Time limit for writing finished games before a rotation. A slice of play takes a twentieth of a second, a
-#: block little more.
+#: Time limit for writing finished games before a rotation. A slice of play takes 0.05 s, and a block little
+#: more.
 FLUSH_S = 10.0
 
-#: Window of the mean that is shown as the rate.
+#: Time over which the shown rate is averaged.
 RATE_WINDOW_S = 10.0
 
-#: Kinds of pauses, as metrics label them, by the beginnings of their reasons.
+#: The metrics' labels of pauses, by the prefixes of their reasons.
 _PAUSES = {DISK_FULL: "disk_full", DISK_SLOW: "disk_slow", SPOOL_FULL: "spool_full"}
 
-#: The settings that may change while the recorder runs.
+#: The settings that a reload can change.
 LIVE = frozenset(
     {
         "max_games",
@@ -131,12 +135,12 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Rotations:
-    """The requests to rotate now, and their outcomes; sessions are published in the order they close.
+    """The requests to rotate now, and their outcomes.
 
-    Finished games wait in the workers' buffers for up to ``flush_s``. A request raises the word ``flush`` of
-    each slot. A worker that sees it writes its finished games, and sets ``flushed`` to the same number once
-    the block is committed. When all have done so, or after :data:`FLUSH_S`, the open session is closed. A
-    worker that starts or has died holds nothing.
+    Finished games can be in the workers' buffers for up to ``flush_s``. A request increases the word
+    ``flush`` of each slot. A worker that sees it writes its finished games, and sets ``flushed`` to the same
+    number when the block is committed. When all workers have done so, or after :data:`FLUSH_S`, the open
+    session is closed. Workers that are starting or have died hold no games.
     """
 
     def __init__(self, supervisor: Supervisor, recording: Recording) -> None:
@@ -144,17 +148,17 @@ class Rotations:
         self._recording = recording
         self.state = Rotation()
         self._flushing: list[float] = []  # times of the requests whose session is still open
-        #: For each other request: the sessions that must be published, all of those before it included.
+        #: For each later request: the serials of the sessions that must be published before it is done.
         self._waiting: deque[set[int]] = deque()
 
     def ask(self, now: float) -> None:
-        """Request a rotation as soon as finished games are written."""
+        """Request a rotation, which follows when finished games are written."""
         self.state = msgspec.structs.replace(self.state, asked=self.state.asked + 1)
         self._flushing.append(now)
         self._supervisor.shared.slots["flush"] = self.state.asked
 
     def tick(self, now: float) -> None:
-        """Close the open session if that is due or requested."""
+        """Close the open session if a rotation is due or requested."""
         self._recording.rotate_if_due()
         if not self._flushing:
             return
@@ -186,7 +190,12 @@ class Rotations:
 
 
 def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderConfig, list[str], list[str]]:
-    """Merge the live settings of ``wanted`` into the running ones."""
+    """Merge the live settings of ``wanted`` into the running configuration.
+
+    Returns:
+        The merged configuration, the names of the changed settings, and the names of the settings that differ
+        but cannot change before a restart.
+    """
     differ = [name for name in settings_of(type(running)) if getattr(running, name) != getattr(wanted, name)]
     changed = [name for name in differ if name in LIVE]
     after = msgspec.structs.replace(running, **{name: getattr(wanted, name) for name in changed})
@@ -195,7 +204,7 @@ def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderCon
 
 @dataclasses.dataclass(eq=False)
 class Reload:
-    """Reads the settings again on request, once at most a second."""
+    """The reloading of the settings on request, at most once a second."""
 
     load: Callable[[], RecorderConfig]
     reporter: Reporter
@@ -207,18 +216,18 @@ class Reload:
         self._next = float("-inf")
 
     def ask(self, *, ending: bool = False) -> None:
-        """Request a reload. A recorder that is ``ending`` refuses it."""
+        """Request a reload; it is ignored if the recorder is ``ending``."""
         if ending:
-            self.reporter.event("warning", "reload: nothing is changed: the recorder is ending")
+            self.reporter.event("warning", "reload: nothing changed: the recorder is ending")
         else:
             self._asked = True
 
     def due(self, now: float) -> bool:
-        """Whether a reload is due (``now``: ``time.monotonic``)."""
+        """Whether a reload is due; ``now`` is ``time.monotonic``."""
         return self._asked and now >= self._next
 
     def read(self, running: RecorderConfig, now: float) -> RecorderConfig:
-        """Read the settings. Return the settings in effect from now on."""
+        """Read the settings; return the configuration in effect from now on."""
         self._asked = False
         self._next = now + RELOAD_S
 
@@ -230,26 +239,24 @@ class Reload:
                 wanted = self.load()
             except TapeError as error:
                 hint = "" if error.hint is None else f" ({error.hint})"
-                self.reporter.event("error", f"reload: nothing is changed: {error}{hint}")
+                self.reporter.event("error", f"reload: nothing changed: {error}{hint}")
                 return running
             after, changed, refused = merged(running, wanted)
             self.changed(after)
             for name in refused:
                 stays = f"reload: {name} stays {shown(name, running)}"
-                self.reporter.event("warning", f"{stays}; {shown(name, wanted)} needs a restart")
+                self.reporter.event("warning", f"{stays}; restart the recorder for {shown(name, wanted)}")
             news = [f"{name} = {shown(name, wanted)} (was {shown(name, running)})" for name in changed]
-            self.reporter.event(
-                "info", f"reload: {', '.join(news) or 'nothing that may change now has changed'}"
-            )
+            self.reporter.event("info", f"reload: {', '.join(news) or 'no setting changed'}")
         return after
 
 
 def error_of(message: Crashed, *, first: bool) -> TapeError | None:
-    """Return the error that ends the recorder, or None where another worker may succeed.
+    """Return the error that ends the recorder, or None if another worker can succeed.
 
-    A user's player that raises or gives invalid answers would do so again: the recorder ends, with its games
-    published. An error of a worker that never got ready is final if the worker is the ``first`` in its slot.
-    A later one may lack a resource that the first had (memory), and get it later.
+    A user's player that raises an exception or returns invalid answers would do so again, so the recorder
+    ends, with its games published. An error while a worker starts is final for the ``first`` worker of a slot.
+    A later worker may lack a resource, such as memory, only for a while.
     """
     kind = error_class(message.kind)
     if issubclass(kind, (PlayerError, StartError)):
@@ -258,19 +265,19 @@ def error_of(message: Crashed, *, first: bool) -> TapeError | None:
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Sum the resident memory of these processes; shared pages count for each."""
+    """Return the resident memory of these processes in bytes; shared pages count for each process."""
     total = 0
     for pid in pids:
-        with contextlib.suppress(OSError, IndexError):  # it has just ended
+        with contextlib.suppress(OSError, IndexError):  # the process has just ended
             total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     return total
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Daemon:
-    """Runs workers and a recording until its end.
+    """The loop that runs the workers and the recording.
 
-    ``begun`` is the recorder's start (``time.monotonic``); without a ``reload``, SIGHUP drains.
+    ``begun`` is the recorder's start (``time.monotonic``). Without a ``reload``, SIGHUP drains.
     """
 
     config: RecorderConfig
@@ -289,12 +296,12 @@ class Daemon:
         self._selector: selectors.BaseSelector = self.world.selector()
         self._phase: Literal["recording", "draining", "publishing"] = "recording"
         self._deadline = float("inf")
-        self._stop_signal: str | None = None  # the first request to end
+        self._stop_signal: str | None = None  # the first signal that asked to end
         self._hurried = False
         self._paused: str | None = None
-        self._flowing_since: float | None = None  # during a pause: since when no worker has waited
+        self._flowing_since: float | None = None  # during a pause: the time since which no worker has waited
         self._fatal: TapeError | None = None
-        self._starting = [f"starting {counted(self.config.worker_count, 'worker')}: 2 s or so"]
+        self._starting = [f"starting {counted(self.config.worker_count, 'worker')}: about 2 s"]
         self._next_status = 0.0
         self._next_limits = 0.0
         self.reason = ""
@@ -302,10 +309,10 @@ class Daemon:
         self._rotations = Rotations(self.supervisor, self.recording)
         self._ram_rotated_at, self._ram_rotation = -math.inf, 0
         self._watch = Watch(self.supervisor, lambda what: self.reporter.event("warning", what))
-        self.counts = Counts()  # without a pause in progress
-        self._paused_at = 0.0  # the time at which the present pause started
-        self._rate: deque[tuple[float, int]] = deque()  # times and steps of the last seconds
-        self.sessions: list[str] = []  # names only: weeks of recording make 100,000
+        self.counts = Counts()  # excluding the pause in progress
+        self._paused_at = 0.0  # start of the pause in progress
+        self._rate: deque[tuple[float, int]] = deque()  # times and steps in the last RATE_WINDOW_S
+        self.sessions: list[str] = []  # only names: weeks of recording publish 100,000 sessions
         self.games_dropped = 0
         self.finished_games_lost = 0
         self.first_step_s: float | None = None
@@ -313,7 +320,7 @@ class Daemon:
         self._steps = 0
 
     def run(self) -> None:
-        """Record until a limit, a signal or an error ends it, and publish what was recorded."""
+        """Record until a limit, a signal or an error ends the recording, and publish the sessions."""
         self._selector.register(self.signals.fd, selectors.EVENT_READ, self._on_signal)
         try:
             for worker in self.supervisor.workers:
@@ -329,7 +336,7 @@ class Daemon:
                     self._tick(now)
                     next_tick = now + TICK_S
             self._end_pause(self.world.now)
-            self.reporter.status(self.status)  # the last one, with everything published
+            self.reporter.status(self.status)  # the last status, after everything is published
         finally:
             self.supervisor.close()
             self.recording.publisher.close()
@@ -351,7 +358,8 @@ class Daemon:
             else:
                 self._stop_signal = name
                 if self._phase != "recording":
-                    self.reporter.event("info", f"{name} was received: it is ending already ({self.reason})")
+                    what = f"{name} was received: the recorder is already ending ({self.reason})"
+                    self.reporter.event("info", what)
                 else:
                     self.stop(f"{name} was received")
 
@@ -360,13 +368,13 @@ class Daemon:
             self.stop(f"{name} was received")
         if not self._hurried:
             named = f"{name} again" if name == self._stop_signal else name
-            self.reporter.event("warning", f"{named}: ending the workers, publishing what is confirmed")
+            self.reporter.event("warning", f"{named}: killing the workers, publishing committed blocks")
         self._hurried = True
         self.supervisor.kill_all()
         self.recording.publisher.give_up()
 
     def _on_worker(self, worker: WorkerPlace) -> bool:
-        """Handle a worker's messages; return True if all are routine, which needs no tick."""
+        """Handle a worker's messages; return whether all are routine, so that no tick is needed."""
         routine = True
         try:
             messages, is_open = worker.channel.receive_ready()
@@ -374,7 +382,7 @@ class Daemon:
                 routine = isinstance(message, Ask | Reserve | BlockWritten) and routine
                 self._on_message(worker, message)
         except (msgspec.MsgspecError, FormatError) as error:
-            # Its state cannot be trusted; another worker plays its games again.
+            # The worker's state cannot be trusted. Another worker plays its games again.
             worker.last_error = f"it sent an invalid message: {error}"
             is_open = False
         if not is_open:
@@ -419,7 +427,7 @@ class Daemon:
             self.reporter.event("warning", message.why)
 
     def _on_phase(self, phase: str) -> None:
-        if phase not in self._starting:  # one worker expands and compiles, the others wait for it
+        if phase not in self._starting:  # several workers report the same phase
             self._starting.append(phase)
             self.reporter.event("info", phase)
 
@@ -429,13 +437,13 @@ class Daemon:
         error = error_of(message, first=first)
         if first:
             self._give_up(error)
-        elif error is not None:  # the other workers' games are sound: let them end
+        elif error is not None:  # drain: the other workers' games are valid
             self._fatal = self._fatal or error
             if self._phase == "recording":
                 self.stop(message.error)
 
     def _on_ready(self, worker: WorkerPlace, message: Ready) -> None:
-        worker.ready = self._phase == "recording"  # a later one holds nothing, and is killed
+        worker.ready = self._phase == "recording"  # a worker that is ready later has no games, and is killed
         self._on_phase("playing the first games")
         self.recording.begin(message.generation)
         self._give_up(self.playing.on_ready(worker.index, message))
@@ -451,7 +459,7 @@ class Daemon:
         worker.answer(NoMoreGames() if games is None else PlayGames(*games))
 
     def _rows_left(self) -> int:
-        """Return how many more rows may be finished before ``max_steps`` or ``max_disk_mb`` is met."""
+        """Return how many more rows can be finished below ``max_steps`` and ``max_disk_mb``."""
         rows = self.supervisor.rows_unconfirmed
         steps = self.config.max_steps or NO_LIMIT
         return min(steps - self.tally.rows - rows, self.recording.rows_left(self.world.now, rows))
@@ -473,14 +481,14 @@ class Daemon:
     def _confirm(self, worker: WorkerPlace) -> None:
         assert worker.unconfirmed is not None
         block = self.recording.confirm(worker.unconfirmed)
-        if block is None:  # the journal's disk is full; tried again with every tick
+        if block is None:  # the disk is full; every tick tries again
             self._pause(self.recording.why_not(0) or "the journal cannot be written")
             return
         worker.unconfirmed = None
         worker.range = None
         self.counts.blocks += 1
         if not self.ledger.confirm(worker.index, block.runs["id"]):
-            self._give_up(RecorderError(f"worker {worker.index} recorded games that it was not given"))
+            self._give_up(RecorderError(f"worker {worker.index} recorded games that it did not hold"))
         self.tally.add(block.runs)
         worker.rows_counted += block.rows
         self.supervisor.note_progress(worker)
@@ -498,25 +506,25 @@ class Daemon:
         if said_bye or self._phase == "publishing":
             return
         if self._phase == "draining":
-            reported = error is not None and self._fatal is not None  # the reason of the drain
+            reported = error is not None and self._fatal is not None  # it is the reason of the drain
             if was_ready and not self._hurried and not reported:
                 what = f"worker {worker.index} (pid {pid}) ended while draining: {how}"
                 self.reporter.event("warning", what)
             self.games_dropped += back
-            if unconfirmed is not None and not self._hurried:  # written, and the journal had no room
+            if unconfirmed is not None and not self._hurried:  # written, but not in the journal
                 self.finished_games_lost += len(unconfirmed.runs) // RUN_DTYPE.itemsize
             return
         what = f"(pid {pid}) ended: {how}" + (f"; its error: {error}" if error else "")
-        self._restart_later(worker, what, f"; its {counted(back, 'unrecorded game')} will be played again")
+        self._restart_later(worker, what, f"; {counted(back, 'unrecorded game')} will be played again")
 
     def _restart_later(self, worker: WorkerPlace, what: str, then: str = "") -> None:
         self.supervisor.schedule_restart(worker, self.world.now)
         if self.supervisor.is_hopeless:
-            said = f"{self.supervisor.deaths_in_a_row} workers died without recording, the last one {what}"
-            hint = "its standard error is above; too little memory shows as SIGKILL"
+            said = f"{self.supervisor.deaths_in_a_row} workers died without recording. The last one {what}"
+            hint = "See its standard error above. SIGKILL usually means that memory ran out."
             self._give_up(RecorderError(said, hint=hint))
         else:
-            then += f", another starts in {worker.start_at - self.world.now:.1f} s"
+            then += f", a new worker starts in {worker.start_at - self.world.now:.1f} s"
             self.reporter.event("warning", f"worker {worker.index} {what}{then}")
 
     def _tick(self, now: float) -> None:
@@ -550,7 +558,7 @@ class Daemon:
             self.reporter.status(self.status)
 
     def _retry(self, worker: WorkerPlace, now: float) -> None:
-        """Retry what failed before: confirm a worker's block, place it, or start the worker again."""
+        """Retry what failed for a worker: commit its block, find space for it, or restart the worker."""
         if worker.unconfirmed is not None:
             self._confirm(worker)
         elif worker.waiting_rows is not None:
@@ -559,7 +567,7 @@ class Daemon:
             if worker.said_bye and (
                 self.ledger.exhausted or not self.supervisor.allow(worker, self._rows_left())
             ):
-                return  # until a worker dies, whose games come back
+                return  # until another worker dies, and its games are available again
             try:
                 self.supervisor.start(worker)
             except OSError as error:
@@ -589,21 +597,21 @@ class Daemon:
             self.stop(met)
 
     def _rotates_for(self, ram_bytes: int, now: float) -> bool:
-        """Publish the open session near ``max_ram_mb``; return whether that is still in progress."""
+        """Publish the open session if memory is near ``max_ram_mb``; return whether that is in progress."""
         share = ram_bytes / MEGABYTE / (self.config.max_ram_mb or math.inf)
         if share < RAM_ROTATES_AT:
             self._ram_rotated_at = -math.inf
             return False
         if self._ram_rotated_at == -math.inf or (share >= 1 and now - self._ram_rotated_at >= RAM_ROTATES_S):
             used = f"{ram_bytes / MEGABYTE:.0f} MB are resident"
-            what = f"{used}, max_ram_mb = {self.config.max_ram_mb}: publishing the session"
+            what = f"{used}, near max_ram_mb = {self.config.max_ram_mb}: publishing the session"
             self.reporter.event("info", what)
             self._rotations.ask(now)
             self._ram_rotated_at, self._ram_rotation = now, self._rotations.state.asked
         return self._rotations.state.done < self._ram_rotation
 
     def limit_met(self, *, rows: int, elapsed_s: float, disk_bytes: int, ram_bytes: int) -> str | None:
-        """Describe the limit that is met, or return None. The ledger enforces ``max_games``."""
+        """Describe the limit that is reached, or return None. The ledger enforces ``max_games``."""
         if rows >= (self.config.max_steps or math.inf):
             return f"max_steps = {self.config.max_steps} was reached ({counted(rows, 'row')})"
         if elapsed_s >= (self.config.max_wall_s or math.inf):
@@ -617,7 +625,7 @@ class Daemon:
         return None
 
     def stop(self, reason: str) -> None:
-        """Drain, publish and end."""
+        """Finish the games in progress, publish, and end."""
         self.reason = reason
         self._phase = "draining"
         drain_s = self.config.drain_timeout_s
@@ -629,7 +637,7 @@ class Daemon:
     def _check_drain(self, now: float) -> None:
         workers = [worker for worker in self.supervisor.workers if worker.alive]
         for worker in workers:
-            if not worker.ready and worker.process is not None:  # still compiling, without work
+            if not worker.ready and worker.process is not None:  # it is still starting, without games
                 worker.process.kill()
         if not workers:
             self._publish_rest(now)
@@ -648,7 +656,7 @@ class Daemon:
         self.recording.close_open()
 
     def _give_up(self, error: TapeError | None) -> None:
-        """End with this error, if any, once confirmed blocks are published."""
+        """End with this error, if it is not None, after publishing committed blocks."""
         if self._fatal is None and error is not None:
             self._fatal = error
             self.reason = str(error)
@@ -667,9 +675,9 @@ class Daemon:
                 self.sessions.append(published.path.name)
                 self.reporter.event("info", f"published {published.path.name}: {published.contents}")
             if published.rows_lost:
-                lost = f"{counted(published.rows_lost, 'row')} of it did not match checksums"
+                lost = f"{counted(published.rows_lost, 'row')} did not match checksums and are lost"
                 self.reporter.event("error", lost)
-        elif outcome.error is not None and not outcome.final:  # no room, or no descriptor
+        elif outcome.error is not None and not outcome.final:  # a full disk, or no free descriptor
             self._pause(str(outcome.error))
         elif outcome.error is not None:
             self.reporter.event("error", f"{outcome.error}. The next start will try again")
@@ -678,21 +686,21 @@ class Daemon:
                 self.stop(f"a session could not be published ({outcome.error})")
 
     def _pause(self, why: str) -> None:
-        """Report once that workers wait; called repeatedly while they do."""
+        """Report once that workers wait. It is called repeatedly while they wait."""
         self._flowing_since = None
         before, self._paused = self._paused, why
         if before is None:
             kind = next((_PAUSES[text] for text in _PAUSES if why.startswith(text)), "write_failed")
             self.counts.pauses[kind] = self.counts.pauses.get(kind, 0) + 1
             self._paused_at = self.world.now
-            kept = f"paused: {why}; finished games are kept, and written when there is room"
+            kept = f"paused: {why}; finished games are kept, and written when there is space"
             if self._phase != "recording":
                 left_s = max(self._deadline + ROOM_GRACE_S - self.world.now, 0.0)
-                kept = f"ending: {why}; finished games wait for room, at most {left_s:.0f} s"
+                kept = f"ending: {why}; finished games wait for space, at most {left_s:.0f} s"
             self.reporter.event("warning", kept)
 
     def _resume_if_flowing(self, now: float) -> None:
-        """Report the end of a pause after a delay: on a nearly full disk, room comes and goes."""
+        """Report the end of a pause after a delay, because free space varies on a nearly full disk."""
         if self._paused is None:
             return
         if self._flowing_since is None:
@@ -709,12 +717,12 @@ class Daemon:
 
     @property
     def stopped_by_signal(self) -> bool:
-        """Whether a signal or a limit asked for the end."""
+        """Whether a signal ended the recording."""
         return self._stop_signal is not None or self._hurried
 
     @property
     def model_share(self) -> float | None:
-        """The share of the workers' time in a batched player; None without one."""
+        """The share of the workers' time spent in a batched player; None without a batched player."""
         slots = self.supervisor.shared.slots
         played_ns = int(slots["played_ns"].sum())
         return min(int(slots["model_ns"].sum()) / played_ns, 1.0) if played_ns else None
@@ -728,7 +736,7 @@ class Daemon:
         if state == "recording" and not ready:
             state, why = "starting", why or self._starting[-1]
         steps = int(slots["steps"].sum())
-        self._rate.append((now, steps))  # of even intervals
+        self._rate.append((now, steps))
         while now - self._rate[0][0] > RATE_WINDOW_S:
             self._rate.popleft()
         then, before = self._rate[0]

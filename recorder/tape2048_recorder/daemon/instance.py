@@ -1,14 +1,16 @@
-"""The instance of a recorder in a directory: its lock, and the ledger and progress of its games.
+"""The instance of a recorder in a directory: its lock, and the progress of its games.
 
-``<out_dir>/.recorder/<instance>.lock`` is locked (``flock``) while a recorder lives. The kernel releases it
-however the recorder ends. ``readers.lock`` in that directory belongs to :mod:`tape2048.session.locks`.
-``<instance>.json`` beside it holds, for each configured seed and lease, how far its sequence of games has
-been handed out, so that the next recorder continues it instead of repeating games, even after other seeds.
-``<instance>.status.json`` belongs to :mod:`tape2048_recorder.status.report`.
+The files of an instance are in ``<out_dir>/.recorder/``:
 
-The ledger knows which worker holds which game, so that each is recorded once, even if workers die. A
-game's id determines it (through its seed), so a dead worker's game goes to another worker and turns out the
-same.
+* ``<instance>.lock`` is locked (``flock``) while the recorder runs. The kernel releases the lock however the
+  recorder ends.
+* ``<instance>.json`` holds the progress through the games of each configured seed and lease, so that the next
+  recorder continues there and repeats no game.
+* ``<instance>.status.json`` is described in :mod:`tape2048_recorder.status.report`, and ``readers.lock``,
+  which all instances share, in :mod:`tape2048.session.locks`.
+
+The ledger knows which worker holds which game, so that every game is recorded once, even if workers die. A
+game's id determines the game, so another worker plays a dead worker's game again in the same way.
 """
 
 from __future__ import annotations
@@ -29,17 +31,17 @@ from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.report import Process, status_path
 
-#: Ids that a crash may skip with a configured seed: the progress is written this far ahead.
+#: The saved progress is this many ids ahead of the games, so a crash skips at most this many ids.
 IDS_AHEAD = 1 << 24
 
-#: Number of remembered seeds, the most recent. Each takes about 60 bytes of the file.
+#: Number of seeds to remember, the most recently used. Each takes about 60 bytes of the file.
 SEEDS_MAX = 1000
 
 _SAVING = "writing the instance's progress"
 
 
 class GameState(msgspec.Struct, frozen=True):
-    """Progress of a seed's lease: games below ``next_id`` were handed out, except the games of ``free``."""
+    """Progress of a seed's lease: ids below ``next_id`` were handed out, except the ranges in ``free``."""
 
     seed: int
     next_id: int = 0
@@ -53,12 +55,12 @@ class GameState(msgspec.Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """The id behind the lease's last one."""
+        """The first id after the lease."""
         return (self.lease + 1) << NUMBER_BITS
 
 
 class _Progress(GameState, frozen=True):
-    """The file's content: the seed and lease used last, then the others, most recently used first."""
+    """The file's content: the last used seed and lease, then the others, most recently used first."""
 
     others: tuple[GameState, ...] = ()
 
@@ -74,32 +76,32 @@ class Instance:
         self.out_dir = out_dir
         self._lock_path = directory / f"{name}.lock"
         self._known: list[GameState] | None = None  # the file's content; None: not read yet
-        with storage_errors(directory, "preparing it"):
+        with storage_errors(directory, "preparing the directory"):
             world.make_readers_lock(out_dir)
             world.files.fsync_dir(out_dir)
             self._fd = world.files.open_owned(self._lock_path, os.O_RDWR | os.O_CREAT)
-        with contextlib.ExitStack() as stack, storage_errors(self._lock_path, "locking it"):
+        with contextlib.ExitStack() as stack, storage_errors(self._lock_path, "locking the file"):
             stack.callback(world.os.close, self._fd)
             if not world.files.try_lock(self._fd):
                 holder = Process.parse(world.os.pread(self._fd, 256, 0).decode(errors="replace"))
                 named = "another recorder" if holder is None else f"the recorder with {holder.name}"
                 raise BusyError(
-                    f"{named} holds this directory as instance {name!r}",
+                    f"{named} records into this directory as instance {name!r}",
                     path=out_dir,
-                    hint="stop that one, or give this one another name (--instance) or directory (--out)",
+                    hint="Stop that recorder, or choose another --instance or --out for this one.",
                 )
             world.os.ftruncate(self._fd, 0)
             world.files.write_all(self._fd, Process.mine().line.encode(), 0)
             with storage_errors(directory, "removing what a killed recorder left"):
                 for draft in directory.glob(f".{self.state_path.name}.*.tmp"):
                     draft.unlink(missing_ok=True)
-            stack.pop_all()  # from here on close() releases the lock
+            stack.pop_all()  # from now on, close() releases the lock
 
     def lost(self) -> StorageError | None:
-        """Return the error of a lock that no longer excludes others; None while it does.
+        """Return an error if the lock no longer excludes other recorders, or None.
 
-        A directory that was moved away or unmounted can come back. A directory that was removed or made again
-        cannot, nor can its lock.
+        A directory that was moved away or unmounted can come back, so that is no error. A directory that was
+        removed or created again is an error.
         """
         found = "was replaced"
         try:
@@ -110,18 +112,18 @@ class Instance:
             except (FileNotFoundError, NotADirectoryError):
                 if held.st_nlink and not self._world.files.path_exists(self.out_dir):
                     return None
-                found = "is gone"
-        except OSError:  # the device does not tell; asked again with the next tick
+                found = "was removed"
+        except OSError:  # a device error: the next tick checks again
             return None
         return StorageError(
-            f"the recorder's lock {found}: another recorder could play the same games here",
+            f"the recorder's lock file {found}, so another recorder could play the same games here",
             path=self._lock_path,
-            hint="stop a recorder before its directory is moved or removed",
+            hint="Stop a recorder before you move or remove its directory.",
         )
 
     def load_state(self, seed: int, lease: int = 0) -> GameState:
         """Read the progress of this seed's lease."""
-        with storage_errors(self.state_path, "reading how far a seed's games went"):
+        with storage_errors(self.state_path, "reading the progress of the games"):
             self._known = self._read()
         known = (state for state in self._known if (state.seed, state.lease) == (seed, lease))
         return next(known, GameState.new(seed, lease))
@@ -138,14 +140,14 @@ class Instance:
             return []
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(
-                f"the progress of the instance's games cannot be read: {error}",
+                f"not the progress of an instance's games: {error}",
                 path=self.state_path,
-                hint="move the file away. The games of a seed then start again from the first",
+                hint="Restore the file, or move it away. Then every seed starts again with its first game.",
             ) from error
         return [GameState(found.seed, found.next_id, found.free, found.lease), *found.others]
 
     def save_state(self, state: GameState) -> None:
-        """Save the progress of a seed's lease. Other leases do not change."""
+        """Save the progress of a seed's lease. The progress of other leases does not change."""
         if (lost := self.lost()) is not None:
             raise lost
         known = self._read() if self._known is None else self._known
@@ -161,10 +163,10 @@ class Instance:
 
 
 class GameProgress:
-    """The progress of a recorder's games: ``state`` is that at its start. Later progress is saved ahead.
+    """The progress of a recorder's games; ``state`` is the progress at its start.
 
-    The file is always ahead of the games, so that a crash skips ids and repeats none. Only a configured seed
-    is remembered. A random one is drawn at each start, and never used again.
+    The file is always ahead of the games, so that a crash skips ids instead of repeating games. Only the
+    progress of a configured seed is saved: a random seed is drawn at each start, and never used again.
     """
 
     def __init__(self, instance: Instance, config: RecorderConfig, world: World = REAL) -> None:
@@ -177,7 +179,10 @@ class GameProgress:
         self._covered = 0
 
     def cover(self, next_id: int) -> None:
-        """Save ahead, before ids up to ``next_id`` are handed out; writes when half of the lead is used."""
+        """Save the progress ahead of ``next_id``, before ids up to it are handed out.
+
+        The file is written when half of :data:`IDS_AHEAD` is used.
+        """
         if not self._saves or next_id + IDS_AHEAD // 2 <= self._covered:
             return
         ahead = GameState(self.state.seed, next_id + IDS_AHEAD, lease=self.state.lease)
@@ -190,7 +195,7 @@ class GameProgress:
             self._covered = next_id + IDS_AHEAD
 
     def settle(self, state: GameState) -> None:
-        """Save the exact progress, at the end of a life."""
+        """Save the exact progress when the recorder ends."""
         if self._saves:
             with storage_errors(self.instance.state_path, _SAVING):
                 self.instance.save_state(state)
@@ -200,11 +205,11 @@ Ids = tuple[int, int]
 
 
 class Ledger:
-    """Hands out ids of one lease, in ranges ``[first, end)``."""
+    """The ids of one lease: free ids, and ids that workers hold, in ranges ``[first, end)``."""
 
     def __init__(self, state: GameState, *, games_max: int | None, workers: int) -> None:
         self._state = state
-        self.next_id = state.next_id  # the first id that was never handed out
+        self.next_id = state.next_id  # the lowest id that was never handed out
         self._free: deque[Ids] = deque(state.free)
         self._left = games_max
         self._workers = workers
@@ -212,12 +217,12 @@ class Ledger:
         self.confirmed = 0
 
     def limit(self, games_max: int | None) -> None:
-        """Limit the total of games, including those handed out so far; None: no limit."""
+        """Limit the total number of games, including games already handed out; None: no limit."""
         held = sum(end - first for ranges in self._held.values() for first, end in ranges)
         self._left = None if games_max is None else max(games_max - self.confirmed - held, 0)
 
     def take(self, worker: int, want: int) -> Ids | None:
-        """Hand up to ``want`` games to a worker, as ``(first_id, count)``; None where none are left."""
+        """Hand out up to ``want`` games to a worker; return ``(first_id, count)``, None if none is left."""
         if self._left is not None:
             want = min(want, -(-self._left // (2 * self._workers)))
         if not self._free:
@@ -238,7 +243,7 @@ class Ledger:
         return first, count
 
     def confirm(self, worker: int, ids: npt.NDArray[np.uint64]) -> bool:
-        """Remove games that a worker has recorded; return False if it did not hold them, each once."""
+        """Remove games that a worker has recorded; return False unless it held each of them."""
         held = self._held.get(worker, deque())
         have = np.concatenate(
             [np.empty(0, dtype=np.uint64), *(np.arange(*span, dtype=np.uint64) for span in held)]
@@ -253,7 +258,11 @@ class Ledger:
         return True
 
     def forfeit(self, worker: int, game: int) -> bool:
-        """Remove a game that will not be recorded, nor count for ``games_max``; False as :meth:`confirm`."""
+        """Remove a game that is not recorded and does not count for ``games_max``.
+
+        Returns:
+            False unless the worker held the game.
+        """
         held = self.confirm(worker, np.array([game], dtype=np.uint64))
         self.confirmed -= held
         if self._left is not None:
@@ -261,7 +270,7 @@ class Ledger:
         return held
 
     def release(self, worker: int) -> int:
-        """Take back a worker's unrecorded games; return their number."""
+        """Make a worker's unrecorded games free again; return their number."""
         back = self._held.pop(worker, deque())
         self._free.extendleft(reversed(back))
         count = sum(end - first for first, end in back)
@@ -280,11 +289,11 @@ class Ledger:
         return not self._free and self.next_id >= self._state.end
 
     def why_exhausted(self, games_max: int | None) -> str:
-        """Return which limit left no game, in words."""
+        """Return the limit that left no game, in words."""
         if self.used_up:
-            return f"lease {self._state.lease} is used up: no id is left"
+            return f"lease {self._state.lease} has no game left"
         return f"max_games = {games_max} was reached"
 
     def state(self) -> GameState:
-        """Return the progress to remember: exact where no worker holds games."""
+        """Return the progress to save. It is exact if no worker holds games."""
         return GameState(self._state.seed, self.next_id, tuple(self._free), self._state.lease)

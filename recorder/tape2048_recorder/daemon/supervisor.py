@@ -1,16 +1,16 @@
-"""Supervision of worker processes: start, death, restart, and the end of hung ones.
+"""Supervision of worker processes: start, death, restart, and the end of hung workers.
 
-A worker has one socket to the daemon and a slot in the shared memory. Any death shows as the end of its
-socket.
+A worker has a socket to the daemon and a slot in the shared memory. The daemon notices a worker's death by
+the end of its socket.
 
-A worker notes the time after each slice of play (a twentieth of a second) and after each block. A worker that
-has not done so for ``worker_silence_s`` is overdue, unless it waits for the daemon. Compiling, the first
-slice and loading a model may take :data:`START_S`. Writing a block may take ten times as long as a slice,
-since the disk determines that time.
+A worker notes the time (its heartbeat) after each slice of play (0.05 s) and after each block. A worker
+without a heartbeat for ``worker_silence_s`` is overdue, unless it waits for the daemon. Compiling, the first
+slice and loading a model can take up to :data:`START_S`. Writing a block can take :data:`WRITING_FACTOR`
+times ``worker_silence_s``, because the disk determines that time.
 
-An overdue worker gets SIGABRT, on which Python's faulthandler writes the stack of each thread to the daemon's
-standard error (from Python 3.14 on the native stack too; before that the core file has it, where the system
-keeps core files), and SIGKILL :data:`ABORT_S` later. Its death then shows as any other.
+An overdue worker receives SIGABRT. Python's faulthandler then writes the stack of each thread to the daemon's
+standard error, since Python 3.14 with the native stack. (With earlier versions, the native stack is in the
+core file, if the system keeps core files.) SIGKILL follows after :data:`ABORT_S`.
 """
 
 from __future__ import annotations
@@ -48,56 +48,56 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.record_options import RecorderConfig
 
-#: Back-off from a worker's death to its restart: doubled each time until a block is confirmed.
+#: Delay from a worker's death to its restart. It doubles each time until a block is committed.
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 30.0
 
-#: From the end of a worker's socket to its exit, in which libraries that it loaded may hang.
+#: Time from the end of a worker's socket to SIGKILL. Libraries can hang when the process exits.
 BYE_S = 0.5
 
-#: A block of rows is 7 MB. A disk that takes longer than this many times a slice's limit hangs.
+#: Time limit for writing a block, up to 7 MB, in units of ``worker_silence_s``.
 WRITING_FACTOR = 10.0
 
-#: Deaths in a row, without a confirmed block between them, after which restarts stop: the minimum, and the
-#: number for each worker. One event that kills all of many workers is not yet a repetition.
+#: Deaths without a committed block between them at which restarts stop: the minimum, and the number per
+#: worker. One event that kills all workers must not reach it.
 DEATHS_MIN = 8
 DEATHS_PER_WORKER = 3
 
-#: Limit from a worker's start to the end of its first slice: a cold compiler takes a minute. Loading a model
-#: later has the same limit.
+#: Time limit from a worker's start to the end of its first slice (compiling takes a minute), and for loading
+#: a model.
 START_S = 600.0
 
-#: From SIGABRT to SIGKILL: writing the stacks takes milliseconds, a core file seconds.
+#: Time from SIGABRT to SIGKILL. Writing the stacks takes milliseconds, a core file seconds.
 ABORT_S = 5.0
 
-#: The most that one look adds to a silence. A daemon that was itself stopped must not blame its workers.
+#: The most that one check adds to the time without progress: a stopped daemon must not blame its workers.
 LOOK_S_MAX = 1.0
 
 
 @dataclasses.dataclass(eq=False)
 class WorkerPlace:
-    """A worker's place: its process, and the work that it holds."""
+    """A place for a worker: its process, and the work that it holds."""
 
     index: int
     process: subprocess.Popen[bytes] | None = None
     ready: bool = False
-    #: Whether a block of this place was ever confirmed: then a worker could start here before.
+    #: Whether a block of this place was ever committed, which proves that workers can start here.
     has_recorded: bool = False
     said_bye: bool = False
     start_at: float = 0.0
     backoff_s: float = BACKOFF_FIRST_S
     last_error: str | None = None
-    #: Its reserved rows, until they are confirmed.
+    #: Its reserved rows, until they are committed.
     range: Range | None = None
-    #: The rows that it wants to write, while it waits for a range.
+    #: Number of rows to write, while it waits for a range.
     waiting_rows: int | None = None
-    #: The weights that played them.
+    #: Generation of the weights that played these rows.
     waiting_generation: int = 0
-    #: The rows of its slot that are in confirmed blocks, or were lost with a process.
+    #: The rows of its slot that are in committed blocks, or were lost with a process.
     rows_counted: int = 0
-    #: A written block, while the journal cannot take its record.
+    #: A written block whose record cannot be written to the journal yet.
     unconfirmed: BlockWritten | None = None
-    #: The socket of its process, or of the last one.
+    #: The socket of its current or last process.
     channel: Channel = dataclasses.field(init=False)
 
     @property
@@ -106,7 +106,7 @@ class WorkerPlace:
         return self.process is not None
 
     def answer(self, message: FromDaemon) -> None:
-        """Send an answer; if it has died, the end of its socket will show that."""
+        """Send an answer. It is lost if the worker has died, which the end of its socket shows."""
         with contextlib.suppress(ChannelClosed):
             self.channel.send(message)
 
@@ -119,13 +119,13 @@ class WorkerPlace:
 
 
 class Supervisor:
-    """Starts and ends workers."""
+    """The workers of a recorder: starts, ends and counts them."""
 
     def __init__(self, config: RecorderConfig, world: World = REAL, starts: Path | None = None) -> None:
         self._world = world
         self._settings = msgspec.structs.asdict(config)
         self._starts = None if starts is None else str(starts)
-        #: Played by workers that start from now on; None for players without a ``model_dir``.
+        #: The weights for workers that start from now on; None without ``model_dir``.
         self.weights: Weights | None = None
         self.shared = Shared.create(config.worker_count)
         self.workers = [WorkerPlace(index) for index in range(config.worker_count)]
@@ -134,25 +134,25 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        """The running processes."""
+        """The pids of the running workers."""
         return [worker.process.pid for worker in self.workers if worker.process is not None]
 
     def pace(self, config: RecorderConfig) -> None:
-        """Set how often workers write finished games. They see it within a slice of play."""
+        """Set how often workers write finished games. They notice within a slice of play."""
         slots = self.shared.slots
-        # Blocks larger than a session would enlarge every session. A longer interval would delay them.
+        # Larger blocks would make sessions larger than rotate_steps, longer intervals older than rotate_s.
         slots["block_rows"] = config.rows_buffered_max
         slots["flush_s"] = min(config.flush_s, config.rotate_s or config.flush_s)
 
     @property
     def rows_unconfirmed(self) -> int:
-        """Rows of finished games that are in no confirmed block."""
+        """Number of rows of finished games that are not in committed blocks."""
         return int(self.shared.slots["rows"].sum()) - sum(worker.rows_counted for worker in self.workers)
 
     def allow(self, worker: WorkerPlace, rows: int) -> bool:
-        """Let a worker finish its share of the rows left until a limit; return False without rows left.
+        """Grant a worker its share of the rows left below a limit; return False if no row is left.
 
-        A game in progress is finished, so a worker exceeds its share by less than one game.
+        A worker finishes its game in progress, so it exceeds its share by less than one game.
         """
         finished, allowed = self.shared.slots["rows"].copy(), self.shared.slots["rows_max"]
         held = np.maximum(allowed, finished) - finished
@@ -162,13 +162,14 @@ class Supervisor:
         return share > 0
 
     def offer_weights(self, generation: int) -> None:
-        """Announce newer weights to all workers. They see it within a slice of play."""
+        """Announce newer weights to all workers. They notice within a slice of play."""
         self.shared.slots["weights"] = generation
 
     def start(self, worker: WorkerPlace) -> None:
         """Start a process in this place.
 
-        Main thread only: when the thread that started a process ends, the kernel treats its parent as dead.
+        Call it from the main thread: when the thread that started a process ends, the kernel signals the
+        process as if its parent had died.
         """
         ours, theirs = self._world.socketpair()
         slot = self.shared.slots[worker.index]
@@ -186,7 +187,7 @@ class Supervisor:
             self.weights,
             self._starts,
         )
-        # A worker is one thread. Libraries must not start further threads.
+        # A worker uses one thread, so its libraries must not start more.
         threads = {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
             worker.process = self._world.popen(
@@ -194,7 +195,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), self.shared.fd),
-                process_group=0,  # out of reach of a terminal's Ctrl-C while Python starts
+                process_group=0,  # so that a terminal's Ctrl-C does not reach it while Python starts
                 env={**os.environ, **threads},
             )
         except BaseException:
@@ -208,7 +209,10 @@ class Supervisor:
         worker.last_error = None
 
     def reap(self, worker: WorkerPlace) -> str:
-        """Reap a process whose socket has closed, and kill it if it does not exit; return how it ended."""
+        """Reap a process whose socket has closed, and kill it if it does not exit; return how it ended.
+
+        The text is for messages.
+        """
         assert worker.process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.process.wait(BYE_S)
@@ -229,17 +233,17 @@ class Supervisor:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether there were too many deaths in a row for another restart."""
+        """Whether too many workers have died in a row for another restart."""
         return self.deaths_in_a_row >= max(DEATHS_MIN, DEATHS_PER_WORKER * len(self.workers))
 
     def note_progress(self, worker: WorkerPlace) -> None:
-        """Reset the count of deaths: a block of this worker was confirmed."""
+        """Reset the count of deaths, because a block of this worker was committed."""
         self.deaths_in_a_row = 0
         worker.has_recorded = True
         worker.backoff_s = BACKOFF_FIRST_S
 
     def command(self, command: int) -> None:
-        """Send a command to all workers. They see it within a slice of play."""
+        """Send a command to all workers. They notice within a slice of play."""
         self.shared.slots["command"] = command
 
     def kill_all(self) -> None:
@@ -249,7 +253,7 @@ class Supervisor:
                 worker.process.kill()
 
     def close(self) -> None:
-        """End the processes that still run, and free the shared memory."""
+        """Kill the running processes, and free the shared memory."""
         self.kill_all()
         for worker in self.workers:
             if worker.process is not None:
@@ -270,7 +274,7 @@ class _Silence:
 
 
 class Watch:
-    """Checks the workers at every tick of the daemon; ``warn`` is called for each hung worker."""
+    """The watch over hung workers, at every tick of the daemon; ``warn`` is called for each of them."""
 
     def __init__(self, supervisor: Supervisor, warn: Callable[[str], None]) -> None:
         self._supervisor = supervisor
@@ -280,11 +284,11 @@ class Watch:
 
     @property
     def overdue(self) -> int:
-        """The number of workers that were sent SIGABRT and are still there."""
+        """The number of workers that received SIGABRT and have not ended yet."""
         return sum(silence.ending for silence in self._seen.values())
 
     def look(self, now: float, silence_s: float) -> None:
-        """End the workers without progress for longer than ``silence_s``, the limit of a slice of play."""
+        """Check all workers, and end workers without progress; ``silence_s`` is the limit in play."""
         for worker in self._supervisor.workers:
             if worker.process is None:
                 self._seen.pop(worker.index, None)
@@ -305,7 +309,7 @@ class Watch:
             if seen.silent_s >= ABORT_S:
                 process.kill()
             return
-        # All that the limit depends on is part of the mark: a change of it resets the silence.
+        # The mark includes everything that the limit depends on, so that a change resets the silence.
         mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None, worker.said_bye
         if mark != seen.mark or worker.waiting_rows is not None or worker.unconfirmed is not None:
             seen.mark, seen.silent_s = mark, 0.0
@@ -321,7 +325,7 @@ class Watch:
             process.send_signal(signal.SIGABRT)
             process.send_signal(signal.SIGCONT)  # a stopped process receives SIGABRT when it continues
             what = f"worker {worker.index} (pid {process.pid}) has made no progress for {silent_s:.0f} s"
-            self._warn(f"{what} ({where}): ending it, its stack follows")
+            self._warn(f"{what} ({where}): ending it. Its stack follows")
 
 
 def whereabouts(pid: int) -> str:
@@ -330,7 +334,7 @@ def whereabouts(pid: int) -> str:
     try:
         state = (proc / "stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return "it is gone"
+        return "it has ended"
     names = {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "traced"}
     text = f"state {state}, {names.get(state, 'ended')}"
     try:

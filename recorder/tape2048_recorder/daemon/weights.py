@@ -1,12 +1,12 @@
-"""Live weights: the newest checkpoint of a directory plays.
+"""Live weights: the newest checkpoint in a directory plays.
 
 The daemon polls ``model_dir`` every :data:`POLL_S`. The newest file that matches the pattern (by modification
-time, then by name) is taken once its size and time have not changed between two polls. It is copied under
-``out_dir`` while its SHA-256 is computed, and workers load the copy. Even if the trainer changes its
-directory, every worker loads the same bytes, and so do workers that start later. Each checkpoint is a
-**generation**; a session holds games of one, and carries its name and hash.
+time, then by name) is used once its size and time are the same in two polls. The daemon copies the file to a
+directory in ``out_dir`` and computes its SHA-256. Workers load the copy, so all workers load the same bytes,
+even if they start later and the trainer has changed the file. Each checkpoint is a **generation**. A session
+holds games of one generation, and records the checkpoint's name and hash.
 
-A checkpoint that a worker cannot load, and a directory that disappears, are reported once; recording
+A checkpoint that a worker cannot load is reported once, and so is a directory that disappears. Recording
 continues with the last good weights.
 """
 
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
     from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.status.report import Reporter
 
-#: Polling interval: a checkpoint takes longer to write, and a poll costs microseconds.
+#: Polling interval. A poll costs microseconds, and a checkpoint takes longer to write.
 POLL_S = 1.0
 
-#: Characters of a session's tag; eight of the hash distinguish checkpoints of the same name.
+#: Most characters of a session's tag, and of the hash in it, which distinguishes checkpoints of equal names.
 _TAG_MAX = 100
 _TAG_HASH = 8
 
 _COPY_BYTES = 1 << 20
 
-#: Processes that may end while they load a checkpoint; after that many, it counts as unusable.
+#: Number of workers that end while they load a checkpoint after which it counts as unusable.
 LOADERS_MAX = 3
 
 
@@ -74,11 +74,11 @@ class Seen(NamedTuple):
 
 
 def newest_checkpoint(model_dir: Path, pattern: str) -> Seen | None:
-    """Find the newest matching file of ``model_dir``, or None; hidden files are unfinished."""
+    """Return the newest matching file of ``model_dir``, or None. Hidden files are ignored as unfinished."""
     found = []
     os.stat(model_dir)  # noqa: PTH116 - glob reports a missing directory as empty
     for path in model_dir.glob(pattern):
-        with contextlib.suppress(OSError):  # renamed or removed between the two calls
+        with contextlib.suppress(OSError):  # it was renamed or removed since it was listed
             status = path.stat()
             if stat.S_ISREG(status.st_mode) and not path.name.startswith("."):
                 found.append(Seen(path, status.st_size, status.st_mtime_ns))
@@ -97,7 +97,7 @@ class _Generation:
 
 @dataclasses.dataclass(eq=False)
 class LiveWeights:
-    """The checkpoints of one recorder's life, copied to ``keep_dir``; ``offer`` announces each new one."""
+    """The checkpoints of a running recorder, copied to ``keep_dir``; ``offer`` announces new ones."""
 
     model_dir: Path
     pattern: str
@@ -110,7 +110,7 @@ class LiveWeights:
         self._trouble: str | None = None
         self._generations: dict[int, _Generation] = {}
         self._seen: Seen | None = None  # at the last poll
-        self._taken: Seen | None = None  # the newest that was copied, good or not
+        self._taken: Seen | None = None  # the last copied checkpoint, good or not
         shutil.rmtree(self.keep_dir, ignore_errors=True)
         try:
             first = newest_checkpoint(self.model_dir, self.pattern)
@@ -118,13 +118,13 @@ class LiveWeights:
             raise PlayerError(
                 f"found no readable directory ({error.strerror}), expected a directory with checkpoints",
                 path=self.model_dir,
-                hint="name another model_dir, or start the recorder after the trainer's first checkpoint",
+                hint="Set model_dir, or start the recorder after the trainer's first checkpoint.",
             ) from error
         if first is None:
             raise PlayerError(
-                f"found no checkpoint ({self.pattern}), expected one to start with",
+                f"found no checkpoint named {self.pattern}, expected at least one",
                 path=self.model_dir,
-                hint="set model_files to the checkpoints' names, or wait for the trainer's first one",
+                hint="Set model_files to the checkpoints' names, or wait for the trainer's first checkpoint.",
             )
         try:
             self._take(first)
@@ -138,34 +138,37 @@ class LiveWeights:
 
     @property
     def current(self) -> Weights:
-        """The newest weights that no worker has refused: those to play."""
+        """The weights to play: the newest that no worker has rejected."""
         return self._good[-1].weights
 
     @property
     def proven(self) -> Weights:
-        """The newest good weights that a worker has loaded; at first, the oldest ones.
+        """The newest good weights that a worker has loaded; before any is loaded, the oldest good weights.
 
-        A new worker starts with these, and takes newer weights like the other workers. It then rejects bad
-        weights instead of failing to start.
+        A new worker starts with these weights, and then loads newer weights like the other workers. So it
+        rejects bad weights instead of failing to start.
         """
         good = self._good
         return [*good[:1], *(one for one in good if one.player_sha256 is not None)][-1].weights
 
     def on_ready(self, generation: int, player_sha256: str) -> str | None:
-        """Note a worker's player; return a text where it differs from others' of the same generation."""
+        """Note a worker's player; return a message if it differs from others of the same checkpoint."""
         found = self._generations[generation]
         if found.player_sha256 is None:
             if any(one.player_sha256 is not None for one in self._generations.values()):
-                self.reporter.event("info", f"{found.name} is loaded: games that start now are played by it")
+                self.reporter.event(
+                    "info", f"{found.name} is loaded and plays the games that start from now on"
+                )
             found.player_sha256 = player_sha256
         if found.player_sha256 == player_sha256:
             return None
         return (
-            f"one worker plays {player_sha256[:12]}, another {found.player_sha256[:12]}, from one checkpoint"
+            f"workers loaded different players from one checkpoint: SHA-256 {player_sha256[:12]} and "
+            f"{found.player_sha256[:12]}"
         )
 
     def on_message(self, message: WeightsTaken | WeightsRefused) -> str | None:
-        """Note that a worker has taken or refused weights; return a text as :meth:`on_ready`."""
+        """Note that a worker has loaded or rejected weights; return a message as :meth:`on_ready`."""
         if isinstance(message, WeightsTaken):
             return self.on_ready(message.generation, message.player_sha256)
         found = self._generations[message.generation]
@@ -179,7 +182,7 @@ class LiveWeights:
         return None
 
     def facts(self, facts: Facts, generation: int) -> Facts:
-        """Add a generation to a session's facts: player, tag, checkpoint."""
+        """Return a session's facts with the player, tag and checkpoint of a generation."""
         known = self._generations[generation]
         digest = known.weights.sha256
         stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", Path(known.name).stem)
@@ -190,7 +193,7 @@ class LiveWeights:
         )
 
     def player_facts(self, args: Mapping[str, Any], generation: int) -> dict[str, Any]:
-        """Return the facts of the player of a generation, whose SHA-256 is None before a worker has it."""
+        """Return the facts of a generation's player. Its SHA-256 is None before a worker has loaded it."""
         known = self._generations[generation]
         return {
             "player_sha256": known.player_sha256,
@@ -198,7 +201,7 @@ class LiveWeights:
         }
 
     def tick(self, now: float, oldest: int) -> None:
-        """Poll for a newer checkpoint when it is due; drop copies older than ``oldest``, still played."""
+        """Poll for a newer checkpoint if it is due; remove unused copies older than ``oldest``."""
         if now < self._next_poll:
             return
         self._next_poll = now + POLL_S
@@ -207,7 +210,7 @@ class LiveWeights:
             settled = seen is not None and seen == self._seen and seen != self._taken
             self._seen = seen
             if seen is None:
-                self._complain(f"{self.model_dir} holds no checkpoint ({self.pattern}) any more")
+                self._complain(f"{self.model_dir} has no checkpoint named {self.pattern} any more")
                 return
             if settled:
                 self._take(seen)
@@ -216,7 +219,7 @@ class LiveWeights:
             return
         if self._trouble is not None:
             self._trouble = None
-            self.reporter.event("info", f"checkpoints of {self.model_dir} can be taken again")
+            self.reporter.event("info", f"{self.model_dir} has readable checkpoints again")
         # Forget generations that no worker plays or will load.
         keep = min(oldest, self.proven.generation)
         for number in [number for number in self._generations if number < keep]:
@@ -235,7 +238,7 @@ class LiveWeights:
         name = seen.path.name.encode(errors="backslashreplace").decode()  # messages to workers are text
         copy = self.keep_dir / f"{number}-{name}"
         hashed = hashlib.sha256()
-        at = seen.path  # errors of reading and writing have no path
+        at = seen.path  # the file in use, because errors of reading and writing have no path
         try:
             with seen.path.open("rb") as reader, copy.open("wb") as writer:
                 while chunk := reader.read(_COPY_BYTES):
@@ -262,7 +265,7 @@ class LiveWeights:
 
 
 class Playing:
-    """The player of all workers, and its weights where they change during recording."""
+    """The player of all workers, and its weights if they change during recording."""
 
     def __init__(
         self,
@@ -276,7 +279,7 @@ class Playing:
         self._starts = starts
         self.supervisor = supervisor
         self._live: LiveWeights | None = None
-        self._offered: dict[int, int] = {}  # the last generation, by worker
+        self._offered: dict[int, int] = {}  # the last offered generation, by worker
         self._died: Counter[int] = Counter()  # workers that ended while loading, by generation
         self.player_sha256: str | None = None
         if played.model_dir is not None:
@@ -290,11 +293,11 @@ class Playing:
             supervisor.weights = self._live.proven
 
     def facts(self, config: RecorderConfig, started_at: str, generation: int) -> Facts:
-        """Return the facts of a session of games that a generation of the weights plays.
+        """Return the facts of a session with games of a generation of the weights.
 
-        ``config`` is the configuration in effect: a reload may have changed it since the start.
+        ``config`` is the configuration in effect, which a reload may have changed since the start.
         """
-        assert self.player_sha256 is not None  # a block comes from a worker that was ready
+        assert self.player_sha256 is not None  # only a ready worker writes blocks
         played = self._played
         assert played.seed is not None
         facts = Facts(
@@ -320,7 +323,7 @@ class Playing:
 
     @property
     def player_name(self) -> str | None:
-        """The player that new games have, for people; None before a worker is ready."""
+        """The name of the player of new games, for display; None before a worker is ready."""
         args: dict[str, Any] = dict(self._played.player_args)
         facts = {"player": self._played.player, "player_args": args, "player_sha256": self.player_sha256}
         if self._live is not None:
@@ -328,15 +331,15 @@ class Playing:
         return player_name(facts) if facts["player_sha256"] else None
 
     def on_ready(self, index: int, message: Ready) -> RecorderError | None:
-        """Note a worker's player; return an error where it differs from the others'."""
+        """Note a worker's player; return an error if it differs from the other workers' player."""
         before, self.player_sha256 = self.player_sha256, message.player_sha256
         if self._live is not None:
             return _conflict(self._live.on_ready(message.generation, message.player_sha256))
         if before in {None, message.player_sha256}:
             return None
         return _conflict(
-            f"worker {index} plays {message.player_sha256[:12]}, the others {str(before)[:12]}: "
-            "the player changed while the recorder ran"
+            f"worker {index} loaded a player with SHA-256 {message.player_sha256[:12]}, expected "
+            f"{str(before)[:12]}: the player changed while the recorder ran"
         )
 
     def on_message(self, worker: WorkerPlace, message: FromWorker) -> RecorderError | None:
@@ -350,7 +353,7 @@ class Playing:
         return None
 
     def tick(self, recording: Recording, now: float, *, look: bool) -> None:
-        """Close the sessions of weights that no worker plays any more; ``look`` for newer weights."""
+        """Close the sessions of weights that no worker plays any more; with ``look``, poll ``model_dir``."""
         if self._live is None:
             return
         oldest = int(self.supervisor.shared.slots["oldest"].min())
@@ -369,11 +372,11 @@ class Playing:
             self.supervisor.weights = self._live.proven
 
     def close(self) -> None:
-        """Remove the copies of the weights, after the workers' end."""
+        """Remove the copies of the weights. Call it after the workers have ended."""
         if self._live is not None:
             self._live.close()
 
 
 def _conflict(text: str | None) -> RecorderError | None:
-    # Not StartError, with which a service stays down: after a restart all workers agree.
-    return None if text is None else RecorderError(text, hint="restart it: all workers then load the same")
+    # Not StartError, after which systemd does not restart a service: after a restart, all workers agree.
+    return None if text is None else RecorderError(text, hint="Restart the recorder.")

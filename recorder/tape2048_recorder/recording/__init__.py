@@ -1,1 +1,1 @@
-"""Recorded sessions from the first block on: journal, partial directories, publishing, recovery."""
+"""Writing sessions: the journal, partial directories, publishing, and recovery after a crash."""

@@ -1,25 +1,27 @@
-"""Partial sessions: sessions during writing, and their journals.
+"""Partial sessions: directories of sessions that are being written, and their journals.
 
 ::
 
     <out_dir>/.<TS>_model=<tag>.<instance>.partial/
-        facts.json           facts known from the start: player, seed, configuration
-        journal              the confirmed blocks and their runs
-        session/steps.npy    blocks at their reserved rows; the header is written at the end; or tape.npy
+        facts.json           the facts known at the start: player, seed, configuration
+        journal              the committed blocks and their runs
+        session/steps.npy    the blocks at their reserved rows, or tape.npy; the header is written last
         session/values.f32.npy  a column (``columns``), likewise
-        compacted-<n>/       another journal and session/, where blocks had to be moved
-        fsync-failed         in a stage whose rows could not be flushed: its blocks have to be moved
+        compacted-<n>/       a later journal and session/, after blocks had to be moved
+        fsync-failed         marks a stage whose rows could not be flushed: its blocks must be written again
 
-The daemon reserves row ranges, and workers write into them. A reserved range that was never confirmed (its
-worker died, or its disk was full) is a hole, unless it was the last one. Publishing takes ``session/`` out of
-this directory by one rename: a directory without it is a published session's empty shell. Compaction writes
-the blocks without holes to a ``compacted-<n>/`` beside the first pair and renames that into place, so that at
-each moment the journal and the file of the highest ``n`` belong together.
+The daemon reserves row ranges, and workers write into them. A reserved range that was never committed,
+because its worker died or the disk was full, leaves a hole, unless it is the last range. Publishing moves
+``session/`` out of this directory by one rename. A directory without ``session/`` is the empty rest of a
+published session.
 
-A block is **confirmed** when its record is in the journal. The record is appended with one ``write`` after
-the block's rows, and carries all of their metadata; so a killed daemon loses no confirmed block, and
-``metadata.db`` is built once, at rotation. Nothing is flushed to stable storage before rotation: after a
-power failure, a record counts if its own checksum and its block's checksum hold.
+Compaction writes the blocks without holes to a new directory, and then renames that to ``compacted-<n>/``. A
+directory with a journal and a ``session/`` is a *stage*. The stage with the highest ``n`` is current.
+
+A block is **committed** when its record is in the journal. The record is appended by one ``write``, after the
+block's rows, and contains their metadata. So a killed daemon loses no committed block, and ``metadata.db`` is
+built once, when the session is published. Nothing is flushed to stable storage before that. After a power
+failure, a record is valid if its checksum and its block's checksum match.
 
 ========  ===============================================================
 bytes     header
@@ -38,7 +40,7 @@ bytes     record
 8..16     ``u64`` first row
 16..20    ``u32`` rows
 20..24    ``u32`` CRC-32C of the rows
-24..      runs, ``RUN_DTYPE``, 40 bytes each, ``first_row`` counted from the file's first row
+24..      runs, ``RUN_DTYPE``, 40 bytes each; ``first_row`` counts from the file's first row
 then 4    ``u32`` CRC-32C of the columns' rows, one column after another; only in ``BLCV``
 last 4    ``u32`` CRC-32C of the record before it
 ========  ===============================================================
@@ -79,14 +81,14 @@ STAGED = "session"
 COMPACTION_DRAFT = "compaction.tmp"
 PARTIAL_SUFFIX = ".partial"
 
-#: The facts of a recorder have some kilobytes, most of them its configuration.
+#: The facts of a recorder take a few kilobytes, mostly its configuration.
 _FACTS_BYTES_MAX = 1 << 20
 
 _COMPACTED = re.compile(r"compacted-([1-9][0-9]*)")
-#: The directories of a partial session, relative to its path. All else are files.
+#: The directories of a partial session, relative to its path. Everything else is a file.
 _DIRECTORIES = re.compile(rf"\.|{STAGED}|({_COMPACTED.pattern}|{re.escape(COMPACTION_DRAFT)})(/{STAGED})?")
 
-#: Directories that other programs make in any directory.
+#: Directories that other programs create in any directory.
 SYSTEM_DIRECTORIES = {"@eaDir", ".ipynb_checkpoints"}
 
 JOURNAL = "journal"
@@ -96,19 +98,19 @@ _HEADER = struct.Struct("<8sQ")
 _RECORD = struct.Struct("<4sIQII")
 _CHECK = struct.Struct("<I")
 _MAGIC = b"T2KJRNL1"
-#: Of a block without columns, and with columns.
+#: The magic of a block without columns, and of a block with columns.
 _RECORD_MAGICS = b"BLCK", b"BLCV"
 assert _HEADER.size == JOURNAL_HEADER_BYTES
 assert _RECORD.size == 24
 
 
 def utc_text(moment: float) -> str:
-    """Format a moment (``time.time``) as UTC, RFC 3339, in whole seconds."""
+    """Format a Unix time as UTC, RFC 3339, in whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
 class Block(NamedTuple):
-    """A confirmed block and the runs whose rows it holds."""
+    """A committed block, and the runs whose rows it holds."""
 
     first_row: int
     rows: int
@@ -118,29 +120,29 @@ class Block(NamedTuple):
 
 
 class Journal:
-    """The writer. A failed append leaves the journal unchanged."""
+    """The writer of a journal. A failed append leaves the journal unchanged."""
 
     def __init__(self, path: Path, row_bytes: int, world: World = REAL) -> None:
         self._world = world
         self._fd = world.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE_MODE)
         try:
             world.files.write_all(self._fd, _HEADER.pack(_MAGIC, row_bytes))
-            world.os.fsync(self._fd)  # records without it could not be read
+            world.os.fsync(self._fd)  # without the header, no record could be read
         except OSError:
             world.os.close(self._fd)
             raise
         self._bytes = _HEADER.size
 
     def append(self, block: Block) -> None:
-        """Confirm a block."""
+        """Commit a block."""
         columns = b"" if block.columns_crc32c is None else _CHECK.pack(block.columns_crc32c)
         magic = _RECORD_MAGICS[bool(columns)]
         head = _RECORD.pack(magic, len(block.runs), block.first_row, block.rows, block.crc32c)
         body = head + block.runs.tobytes() + columns
         record = body + _CHECK.pack(crc32c(body))
         try:
-            # At the end of the last whole record, also after a failed write: a torn record in the middle
-            # would hide all later ones.
+            # At the end of the last whole record, even after a failed write: a torn record would hide all
+            # later records.
             self._world.files.write_all(self._fd, record, self._bytes)
         except OSError:
             with contextlib.suppress(OSError):
@@ -154,17 +156,17 @@ class Journal:
 
 
 def read_journal(path: Path, row_bytes: int, world: World = REAL) -> list[Block]:
-    """Read the confirmed blocks of a session that its daemon left behind.
+    """Read the committed blocks of a session that a dead daemon left behind.
 
-    Reading stops at a record that the daemon's death truncated.
+    Reading stops at a truncated or damaged record.
     """
-    data = world.load_path(path).data  # not into memory: a crafted one may be of any size
+    data = world.load_path(path).data  # mapped, because a crafted journal can have any size
     if len(data) < _HEADER.size:
         return []
     magic, found_row_bytes = _HEADER.unpack_from(data)
     if magic != _MAGIC or found_row_bytes != row_bytes:
         raise FormatError(
-            f"not a journal: the magic {_MAGIC!r} is missing"
+            f"found {magic!r}, expected a journal with the magic {_MAGIC!r}"
             if magic != _MAGIC
             else f"found rows of {found_row_bytes} bytes, expected {row_bytes}",
             path=path,
@@ -185,21 +187,21 @@ def read_journal(path: Path, row_bytes: int, world: World = REAL) -> list[Block]
             break
         runs = np.frombuffer(data, dtype=RUN_DTYPE, count=run_count, offset=at + _RECORD.size)
         if not runs["rows"].all() or int(runs["rows"].sum()) != rows or not rows:
-            found = f"found a block of {counted(rows, 'row')} with {counted(run_count, 'run')}"
-            raise FormatError(f"{found}, expected the sum of their rows", path=path, offset=at)
+            found = f"found a block of {counted(rows, 'row')} with runs of {runs['rows'].tolist()!r:.80} rows"
+            raise FormatError(f"{found}; expected the same sum, and no empty run", path=path, offset=at)
         blocks.append(Block(first_row, rows, checksum, runs.copy(), columns))
         at = end + _CHECK.size
     ordered = sorted(blocks, key=lambda block: block.first_row)
     for before, block in itertools.pairwise(ordered):
         end = before.first_row + before.rows
         if block.first_row < end:
-            msg = f"found a block at row {block.first_row}, expected none before row {end}"
+            msg = f"found a block at row {block.first_row}, expected row {end} or later: blocks overlap"
             raise FormatError(msg, path=path)
     return blocks
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The facts of a session at its start. Each becomes a row of its ``session`` table."""
+    """The facts known at a session's start. Each becomes a row of the table ``session``."""
 
     format_version: int
     engine: str
@@ -216,8 +218,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: dict[str, Any]
     config_sha256: str
     storage: Annotated[str, msgspec.Meta(pattern="^(rows|tape)$")] = "rows"
-    rules: int = 1  # of drafts without it
-    start_boards: StartBoards | None = None  # not recorded if every game starts with two tiles
+    rules: int = 1  # the value for drafts of versions that did not record it
+    start_boards: StartBoards | None = None  # None if every game starts with two tiles
 
     @property
     def file(self) -> RowsFile:
@@ -226,12 +228,12 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def columns(self) -> list[ColumnInfo]:
-        """The columns that are recorded with the rows."""
+        """The columns recorded with the rows."""
         return [COLUMNS[name] for name in (self.config.get("columns") or "").split()]
 
     @property
     def files(self) -> list[RowsFile]:
-        """The file that holds the rows, and those of the columns."""
+        """The file that holds the rows, and the files of the columns."""
         return [self.file, *map(RowsFile.of_column, self.columns)]
 
     @property
@@ -241,17 +243,17 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """The session's name, without the counter that is added where the name is taken."""
+        """The session's name, without the counter that is added if the name is taken."""
         return f"{self.started_at.replace('-', '').replace(':', '')}_model={self.model_tag}"
 
 
 def refuse_foreign_files(partial: Path) -> None:
-    """Check that a partial session consists of real directories where they belong, and of files.
+    """Check that a partial session contains only its own directories and regular files.
 
-    A link would publish other users' files.
+    A symlink or a hard link would publish another user's file.
     """
     found = [partial]
-    for path in found:  # which grows
+    for path in found:  # the list grows while it is read
         if path.name in SYSTEM_DIRECTORIES:
             continue
         status = path.lstat()
@@ -260,9 +262,9 @@ def refuse_foreign_files(partial: Path) -> None:
             found += path.iterdir() if is_one else ()
         else:
             is_one = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-            expected = "a file with one name"
+            expected = "a regular file with one link"
         if not is_one:
-            what = f"found {stat.filemode(status.st_mode)} with {counted(status.st_nlink, 'name')}"
+            what = f"found {stat.filemode(status.st_mode)} with {counted(status.st_nlink, 'link')}"
             raise FormatError(f"{what}, expected {expected}", path=path)
 
 
@@ -272,17 +274,22 @@ def read_facts(partial: Path) -> Facts:
     try:
         size = path.stat().st_size
         if size > _FACTS_BYTES_MAX:
-            raise FormatError(f"no whole facts of a session: found {size:,} bytes", path=path)
+            raise FormatError(
+                f"found {size:,} bytes, expected the facts of a session, at most {_FACTS_BYTES_MAX:,} bytes",
+                path=path,
+            )
         facts = msgspec.json.decode(path.read_bytes(), type=Facts)
-    except (FileNotFoundError, msgspec.MsgspecError) as error:
-        raise FormatError(f"no whole facts of a session: {error}", path=path) from error
+    except FileNotFoundError as error:
+        raise FormatError("found no file, expected the facts of a session", path=path) from error
+    except msgspec.MsgspecError as error:
+        raise FormatError(f"not the complete facts of a session: {error}", path=path) from error
     if not SESSION_NAME.fullmatch(facts.name) or not partial.name.startswith(f".{facts.name}"):
-        raise FormatError(f"names a session {facts.name!r}, expected that of its directory", path=path)
+        raise FormatError(f"found the facts of session {facts.name!r}, expected {partial.name!r}", path=path)
     return facts
 
 
 def compactions(partial: Path) -> list[Path]:
-    """List the directories of compactions, from the first to the last."""
+    """List the directories of compactions, the oldest first."""
     # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
     moved = [
         (int(match[1]), path) for path in partial.iterdir() if (match := _COMPACTED.fullmatch(path.name))
@@ -291,12 +298,12 @@ def compactions(partial: Path) -> list[Path]:
 
 
 def stage_of(partial: Path) -> Path:
-    """Return the directory whose journal and ``session/`` are current."""
+    """Return the current stage: the directory whose journal and ``session/`` are valid."""
     return [partial, *compactions(partial)][-1]
 
 
 class PartialSession:
-    """A session that takes blocks."""
+    """A session that receives blocks."""
 
     def __init__(self, out_dir: Path, facts: Facts, serial: int, world: World = REAL) -> None:
         self._world = world
@@ -305,14 +312,14 @@ class PartialSession:
         self.file = facts.file
         self.rows_confirmed = 0
         self.rows_reserved = 0
-        #: Row ranges that are reserved and neither confirmed nor released: their rows, by first row.
+        #: Number of rows of each reserved range that is neither committed nor released, by first row.
         self.writing: dict[int, int] = {}
-        self.blocks: list[Block] = []  # in order of confirmation
+        self.blocks: list[Block] = []  # in the order of the journal
         self._fds: list[int] = []
         self._flushed = True
-        with storage_errors(out_dir, "beginning a session"):
+        with storage_errors(out_dir, "starting a session"):
             self.path = self._make_directory(out_dir)
-            #: The file that workers write their blocks into.
+            #: The file into which workers write their blocks.
             self.steps_path = self.path / STAGED / self.file.name
             self.journal = self._begin(out_dir)
 
@@ -326,7 +333,7 @@ class PartialSession:
         raise AssertionError
 
     def _begin(self, out_dir: Path) -> Journal:
-        """Fill the directory, or remove it: while the disk is full, this is tried again every second."""
+        """Create the files of the directory; remove it if that fails, since the daemon tries again."""
         journal, files = None, self._world.files
         paths = [self.steps_path.with_name(file.name) for file in self.facts.files]
         try:
@@ -342,7 +349,7 @@ class PartialSession:
             if journal is not None:
                 journal.close()
             self.close()
-            # Without rmtree, which needs a descriptor: there may be none.
+            # Not rmtree, which needs a descriptor, and none may be free.
             for file in (*paths, self.path / JOURNAL, self.path / FACTS):
                 with contextlib.suppress(OSError):
                     file.unlink()
@@ -360,13 +367,13 @@ class PartialSession:
         return first_row
 
     def confirm(self, written: BlockWritten) -> Block:
-        """Append a written block to the journal."""
+        """Commit a written block: append its record to the journal."""
         runs = np.frombuffer(written.runs, dtype=RUN_DTYPE).copy()
         reserved = self.writing.get(written.first_row)
         if reserved != written.rows or int(runs["rows"].sum()) != written.rows:
             raise FormatError(
-                f"a block of {written.rows} rows at row {written.first_row} was written; "
-                f"{reserved} rows were given out there",
+                f"found a block of {counted(written.rows, 'row')} at row {written.first_row} with runs of "
+                f"{counted(int(runs['rows'].sum()), 'row')}; expected the reserved {reserved} for both",
                 path=self.path,
             )
         runs["first_row"] += np.uint64(written.first_row)
@@ -383,10 +390,11 @@ class PartialSession:
             self.rows_reserved = first_row
 
     def flush(self) -> bool:
-        """Flush the rows, once; False if some written rows may not be on the disk.
+        """Flush the rows; return False if some rows may be missing on the disk. Call it once.
 
-        The kernel reports a write error once to each open descriptor, and never to one opened after another
-        has reported it (a worker's, when it closed the file). These descriptors are older than the rows.
+        The kernel reports a write error once to each open descriptor, and not to descriptors that are opened
+        after the error was reported, for example to a worker that closed the file. The descriptors of this
+        object are older than the rows.
         """
         for fd in self._fds:
             try:
@@ -397,7 +405,7 @@ class PartialSession:
         return self._flushed
 
     def close(self) -> None:
-        """Close the files of the rows: not every file system can remove an open one."""
+        """Close the files of the rows, because some file systems cannot remove open files."""
         while self._fds:
             with contextlib.suppress(OSError):  # nothing was written through this descriptor
                 self._world.os.close(self._fds.pop())

@@ -1,7 +1,7 @@
-"""Publishes partial sessions, including sessions that a killed recorder left open.
+"""Publishing of partial sessions, including sessions that a killed recorder left behind.
 
-:func:`publish_steps` can be killed at any point and run again: it first removes what an earlier try left, it
-works on the journal's blocks, and only its last rename makes anything visible.
+:func:`publish_steps` can be killed at any point and run again. It first removes the remains of an earlier
+try, uses only the blocks in the journal, and makes the session visible by its last rename.
 """
 
 from __future__ import annotations
@@ -77,22 +77,22 @@ if TYPE_CHECKING:
     from tape2048_recorder.game.rows_file import RowsFile
     from tape2048_recorder.status.report import Reporter
 
-#: Rows of a piece: boards that the second-level cache holds. A single game may have more.
+#: Rows to decode at once, whose boards fit into the second-level cache. A longer game is decoded whole.
 _PIECE_ROWS = 1 << 17
 
-#: Bytes of a read of rows: a journal may claim blocks of any size.
+#: Bytes to read at once: a damaged journal can claim blocks of any size.
 _CHUNK_BYTES = 1 << 20
 
-#: Marks a ``steps.npy`` that could not be flushed. The kernel may have dropped pages that it could not write,
-#: and reports success for the next flush: the next try writes the blocks again.
+#: File that marks rows that could not be flushed. The kernel may have dropped pages that it could not write,
+#: and still report success for the next flush, so the next try writes the blocks again.
 _DOUBTED = "fsync-failed"
 
-#: Delay between two tries while the disk is full, or no descriptor is free.
+#: Delay between two tries while the disk is full or no descriptor is free.
 RETRY_S = 1.0
 
 
 class Published(NamedTuple):
-    """The result for a partial session: its path (None: there was nothing to publish), and its size."""
+    """A published session: its path (None if it had no intact block), its size, and the rows it lost."""
 
     path: Path | None
     rows: int
@@ -103,7 +103,7 @@ class Published(NamedTuple):
 
     @property
     def contents(self) -> str:
-        """A description of its size."""
+        """The session's size, for a log line."""
         megabytes = f"{self.bytes / 10**6:,.1f} MB"
         return f"{counted(self.runs, 'game')}, {counted(self.rows, 'row')}, {megabytes}"
 
@@ -119,12 +119,26 @@ def publish_steps(
     flush: Callable[[], bool] = lambda: True,
     world: World = REAL,
 ) -> Generator[float, None, Published]:
-    """Publish the confirmed blocks of a partial session as a whole session, one step after another."""
+    """Publish the committed blocks of a partial session, step by step.
+
+    Args:
+        out_dir: the directory of sessions.
+        partial: the partial session.
+        facts: its facts.
+        blocks: its committed blocks.
+        ended_at: the end of the recording, UTC, RFC 3339.
+        recovered: whether a dead recorder left the session behind.
+        flush: a function that flushes the rows, and returns False if some may be missing on the disk.
+        world: the access to the system.
+
+    Yields:
+        The seconds to wait before the next step.
+    """
     with storage_errors(partial, "publishing a session"):
         claimed = sum(block.rows for block in blocks)
         world.rmtree(partial / COMPACTION_DRAFT, ignore_errors=True)
         stage = stage_of(partial)
-        if stage != partial:  # an earlier try got as far as moving the blocks
+        if stage != partial:  # an earlier try has moved the blocks
             blocks = read_journal(stage / JOURNAL, facts.row_bytes, world)
         blocks = _intact(world, stage / STAGED, sorted(blocks, key=lambda block: block.first_row), facts)
         yield 0.0
@@ -135,8 +149,8 @@ def publish_steps(
         if not blocks:
             try:
                 _remove(world, partial, out_dir)
-            except OSError as error:  # never DiskFullError: the next session may have taken the name
-                raise StorageError(f"removing it failed ({error.strerror or error})", path=partial) from error
+            except OSError as error:  # never DiskFullError: a new session may have taken the name
+                raise StorageError(f"cannot be removed: {error.strerror or error}", path=partial) from error
             return Published(None, 0, 0, 0, recovered, claimed)
         rows = sum(block.rows for block in blocks)
         runs = sum(len(block.runs) for block in blocks)
@@ -153,25 +167,25 @@ def publish_steps(
         yield 0.0
         _remove(world, partial, out_dir)
     except OSError as error:
-        if error.errno in NO_FILES:  # flushed without a descriptor. The next start removes what is left
+        if error.errno in NO_FILES:  # sync() needs no descriptor. The next start removes the directory
             world.os.sync()
             return published
-        # Never DiskFullError: the session has its name, and a retry would find nothing to publish.
+        # Never DiskFullError: the session is published, and a retry would find nothing to publish.
         raise StorageError(
-            f"published as {path.name}; removing the partial directory failed ({error.strerror or error})",
+            f"cannot be removed ({error.strerror or error}); its session is published as {path.name}",
             path=partial,
-            hint="look at the kernel's log (dmesg) for the device. The next start removes what is left",
+            hint="Check the device in the kernel's log (dmesg). The next start removes the directory.",
         ) from error
     return published
 
 
 def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL) -> Published:
-    """Publish a killed recorder's partial session: each confirmed block whose checksum holds."""
+    """Publish a dead recorder's partial session: every committed block whose checksum matches."""
     with storage_errors(partial, "recovering a session"):
         refuse_foreign_files(partial)
         stage = stage_of(partial)
         try:
-            # Without rows, it was just started, or the recorder was killed before it removed the shell.
+            # Without session/, it was just created, or it is the rest of a published session.
             facts = read_facts(partial) if world.files.path_exists(stage / STAGED) else None
             blocks = [] if facts is None else read_journal(stage / JOURNAL, facts.row_bytes, world)
         except (FormatError, MissingPathError):
@@ -199,7 +213,7 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL)
 
 
 def _has_just_begun(world: World, stage: Path) -> bool:
-    """Whether nothing was confirmed: the journal has no record, or there is neither a journal nor a row."""
+    """Whether no block was committed: the journal has no record, or there is neither journal nor row."""
     try:
         return len(world.load_path(stage / JOURNAL)) <= JOURNAL_HEADER_BYTES
     except MissingPathError:
@@ -207,27 +221,29 @@ def _has_just_begun(world: World, stage: Path) -> bool:
 
 
 def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World = REAL) -> list[Path]:
-    """Publish the partial sessions of this instance's killed recorders; call with the instance's lock held.
+    """Publish the partial sessions of this instance's dead recorders. The caller holds the instance's lock.
 
-    A directory that cannot be recovered goes to the quarantine, and the reason is recorded there. A directory
-    that the operating system cannot read or write, or has no memory for, stays for the next start. Both are
-    reported.
+    A malformed directory is quarantined, with the reason. A directory that cannot be read or written, or for
+    which memory is too small, stays for the next start. Both are reported.
+
+    Returns:
+        The paths of the published sessions.
     """
     try:
         # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
         pattern = f".*.{instance}{PARTIAL_SUFFIX}"
         partials = sorted(path for path in out_dir.iterdir() if fnmatch.fnmatchcase(path.name, pattern))
     except OSError as error:
-        raise storage_error(error, out_dir, "looking for unfinished sessions") from error
+        raise storage_error(error, out_dir, "listing unfinished sessions") from error
     found = []
     for partial in partials:
         try:
             try:
                 ended_at = utc_text((stage_of(partial) / JOURNAL).stat().st_mtime)
-            except (OSError, OverflowError, ValueError):  # a time that no calendar has
+            except (OSError, OverflowError, ValueError):  # a time outside the calendar
                 ended_at = utc_text(world.time.time())
             published = recover(out_dir, partial, ended_at=ended_at, world=world)
-        except Exception as error:  # noqa: BLE001 - whatever a crafted one leads to, the others are recovered
+        except Exception as error:  # noqa: BLE001 - a crafted directory must not stop the others' recovery
             _give_up(world, out_dir, partial, error, reporter)
             continue
         if published.path is not None:
@@ -236,19 +252,19 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World =
             reporter.event("warning", what)
         if published.rows_lost:
             lost = counted(published.rows_lost, "row")
-            reporter.event("error", f"{partial.name}: {lost} did not match checksums")
+            reporter.event("error", f"{partial.name}: {lost} did not match checksums and are lost")
     return found
 
 
 def _give_up(world: World, out_dir: Path, partial: Path, error: Exception, reporter: Reporter) -> None:
     if not isinstance(error, TapeError):
         kind = StorageError if isinstance(error, OSError | MemoryError) else FormatError
-        error = kind(f"recovering it failed: {error!r}", path=partial)
-    where, why = "not moved", ""
+        error = kind(f"recovery failed: {error!r}", path=partial)
+    where, why = "left in place", ""
     if isinstance(error, FormatError):
         try:
             to = world.quarantine(out_dir, partial, [Finding.of(error)], by="recovery")
-            where = f"put into {to.parent.name}/{to.name}"
+            where = f"moved to {to.parent.name}/{to.name}"
         except TapeError as refused:
             why = f" ({refused.message})"
     reporter.event("error", f"not recovered, {where}: {error}{why}")
@@ -260,13 +276,13 @@ def _has_holes(blocks: list[Block]) -> bool:
 
 
 def _in_doubt(world: World, partial: Path, stage: Path, flush: Callable[[], bool]) -> bool:
-    """Whether rows may be missing on the disk, even if reading returns them now."""
+    """Whether rows may be missing on the disk, even if they can be read now."""
     mark = stage / _DOUBTED
     if stage != partial or world.files.path_exists(mark):
         flush()
         return bool(world.files.path_exists(mark))
-    # The kernel reports a failed write once. Therefore the mark is set before the flush: a full disk has no
-    # room for it afterwards, and the next start would not know.
+    # The kernel reports a failed write only once, so the mark is set before the flush. Afterwards, a full
+    # disk could have no space for it, and the next start would trust the rows.
     mark.touch()
     if not flush():
         return True
@@ -281,7 +297,10 @@ def _holds(
     files: list[RowsFile],
     copy: tuple[list[int], int] | None = None,
 ) -> bool:
-    """Compare the rows and columns of a block with its checksums, and copy them to descriptors from a row."""
+    """Whether a block's rows and columns match its checksums.
+
+    They are copied to ``copy``, if given: descriptors, and the row to start at.
+    """
     found = [0, 0]
     for number, (fd, file) in enumerate(zip(fds, files, strict=True)):
         at, left, copied = file.at(block.first_row), block.rows * file.row_bytes, 0
@@ -309,14 +328,14 @@ def _intact(world: World, session: Path, blocks: list[Block], facts: Facts) -> l
     try:
         with _opened(world, session, files, os.O_RDONLY) as fds:
             return [block for block in blocks if _holds(world, fds, block, files)]
-    except FileNotFoundError:  # killed during the removal of a session without intact blocks
+    except FileNotFoundError:  # the removal of a session without intact blocks was interrupted
         return []
 
 
 def _compact(
     world: World, partial: Path, stage: Path, blocks: list[Block], facts: Facts
 ) -> Generator[float, None, tuple[Path, list[Block]]]:
-    """Write the blocks again without holes, with their own journal, and make that the current stage."""
+    """Write the blocks again without holes, with a new journal, and make that the current stage."""
     draft = partial / COMPACTION_DRAFT
     compacted = partial / f"compacted-{len(compactions(partial)) + 1}"
     (draft / STAGED).mkdir(parents=True)
@@ -331,9 +350,9 @@ def _compact(
         for block in blocks:
             yield 0.0
             if not _holds(world, sources, block, files, (targets, end)):
-                continue  # counted as lost by the caller. The next block takes its place
+                continue  # the caller counts it as lost
             runs = block.runs.copy()
-            runs["first_row"] -= np.uint64(block.first_row - end)  # blocks only move to the front
+            runs["first_row"] -= np.uint64(block.first_row - end)  # blocks move only to lower rows
             moved.append(block._replace(first_row=end, runs=runs))
             journal.append(moved[-1])
             end += block.rows
@@ -355,11 +374,11 @@ def _finish_files(
     *,
     given: NDArray[np.uint64] | None,
 ) -> Generator[float, None, int]:
-    """Write header, true length, metadata and manifest: all but the name. Return the session's bytes."""
+    """Write headers, final lengths, metadata and manifest of a session; return its bytes."""
     file = facts.file
     rows = sum(block.rows for block in blocks)
     kept = {*SYSTEM_DIRECTORIES, *(each.name for each in facts.files)}
-    for leftover in session.iterdir():  # of an earlier try
+    for leftover in session.iterdir():  # from an earlier try
         if leftover.name not in kept:
             leftover.unlink()
     for each in facts.files:
@@ -402,12 +421,22 @@ def _finish_files(
 def decode_games(
     world: World, session: Path, runs: NDArray[np.void], given: NDArray[np.uint64] | None = None
 ) -> Generator[float, None, tuple[FileEntry, NDArray[np.uint64]]]:
-    """Check the games of a staged session against its ``runs``, and write its anchors, piece by piece.
+    """Check the games of a staged session on tape against its ``runs``, and write its anchors, step by step.
 
     Each game is decoded once, and compared with the rules and with its worker's report: steps, score, highest
-    tile, end. The boards on the way give the anchors. Memory does not grow with the session. ``given`` are
-    the boards of which each game starts from one. Returns the
-    entry of the anchors' file, and the start boards ``u64[R]`` in the order of the runs.
+    tile, end. Its boards give the anchors. Memory does not grow with the session.
+
+    Args:
+        world: the access to the system.
+        session: the staged session.
+        runs: its runs, ``RUN_DTYPE[R]``, in the order of their rows.
+        given: the boards to start from, ``u64[n]``; None if every game starts with two tiles.
+
+    Yields:
+        The seconds to wait before the next step.
+
+    Returns:
+        The entry of the anchors' file, and the start boards, ``u64[R]``.
     """
     from tape2048.tape.reader import anchors_of, check_games, game_pieces
     from tape2048_recorder.game.rng import start_boards
@@ -415,7 +444,7 @@ def decode_games(
     path = session / TAPE_NPY
     ends = np.cumsum(runs["rows"], dtype=np.uint64)
     if not np.array_equal(runs["first_row"], ends - runs["rows"]):
-        raise BookkeepingError("its runs do not lie one after the other", path=path)
+        raise BookkeepingError("found runs with gaps or overlaps, expected one after the other", path=path)
     starts = start_boards(np.ascontiguousarray(runs["seed"]), given)
     header = rows_header(ANCHOR_DTYPE, anchor_count(int(ends[-1])), TAPE_HEADER_BYTES)
     checksum, size = crc32c(header), len(header)
@@ -435,7 +464,7 @@ def decode_games(
             while left and (count := world.os.preadv(source, [left], at)):
                 at, left = at + count, left[count:]
             if left:
-                raise TruncatedError("the tape ends before its last run", path=path, offset=at)
+                raise TruncatedError("found the end of the file, expected more rows", path=path, offset=at)
             checked = check_games(tape, runs[piece], starts[piece], boards)
             for defect in checked.defects:
                 raise defect.error(runs[piece][defect.game], path)
@@ -449,7 +478,7 @@ def decode_games(
 
 def _check_whole(world: World, session: Path) -> None:
     """Validate every byte of a dead recorder's session before it becomes visible."""
-    # Twice: SQLite does not always report a device error as one, and it may have been transient.
+    # Twice: a device error can be transient, and SQLite does not always report it as a device error.
     findings = world.validate(session).findings and world.validate(session).findings
     if not findings:
         return
@@ -458,15 +487,16 @@ def _check_whole(world: World, session: Path) -> None:
     kind = StorageError if unread else FormatError
     more = f" (and {counted(len(findings) - 1, 'more finding')})" if len(findings) > 1 else ""
     raise kind(
-        f"it would be no whole session: {(unread or findings)[0].message}{more}", path=findings[0].path
+        f"not published, because validation failed: {(unread or findings)[0].message}{more}",
+        path=findings[0].path,
     )
 
 
 def _remove(world: World, partial: Path, out_dir: Path) -> None:
     """Remove the partial directory of a session that is published or empty.
 
-    The rows go first, and the current stage's rows last: after any interruption, no stage remains that
-    would be published (again).
+    Rows are removed first, those of the current stage last. So an interrupted removal never leaves a stage
+    that the next start would publish again.
     """
     for stage in (partial, *compactions(partial)):
         if world.files.path_exists(stage / STAGED):
@@ -476,7 +506,7 @@ def _remove(world: World, partial: Path, out_dir: Path) -> None:
 
 
 class PublishOutcome(NamedTuple):
-    """The outcome of a try to publish, which took ``seconds``; without ``final``, another try follows."""
+    """The outcome of a try to publish a session. If it is not ``final``, another try follows."""
 
     session: PartialSession
     published: Published | None
@@ -486,10 +516,10 @@ class PublishOutcome(NamedTuple):
 
 
 class Publisher:
-    """Publishes closed sessions beside the daemon's loop, so that fsync does not block it.
+    """A thread that publishes closed sessions, so that fsync does not block the daemon's loop.
 
-    One follows another, so sessions appear in the order in which they were closed. The daemon's loop collects
-    the outcomes.
+    It publishes one session after another, so they appear in the order in which they were closed. The
+    daemon's loop collects the outcomes.
     """
 
     def __init__(self, out_dir: Path, world: World = REAL) -> None:
@@ -498,13 +528,13 @@ class Publisher:
         self.queue: deque[PartialSession] = deque()  # sessions that are still to be published
         self._outcomes: deque[PublishOutcome] = deque()
         self._gives_up = self._ends = False
-        self.pending: list[PartialSession] = []  # closed sessions without a final outcome yet
+        self.pending: list[PartialSession] = []  # closed sessions without a final outcome
         self._background = world.background("publisher", self._steps())
 
     def submit(self, session: PartialSession) -> None:
-        """Publish this session, to which nothing is being written any more."""
-        # Some network file systems report a failed write only on close. The journal is for recovery: this
-        # recorder has the blocks in memory.
+        """Publish this session, to which no worker writes any more."""
+        # Some network file systems report a failed write only on close. That does not matter here: the blocks
+        # are in memory, and the journal is only for recovery.
         with contextlib.suppress(OSError):
             session.journal.close()
         self.pending.append(session)
@@ -512,13 +542,13 @@ class Publisher:
         self._background.wake()
 
     def outcomes(self) -> list[PublishOutcome]:
-        """Return the outcomes since the last call. A thread that has died fails every session."""
+        """Return the outcomes since the last call. If the thread has died, every session has failed."""
         alive = self._background.alive()
         done = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
         for outcome in filter(attrgetter("final"), done):
             self.pending.remove(outcome.session)
         if not alive:
-            died = RecorderError("the thread that publishes sessions has died", hint="its error is above")
+            died = RecorderError("the thread that publishes sessions has died", hint="See its error above.")
             done += [PublishOutcome(session, None, died, final=True) for session in self.pending]
             self.pending.clear()
         return done
@@ -564,7 +594,7 @@ class Publisher:
                 final, error = self._gives_up, full
             except TapeError as refused:
                 error = refused
-            except Exception as other:  # noqa: BLE001 - the thread's edge: the daemon must be told
+            except Exception as other:  # noqa: BLE001 - every error is reported to the daemon
                 error = TapeError(f"publishing failed: {other!r}", path=session.path)
             seconds = 0.0 if published is None else self._world.now - begin
             self._outcomes.append(PublishOutcome(session, published, error, final, seconds))

@@ -1,7 +1,7 @@
-"""The sessions that a recorder writes: open and closing ones, and when to pause.
+"""The sessions that a recorder is writing, their rotation, and the reasons to pause.
 
-Blocks go into the open session. A full (or old) session is closed: it takes no more blocks, waits for
-unfinished writes, and then goes to the publisher.
+Blocks go into the open session. A session that is full, or old enough, is closed: it receives no more blocks,
+waits for unfinished writes, and is then published.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tape2048_recorder.recording.partial import Block, Facts, PartialSession, ut
 from tape2048_recorder.recording.publish import RETRY_S, Publisher, PublishOutcome
 from tape2048_recorder.recording.world import REAL, World
 
-#: Unpublished closed sessions from which on the disk counts as too slow, and workers pause.
+#: Number of closed, unpublished sessions at which workers pause: the disk is too slow.
 BACKLOG_MAX = 3
 
 MEGABYTE = 10**6
 
-#: Interval of measuring the sessions of ``out_dir``, where their size is limited.
+#: Interval at which the sessions in ``out_dir`` are measured, if their size is limited.
 RECOUNT_S = 60.0
 
 #: The files whose sizes count towards ``max_disk_mb`` and ``spool_max_mb``.
@@ -38,16 +38,16 @@ _FILES = frozenset(
     {STEPS_NPY, TAPE_NPY, ANCHORS_NPY, METADATA_DB, *(column.npy_name for column in COLUMNS.values())}
 )
 
-#: Bytes that a run takes in ``metadata.db`` on tape, measured (in rows: 72): half of a short game's tape.
+#: Measured bytes per run in ``metadata.db`` on tape (with rows: 72). A short game's tape takes twice as many.
 RUN_BYTES = 86
 
 #: Bytes of a session without rows and runs.
 SESSION_BYTES = 25_000
 
-#: Rows of a game, assumed while none has ended: few, so that the first games do not take too much.
+#: Rows per game, assumed before the first game ends: few, so that the first games do not exceed a limit.
 GAME_ROWS_MIN = 64
 
-#: A limit that is not set.
+#: The value of a limit that is not set.
 NO_LIMIT = 1 << 60
 
 #: Prefixes of the reasons for a pause.
@@ -58,11 +58,11 @@ SPOOL_FULL = "the spool is full"
 
 @dataclasses.dataclass(eq=False)
 class Recording:
-    """Reserves row ranges, confirms blocks, rotates."""
+    """The open and closing sessions: reserves row ranges, commits blocks, and rotates."""
 
     out_dir: Path
     config: RecorderConfig
-    #: Makes a session's facts: of the configuration, its start (UTC, RFC 3339), and the weights' generation.
+    #: Returns a session's facts for the configuration, the start (UTC, RFC 3339) and the weights' generation.
     make_facts: Callable[[RecorderConfig, str, int], Facts]
     world: World = REAL
 
@@ -70,15 +70,15 @@ class Recording:
         file = RowsFile.of(self.config.storage, record_action=self.config.record_action)
         self._block_bytes = file.row_bytes + columns_row_bytes(self.config)
         self._bytes_published = 0
-        self._rows = self._runs = 0  # confirmed so far
-        self._counted: set[str] = set()  # names of the sessions at the last measuring
+        self._rows = self._runs = 0  # committed so far
+        self._counted: set[str] = set()  # names of the sessions at the last measurement
         self._recount_at = 0.0
-        self._full_until = 0.0  # above a limit, it is measured again from then on
-        #: Whether no more games come: then only the disk limits the writing of finished ones.
+        self._full_until = 0.0  # above a limit: time of the next measurement
+        #: Whether no more games start. Then only the disk's space limits the writing of finished games.
         self.draining = False
         self._serial = 0
-        self._open: dict[int, PartialSession] = {}  # by generation of weights; mostly one
-        #: When the open (or next) session of each started: monotonic, UTC.
+        self._open: dict[int, PartialSession] = {}  # by generation of weights; usually one
+        #: Start of the open or next session of each generation: monotonic time, UTC.
         self._began: dict[int, tuple[float, str]] = {}
         self._closing: list[PartialSession] = []
         self._retry_at = 0.0
@@ -86,7 +86,7 @@ class Recording:
         self.publisher = Publisher(self.out_dir, self.world)
 
     def begin(self, generation: int = 0) -> None:
-        """Note the start of the play that the next session will hold, unless it is noted already."""
+        """Note the present time as the start of the next session, unless a start is noted already."""
         if generation not in self._began:
             self._began[generation] = (self.world.now, utc_text(self.world.time.time()))
 
@@ -94,13 +94,14 @@ class Recording:
         """Return why a block of this many rows cannot be placed now, or None if it can."""
         if self._failure is not None and self.world.now < self._retry_at:
             return self._failure
-        if not self.draining and len(self.publisher.queue) + len(self._closing) >= BACKLOG_MAX:
-            return f"{DISK_SLOW}: closed sessions wait to be published"
+        backlog = len(self.publisher.queue) + len(self._closing)
+        if not self.draining and backlog >= BACKLOG_MAX:
+            return f"{DISK_SLOW}: {backlog} closed sessions are not published yet"
         writing = [session for session in [*self._closing, *self._open.values()] if session.writing]
         rows_written = sum(session.rows_reserved - session.rows_confirmed for session in writing)
         needed = int((rows + rows_written) * row_bytes(self.config))
-        if not self.draining:  # else the last games take what is kept free
-            # The anchors and metadata of a session are written when it is published.
+        if not self.draining:  # the last games may use the space of min_free_mb
+            # A session's anchors and metadata are written when it is published.
             to_come = self._bytes_per_row - self._block_bytes
             needed += int(to_come * sum(session.rows_confirmed for session in self._unpublished))
             needed += self.config.min_free_mb * MEGABYTE
@@ -110,13 +111,13 @@ class Recording:
             return f"{self.out_dir}: {error.strerror}"
         if free < needed:
             return (
-                f"{DISK_FULL}: {free // MEGABYTE} MB are free in {self.out_dir}, "
+                f"{DISK_FULL}: {self.out_dir} has {free // MEGABYTE} MB free, "
                 f"{-(-needed // MEGABYTE)} MB are needed (min_free_mb = {self.config.min_free_mb})"
             )
         limit_mb = self.config.spool_max_mb
         if limit_mb is not None and not self.draining:
             size = self.size_bytes(self.world.now, rows + rows_written)
-            # Where no session is left to be removed, a block is placed even if it does not fit.
+            # If there is no session to remove, a block is written even if it exceeds the limit.
             if size > limit_mb * MEGABYTE and (self._bytes_published or self.sessions_pending):
                 waiting = -(-self._size_bytes(rows_written) // MEGABYTE)
                 return f"{SPOOL_FULL}: {waiting} MB of sessions in {self.out_dir} (spool_max_mb = {limit_mb})"
@@ -142,10 +143,10 @@ class Recording:
         return Range(session.serial, str(session.steps_path), session.reserve(rows))
 
     def confirm(self, written: BlockWritten) -> Block | None:
-        """Confirm a block; None if the journal could not be written, and it must be tried again."""
+        """Commit a block; return None if the journal could not be written and the caller must try again."""
         session = self._session(written.session)
         if session is None:
-            raise FormatError(f"a block was written into session {written.session}, which is not open")
+            raise FormatError(f"found a block for session {written.session}, which is not open")
         try:
             block = session.confirm(written)
         except OSError as error:
@@ -165,7 +166,7 @@ class Recording:
         session.release(failed.first_row)
         error = OSError(failed.errno, os.strerror(failed.errno))
         self._fail(str(storage_error(error, session.path, "writing rows")))
-        if failed.errno == errno.ENOENT:  # its directory is gone. The next block opens another session
+        if failed.errno == errno.ENOENT:  # the directory was removed. The next block opens another session
             for generation in [key for key, value in self._open.items() if value is session]:
                 self._close(generation)
         self._submit_closing()
@@ -186,7 +187,7 @@ class Recording:
         return next((session for session in candidates if session.serial == serial), None)
 
     def rotate_if_due(self) -> None:
-        """Close the open session if it is full, or old and not empty; publish closed ones without writers."""
+        """Close the open session if it is full, or old and not empty; publish closed sessions."""
         for generation, session in list(self._open.items()):
             age_s = self.world.now - self._began[generation][0]
             old = age_s >= (self.config.rotate_s or math.inf) and session.rows_confirmed > 0
@@ -195,14 +196,14 @@ class Recording:
         self._submit_closing()
 
     def close_open(self) -> set[int]:
-        """Close every open session, of any size; return the serials of all that are not published yet."""
+        """Close every open session of any size; return the serials of all unpublished sessions."""
         for generation in list(self._open):
             self._close(generation)
         self._submit_closing()
         return {session.serial for session in [*self._closing, *self.publisher.pending]}
 
     def retire(self, oldest: int) -> None:
-        """Close the sessions of weights older than this generation: no worker plays them any more."""
+        """Close the sessions of weights older than this generation, which no worker plays any more."""
         for generation in [generation for generation in self._began if generation < oldest]:
             if generation in self._open:
                 self._close(generation)
@@ -229,29 +230,29 @@ class Recording:
 
     @property
     def idle(self) -> bool:
-        """Whether every session is published (or given up)."""
+        """Whether every session is published, or has failed to be published."""
         return not self._open and not self._closing and not self.publisher.pending
 
     @property
     def sessions_pending(self) -> int:
-        """Closed sessions that are not published yet."""
+        """The number of closed sessions that are not published yet."""
         return len(self.publisher.pending) + len(self._closing)
 
     @property
     def open_rows(self) -> int:
-        """Confirmed rows in the open session."""
+        """The number of committed rows in the open session."""
         return sum(session.rows_confirmed for session in self._open.values())
 
     def rows_left(self, now: float, rows: int) -> int:
-        """Return how many rows fit below ``max_disk_mb``, beside these finished ones without a block."""
+        """Return how many more rows fit below ``max_disk_mb``; ``rows`` are finished but not yet written."""
         left = (self.config.max_disk_mb or NO_LIMIT) * MEGABYTE - self.size_bytes(now, rows)
         return math.ceil(left / self._bytes_per_row)
 
     def size_bytes(self, now: float, rows: int = 0) -> int:
-        """Return the bytes of all sessions, with these finished rows without a block; 0 without a limit.
+        """Return the bytes of all sessions, or 0 without a limit; ``rows`` are finished but not yet written.
 
-        The directory is measured every :data:`RECOUNT_S`, and before a limit counts as met: other processes
-        remove sessions (``tape2048 prune``, a fleet's agent) or publish there too.
+        The directory is measured every :data:`RECOUNT_S`, and before a limit counts as met, because other
+        processes also publish sessions there or remove them (``tape2048 prune``, a fleet's agent).
         """
         limits = [mb for mb in (self.config.max_disk_mb, self.config.spool_max_mb) if mb is not None]
         if not limits:
@@ -260,7 +261,7 @@ class Recording:
         if now < (self._recount_at if size < min(limits) * MEGABYTE else self._full_until):
             return size
         self._recount_at, self._full_until = now + RECOUNT_S, 0.0
-        with contextlib.suppress(OSError):  # the directory is gone: the next write reports it
+        with contextlib.suppress(OSError):  # if the directory was removed, the next write reports it
             found = [path for path in self.out_dir.iterdir() if SESSION_NAME.match(path.name)]
             self._counted = {path.name for path in found}
             self._bytes_published = sum(map(bytes_of, found))
@@ -282,12 +283,12 @@ class Recording:
 
     @property
     def _unpublished(self) -> list[PartialSession]:
-        # A renamed session counts as published. Not Path.exists, which raises on a device error.
+        # A session that has its final name counts as published. Not Path.exists, which raises device errors.
         publishing = [each for each in self.publisher.pending if self.world.os.path.exists(each.steps_path)]
         return [*publishing, *self._closing, *self._open.values()]
 
     def free_bytes(self) -> int:
-        """Return the bytes that this user may still write to the file system of ``out_dir``."""
+        """Return the bytes that this user can still write to the file system of ``out_dir``."""
         stat = self.world.os.statvfs(self.out_dir)
         return int(stat.f_bavail * stat.f_frsize)
 

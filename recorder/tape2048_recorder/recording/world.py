@@ -1,9 +1,9 @@
-"""The system as the daemon uses it: clock, files, processes, sockets, a thread.
+"""The daemon's access to the operating system: clock, files, processes, sockets, a thread.
 
-Everything that the daemon, the recording and the instance take from the operating system is an attribute of
-one :class:`World`. ``tests/recorder/simulation`` has another world, with a virtual clock, files that lose
-power, and workers that a seed decides. Paths take part in it by their class: a recorder derives all of its
-paths from its output directory.
+The daemon, the recording and the instance use the operating system only through a :class:`World`.
+``tests/recorder/simulation`` replaces it by a world with a virtual clock, files that lose unflushed data, and
+seeded workers. It replaces paths by the class of the output directory's path, from which all other paths of a
+recorder are derived.
 """
 
 # ruff: noqa: D102 - the functions of the protocols are documented where they are defined
@@ -48,7 +48,7 @@ class Clock(Protocol):
 
 
 class System(Protocol):
-    """The functions of :mod:`os` that a recorder uses; of ``path``, ``exists``."""
+    """The functions of :mod:`os` that a recorder uses, and ``path.exists``."""
 
     path: Any
 
@@ -80,7 +80,7 @@ class Files(Protocol):
 
 
 def at_once(steps: Generator[float, None, T]) -> T:
-    """Take all steps of a job without a wait."""
+    """Run all steps of a job without waiting; return its result."""
     while True:
         try:
             next(steps)
@@ -89,10 +89,11 @@ def at_once(steps: Generator[float, None, T]) -> T:
 
 
 class Background:
-    """Takes steps in a thread; ``wake`` ends the present or next wait, ``join`` awaits the end of ``alive``.
+    """A thread that runs steps.
 
-    ``steps`` yields the seconds to wait before its next step, unless it is woken: 0 for none, infinity for
-    a wait until it is woken.
+    ``steps`` yields the seconds to wait before the next step: 0 for no wait, infinity to wait for ``wake``.
+    ``wake`` ends the current wait, or the next one. ``join`` waits for the thread's end, and ``alive``
+    returns whether it runs.
     """
 
     def __init__(self, name: str, steps: Iterator[float]) -> None:

@@ -33,7 +33,7 @@ def assert_only_this_is_put_away(root: Path, session: PartialSession, blocks: Bl
     leave(root, blocks, [5], serial=2)
     found, listener = recover(root)
     (error,) = listener.messages("error")
-    assert error.startswith("not recovered, put into .quarantine/")
+    assert error.startswith("not recovered, moved to .quarantine/")
     assert why in error
     assert [path.parent for path in found] == [root]
     assert partials(root) == []
@@ -45,14 +45,14 @@ def assert_only_this_is_put_away(root: Path, session: PartialSession, blocks: Bl
 
 
 FACTS_OF_NO_RECORDER = {
-    "a path as the start": ({"started_at": "../../elsewhere/20260102T030405Z"}, "names a session"),
-    "an absolute path": ({"started_at": "/elsewhere/x"}, "names a session"),
-    "a hidden name": ({"model_tag": ".hidden"}, "names a session"),
-    "an escape": ({"model_tag": "toy\x1b[31m"}, "names a session"),
-    "a newline at the end": ({"model_tag": "toy\n"}, "names a session"),
-    "a NUL": ({"model_tag": "toy\0"}, "names a session"),
-    "another directory's": ({"model_tag": "other"}, "names a session"),
-    "digits of another script": ({"started_at": "٢٠٢٦-01-02T03:04:05Z"}, "names a session"),
+    "a path as the start": ({"started_at": "../../elsewhere/20260102T030405Z"}, "found the facts of"),
+    "an absolute path": ({"started_at": "/elsewhere/x"}, "found the facts of"),
+    "a hidden name": ({"model_tag": ".hidden"}, "found the facts of"),
+    "an escape": ({"model_tag": "toy\x1b[31m"}, "found the facts of"),
+    "a newline at the end": ({"model_tag": "toy\n"}, "found the facts of"),
+    "a NUL": ({"model_tag": "toy\0"}, "found the facts of"),
+    "another directory's": ({"model_tag": "other"}, "found the facts of"),
+    "digits of another script": ({"started_at": "٢٠٢٦-01-02T03:04:05Z"}, "found the facts of"),
     "no rate": ({"sample_rate": 0}, "sample_rate"),
 }
 
@@ -76,7 +76,7 @@ def test_nested_facts(root: Path, blocks: Blocks) -> None:
 def test_facts_without_end(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     os.truncate(session.path / FACTS, 1 << 44)
-    assert_only_this_is_put_away(root, session, blocks, "no whole facts")
+    assert_only_this_is_put_away(root, session, blocks, "expected the facts of a session")
 
 
 def link_session(session: PartialSession, theirs: Path) -> None:
@@ -174,7 +174,8 @@ def test_a_block_past_the_end_of_the_file(root: Path, blocks: Blocks, first_row:
     append(session, record(first_row, rows, 0, [rows]))
     found, listener = recover_in_pieces(root)
     assert found == [root / NAME]
-    assert listener.messages("error") == [f"{session.path.name}: {rows:,} rows did not match checksums"]
+    lost = f"{session.path.name}: {rows:,} rows did not match checksums and are lost"
+    assert listener.messages("error") == [lost]
 
 
 def test_a_block_of_any_size_is_read_in_pieces(root: Path, blocks: Blocks) -> None:
@@ -234,7 +235,7 @@ def test_a_device_error_does_not_condemn_the_bytes(
         found, listener = recover(root)
     assert len(found) == 1
     (message,) = listener.messages("error")
-    assert message.startswith("not recovered, not moved: ")
+    assert message.startswith("not recovered, left in place: ")
     assert snapshot(session.path) == before
     assert len(recover(root)[0]) == 1
 

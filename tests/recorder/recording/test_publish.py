@@ -181,7 +181,7 @@ def test_a_name_that_is_taken_gets_a_counter(root: Path, blocks: Blocks, kind: s
 def test_a_session_that_cannot_begin_leaves_nothing(root: Path) -> None:
     before = descriptors()
     for size in (10, 100):  # the journal's header does not fit; the facts do not
-        with files_end_at(size), pytest.raises(StorageError, match="beginning a session"):
+        with files_end_at(size), pytest.raises(StorageError, match="starting a session"):
             begin(root)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     for free in range(3):  # for the rows, the journal, the facts
@@ -189,7 +189,7 @@ def test_a_session_that_cannot_begin_leaves_nothing(root: Path) -> None:
         os.close(lowest)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + free, limit[1]))
         try:
-            with pytest.raises(TooManyFilesError, match="beginning a session"):
+            with pytest.raises(TooManyFilesError, match="starting a session"):
                 begin(root)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limit)
@@ -204,13 +204,13 @@ def test_a_block_that_was_not_given_out_is_refused(root: Path, blocks: Blocks) -
     first = session.reserve(blocks[0].rows)
     written = blocks[0].written(1, first)
     for wrong in (blocks[0].written(1, first + 1), blocks[1].written(1, first)):
-        with pytest.raises(FormatError, match="rows were given out"):
+        with pytest.raises(FormatError, match="expected the reserved"):
             session.confirm(wrong)
     short = blocks[0].runs[:2].tobytes()
-    with pytest.raises(FormatError, match="rows were given out"):
+    with pytest.raises(FormatError, match="expected the reserved"):
         session.confirm(type(written)(1, first, written.rows, written.crc32c, short))
     session.confirm(written)
-    with pytest.raises(FormatError, match="rows were given out"):
+    with pytest.raises(FormatError, match="expected the reserved"):
         session.confirm(written)  # twice
     session.journal.close()
 

@@ -138,7 +138,7 @@ def assert_a_bad_block_is_left_out(root: Path, blocks: Blocks) -> None:
     assert len(found) == 1
     (error,) = listener.messages("error")
     rows = sum(blocks[number].rows for number in lost)
-    assert error == f"{session.path.name}: {rows:,} rows did not match checksums"
+    assert error == f"{session.path.name}: {rows:,} rows did not match checksums and are lost"
     assert_recovers(root, blocks, {*range(6)} - {*lost})
 
 
@@ -177,7 +177,7 @@ def test_nothing_intact(root: Path, blocks: Blocks, is_removed: bool) -> None:
     found, listener = recover(root)
     assert found == []
     assert listener.messages("error") == [
-        f"{session.path.name}: {blocks[0].rows + blocks[1].rows:,} rows did not match checksums"
+        f"{session.path.name}: {blocks[0].rows + blocks[1].rows:,} rows did not match checksums and are lost"
     ]
     assert_recovers(root, blocks, [])
 
@@ -214,7 +214,7 @@ def assert_left_alone(root: Path, session: PartialSession, why: str) -> None:
         found, listener = recover(root)
         assert found == []
         (error,) = listener.messages("error")
-        assert error.startswith("not recovered, not moved: ")
+        assert error.startswith("not recovered, left in place: ")
         assert why in error
         assert str(session.path) in error
         assert snapshot(root) == before
@@ -225,7 +225,7 @@ def assert_put_away(root: Path, session: PartialSession, why: str) -> None:
     assert found == []
     (error,) = listener.messages("error")
     where = root / ".quarantine" / session.path.name.removeprefix(".")
-    assert error.startswith(f"not recovered, put into .quarantine/{where.name}: ")
+    assert error.startswith(f"not recovered, moved to .quarantine/{where.name}: ")
     assert why in error
     assert not session.path.exists()
     reason = json.loads(where.with_name(f"{where.name}.reason.json").read_bytes())
@@ -241,7 +241,7 @@ def test_facts_that_are_lost(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     (session.path / FACTS).write_bytes(b"\0" * 400)
     rows = session.steps_path.read_bytes()
-    assert_put_away(root, session, "no whole facts")
+    assert_put_away(root, session, "not the complete facts")
     away = root / ".quarantine" / session.path.name.removeprefix(".")
     assert (away / STAGED / blocks[0].file.name).read_bytes() == rows
     again = leave(root, blocks, range(2))
@@ -253,14 +253,14 @@ def test_facts_that_are_lost(root: Path, blocks: Blocks) -> None:
 def test_a_journal_of_something_else(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     (session.path / JOURNAL).write_bytes(b"\0" * 400)
-    assert_put_away(root, session, "not a journal: the magic")
+    assert_put_away(root, session, "expected a journal with the magic")
 
 
 def test_what_would_not_pass_validate_is_not_published(root: Path, blocks: Blocks) -> None:
     """Runs and rows that disagree, under checksums that hold: a bug of the recorder, say."""
     session = PartialSession(root, make_facts(**blocks[0].facts), 1)
     # Rows on tape do not carry their run's id, and a row of steps.npy not its game's score.
-    field, said = "id", "it would be no whole session"
+    field, said = "id", "not published, because validation failed"
     if session.file.is_tape:
         field, said = "max_score", "max_score is"
     blocks[0].runs[field][0] += 1_000
@@ -290,7 +290,7 @@ def assert_left_alone_while_unsaid(
         found, listener = recover(root)
     assert found == []
     (error,) = listener.messages("error")
-    assert error.startswith("not recovered, not moved: ")
+    assert error.startswith("not recovered, left in place: ")
     assert os.strerror(code) in error
     assert str(session.path) in error
     assert snapshot(root) == before
@@ -324,7 +324,7 @@ def test_an_unreadable_last_check_is_tried_again(root: Path, blocks: Blocks, tim
     assert found == ([root / NAME] if times == 1 else [])
     if times == 2:
         (error,) = listener.messages("error")
-        assert error.startswith("not recovered, not moved: ")
+        assert error.startswith("not recovered, left in place: ")
         assert "Input/output error" in error
         assert session.path.is_dir()
     assert_recovers(root, blocks, range(2))
@@ -357,7 +357,7 @@ def test_an_unlisted_directory_is_not_empty(root: Path, blocks: Blocks) -> None:
 def test_an_unlisted_out_dir_is_not_empty(root: Path, blocks: Blocks) -> None:
     leave(root, blocks, range(2))
     refused = unsaid(root, "listdir", "scandir", code=errno.EACCES)
-    with refused, pytest.raises(StorageError, match="looking for unfinished sessions"):
+    with refused, pytest.raises(StorageError, match="listing unfinished sessions"):
         recover(root)
     assert_recovers(root, blocks, range(2))
 
