@@ -1,4 +1,4 @@
-"""One life of a recorder, from its configuration to the summary at its end."""
+"""A recorder's run, from its configuration to its summary."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-#: Interval of writing the status file, without a change of state.
+#: Interval of writing the status file while the state does not change.
 STATUS_FILE_S = 1.0
 
 
 class _Warnings(logging.Handler):
-    """Reports warnings of the SDK as events, each once: the daemon and its workers may have the same one."""
+    """A logging handler that reports the SDK's warnings as events, equal warnings only once."""
 
     def __init__(self, report: Callable[[Level, str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -70,10 +70,10 @@ class _Warnings(logging.Handler):
 
 
 class Service:
-    """The reporter of one life, which also updates the service manager, the status file and the metrics.
+    """The daemon's reporter, which updates the view, the service manager, the status file and the metrics.
 
-    Each update is built from the status that the daemon makes twice a second. A failed one does not stop the
-    recording, nor does a view that can no longer write.
+    Each update is built from the status that the daemon makes twice a second. A failed update does not stop
+    the recording, and neither does a view that can no longer write.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class Service:
 
     def event(self, level: Level, message: str) -> None:
         """Pass an event to the view."""
-        with contextlib.suppress(OSError):  # a closed or full log: tried again each time
+        with contextlib.suppress(OSError):  # a closed or full log; the next event tries again
             self._view.event(level, message)
 
     def status(self, make_status: Callable[[], Status]) -> None:
-        """Pass the status on, and write its file when it is due."""
+        """Pass a status to the view and the service manager, and write its file if it is due."""
         status = make_status()
         with contextlib.suppress(OSError):
             self._view.status(lambda: status)
@@ -175,16 +175,22 @@ def run(
     signals: Signals | None = None,
     boards: npt.NDArray[np.uint64] | None = None,
 ) -> RecordingSummary:
-    """Record until a limit is met or a signal comes. Main thread only.
+    """Record until a limit is reached or a signal is received. Main thread only.
 
-    Each game starts from one of ``boards``, ``u64[n]``, if some are given: its seed decides which.
+    Args:
+        config: the settings.
+        reporter: the receiver of events and statuses.
+        load: a function that reads the settings again at SIGHUP; None: SIGHUP drains.
+        changed: a function to call with the configuration after a reload.
+        signals: the open signal handler, if the caller has one.
+        boards: the boards to start from, ``u64[n]``, drawn by each game's seed; None: start with two tiles.
 
     Returns:
-        The summary of the recorded games and published sessions, and the reason of the end.
+        The summary of the recorded games and published sessions, and the reason for the end.
     """
     if sys.platform != "linux":
-        hint = "record on Linux, or in a container; the SDK reads sessions here"
-        raise StartError(f"the recorder needs Linux; this is {sys.platform}", hint=hint)
+        hint = "Record on Linux or in a Linux container. The SDK can read sessions on this system."
+        raise StartError(f"found the system {sys.platform}, expected Linux", hint=hint)
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
         if signals is None:
@@ -222,9 +228,9 @@ def record(
     starts: StartBoards | None = None,
     world: World = REAL,
 ) -> RecordingSummary:
-    """Record as :func:`run` does, with the instance's lock held.
+    """Record as :func:`run` does; the caller holds the instance's lock.
 
-    ``played`` is the configuration with the seed in effect and every parameter of the player.
+    ``played`` is the configuration with the seed in effect and with all parameters of the player.
     """
     out_dir = progress.instance.out_dir
     playing, recording, recovered = _start(config, played, service, progress, starts=starts, world=world)
@@ -252,10 +258,10 @@ def record(
         daemon.run()
     finally:
         playing.close()
-        if progress.instance.lost() is None:  # else that is the error it ends with
+        if progress.instance.lost() is None:  # otherwise the daemon has raised that error
             try:
                 progress.settle(daemon.ledger.state())
-            except StorageError as error:  # nothing that is recorded is lost
+            except StorageError as error:  # not fatal: all recorded games are published
                 service.event("warning", f"{error}. The next start with this seed skips some games")
     return _summary(daemon, out_dir, recovered)
 
@@ -269,10 +275,10 @@ def _start(
     starts: StartBoards | None,
     world: World,
 ) -> tuple[Playing, Recording, list[Path]]:
-    """Start the workers, which compile during the recovery; return the recovered sessions too."""
+    """Start the workers, and recover sessions while they compile; return also the recovered sessions."""
     instance = progress.instance
     with contextlib.ExitStack() as stack:
-        with _resource_errors("no memory to share with workers could be made", "open files"):
+        with _resource_errors("the memory shared with workers could not be allocated", "open files"):
             file = None if starts is None else starts.path(instance.out_dir)
             supervisor = Supervisor(played, world, file)
         stack.callback(supervisor.close)
@@ -282,22 +288,22 @@ def _start(
         with _resource_errors("no process or thread could be started", "tasks"):
             for worker in supervisor.workers:
                 supervisor.start(worker)
-            service.manager.starting("publishing what the last recorder left, if it was killed")
+            service.manager.starting("recovering sessions of the last recorder, if it was killed")
             recovered = recover_all(instance.out_dir, played.instance, service, world)
             progress.cover(progress.state.next_id)
             recording = Recording(instance.out_dir, config, playing.facts, world)
-        stack.pop_all()  # from here on the daemon ends the workers
+        stack.pop_all()  # from now on, the daemon ends the workers
     return playing, recording, recovered
 
 
 def _summary(daemon: Daemon, out_dir: Path, recovered: list[Path]) -> RecordingSummary:
-    """Summarise a life that has ended; an error if it lost finished games or recorded none."""
+    """Summarise a recording that has ended; raise an error if it lost finished games or recorded none."""
     if daemon.finished_games_lost:
         raise DiskFullError(
-            f"{counted(daemon.finished_games_lost, 'finished game')} found no room before the drain's time "
-            "was up",
+            f"{counted(daemon.finished_games_lost, 'finished game')} could not be written before the drain "
+            "timed out, and are lost",
             path=out_dir,
-            hint="everything that was written is published; free some space and start again",
+            hint="Free some space and start again. All written games are published.",
         )
     tally = daemon.tally
     if not tally.games and not daemon.stopped_by_signal:
@@ -326,13 +332,13 @@ def _summary(daemon: Daemon, out_dir: Path, recovered: list[Path]) -> RecordingS
 
 def _nothing_recorded(daemon: Daemon, out_dir: Path) -> StartError:
     dropped = f"; {counted(daemon.games_dropped, 'game')} had not ended" if daemon.games_dropped else ""
-    hint = "raise this limit"
+    hint = "Raise this limit."
     if daemon.games_dropped:
-        hint += f", or drain_timeout_s ({daemon.config.drain_timeout_s:g} s), in which games in progress end"
+        hint = f"Raise this limit, or drain_timeout_s ({daemon.config.drain_timeout_s:g} s) to finish games."
     elif daemon.ledger.used_up:
-        hint = "give it another --lease"
+        hint = "Choose another --lease."
     elif daemon.reason.startswith("max_disk_mb"):
-        hint += ", or make room: `tape2048 prune`"
+        hint = "Raise this limit, or remove sessions with `tape2048 prune`."
     return StartError(f"nothing was recorded: {daemon.reason}{dropped}", path=out_dir, hint=hint)
 
 
@@ -343,7 +349,7 @@ def _resource_errors(message: str, resource: str) -> Iterator[None]:
     except (OSError, RuntimeError) as error:  # RuntimeError: a thread could not be started
         raise RecorderError(
             f"{message}: {getattr(error, 'strerror', None) or error}",
-            hint=f"see what memory and how many {resource} it may have: `tape2048 doctor`",
+            hint=f"Check the limits of memory and {resource} with `tape2048 doctor`.",
         ) from error
 
 
@@ -352,11 +358,11 @@ def _prepare(out_dir: Path, min_free_mb: int) -> Path:
     for directory in (resolved, *resolved.parents):
         kind = kind_of_directory(directory)
         if kind is not None:
-            found = kind if directory == resolved else f"{kind}, in which {resolved} lies"
+            found = kind if directory == resolved else f"{kind}, which contains {resolved}"
             raise StorageError(
-                f"found {found}; expected a directory for sessions, outside of recordings",
+                f"found {found}; expected a directory for sessions that is not part of a recording",
                 path=directory,
-                hint=f"name another --out: {directory.parent}, or a directory beside this one",
+                hint=f"Choose another --out, such as {directory.parent} or a new directory in it.",
             )
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -367,22 +373,22 @@ def _prepare(out_dir: Path, min_free_mb: int) -> Path:
         for part in (out_dir, *out_dir.parents):
             if part.is_symlink() and not part.exists():
                 above = "" if part == out_dir else f" at {part}"
-                found = f"a symbolic link to nowhere{above} ({part.readlink()})"
+                found = f"a broken symbolic link{above} ({part.readlink()})"
                 break
-        hint = "name another --out"
+        hint = "Choose another --out."
         raise StorageError(f"found {found}, expected a directory", path=out_dir, hint=hint) from error
     out_dir = out_dir.resolve()
     if not is_utf8(str(out_dir)):
         raise StorageError(
-            "found a path with bytes that are no text, expected UTF-8",
+            "found a path that is not valid UTF-8, expected UTF-8, because sessions record it as text",
             path=out_dir,
-            hint="it is recorded as text: rename the directory, or name another --out",
+            hint="Rename the directory, or choose another --out.",
         )
     free = shutil.disk_usage(out_dir).free
     if free < min_free_mb * MEGABYTE:
         raise DiskFullError(
-            f"{free // MEGABYTE} MB are free, min_free_mb = {min_free_mb} are to stay free",
+            f"found {free // MEGABYTE} MB free, expected at least min_free_mb = {min_free_mb}",
             path=out_dir,
-            hint="free some space, or lower min_free_mb",
+            hint="Free some space, or lower min_free_mb.",
         )
     return out_dir

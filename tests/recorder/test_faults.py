@@ -497,7 +497,7 @@ def test_finished_games_that_find_no_room_are_an_error(
             recorder.wait_for_event("ended while draining")
     (tmp_path / "go").touch()
     assert recorder.end() == DiskFullError.exit_code
-    assert "found no room before the drain's time was up" in recorder.error["message"]
+    assert "could not be written before the drain timed out" in recorder.error["message"]
     last = [said["status"]["why"] for said in recorder.said if "status" in said][-1]
     assert last == "SIGTERM was received", "a pause is no reason of an end"
     # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
@@ -572,7 +572,7 @@ def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path)
     root.rename(root.with_name("elsewhere"))
     root.mkdir()
     assert recorder.end() == StorageError.exit_code
-    assert "the recorder's lock is gone: another recorder could play" in recorder.error["message"]
+    assert "the recorder's lock file was removed, so another recorder could play" in recorder.error["message"]
     assert not list(root.iterdir()), "nothing was added"
     assert partials(root.with_name("elsewhere")), "what is confirmed waits for the next start there"
 
@@ -580,7 +580,7 @@ def test_an_out_dir_that_is_made_again_ends_it(recorders: Recorders, root: Path)
 def test_a_second_recorder_is_refused_unless_renamed(recorders: Recorders, root: Path) -> None:
     first = recorders.start_recording(seed=SEED, workers=1, **CALM)
     second = recorders.fail(BusyError, seed=SEED, **CALM)
-    assert f"the recorder with pid {first.pid} holds this directory" in second.error["message"]
+    assert f"the recorder with pid {first.pid} records into this directory" in second.error["message"]
     other = recorders.run(
         seed=SEED + 1, instance="other", workers=1, max_games=100, rotate_steps=1_500, **CALM
     )

@@ -72,11 +72,11 @@ def test_a_used_up_lease_ends_the_recorder(recorders: Recorders, root: Path) -> 
     left = {"seed": SEED, "lease": 3, "next_id": end - 37, "free": [[end - 50, end - 47]]}
     write_file(state, json.dumps(left).encode())
     recorder = recorders.run(seed=SEED, lease=3)
-    assert recorder.summary["reason"] == "lease 3 is used up: no id is left"
+    assert recorder.summary["reason"] == "lease 3 has no game left"
     assert recorder.summary["games"] == 40
     assert ids_of(root) == [*range(end - 50, end - 47), *range(end - 37, end)]
     again = recorders.fail(StartError, seed=SEED, lease=3)
-    assert "lease 3 is used up" in again.error["message"]
-    assert again.error["hint"] == "give it another --lease"
+    assert "lease 3 has no game left" in again.error["message"]
+    assert again.error["hint"] == "Choose another --lease."
     assert recorders.run(seed=SEED, lease=4, max_games=5).summary["games"] == 5, "the next one is whole"
     assert ids_of(root)[-5:] == list(range(end, end + 5))

@@ -94,7 +94,7 @@ FLOWING_S = 2.0
 #: Share of ``max_ram_mb`` at which the open session is published. Its runs are in memory until then.
 RAM_ROTATES_AT = 0.9
 
-#: Shortest time between two rotations above ``max_ram_mb``. If memory is above it again sooner, recording ends.
+#: Shortest time between two rotations above ``max_ram_mb``. If that is not enough, recording ends.
 RAM_ROTATES_S = 60.0
 
 #: Time limit for writing finished games before a rotation. A slice of play takes 0.05 s, and a block little
@@ -218,7 +218,7 @@ class Reload:
     def ask(self, *, ending: bool = False) -> None:
         """Request a reload; it is ignored if the recorder is ``ending``."""
         if ending:
-            self.reporter.event("warning", "reload: nothing changed: the recorder is ending")
+            self.reporter.event("warning", "reload: nothing is changed: the recorder is ending")
         else:
             self._asked = True
 
@@ -239,13 +239,13 @@ class Reload:
                 wanted = self.load()
             except TapeError as error:
                 hint = "" if error.hint is None else f" ({error.hint})"
-                self.reporter.event("error", f"reload: nothing changed: {error}{hint}")
+                self.reporter.event("error", f"reload: nothing is changed: {error}{hint}")
                 return running
             after, changed, refused = merged(running, wanted)
             self.changed(after)
             for name in refused:
                 stays = f"reload: {name} stays {shown(name, running)}"
-                self.reporter.event("warning", f"{stays}; restart the recorder for {shown(name, wanted)}")
+                self.reporter.event("warning", f"{stays}; {shown(name, wanted)} needs a restart")
             news = [f"{name} = {shown(name, wanted)} (was {shown(name, running)})" for name in changed]
             self.reporter.event("info", f"reload: {', '.join(news) or 'no setting changed'}")
         return after
@@ -255,8 +255,8 @@ def error_of(message: Crashed, *, first: bool) -> TapeError | None:
     """Return the error that ends the recorder, or None if another worker can succeed.
 
     A user's player that raises an exception or returns invalid answers would do so again, so the recorder
-    ends, with its games published. An error while a worker starts is final for the ``first`` worker of a slot.
-    A later worker may lack a resource, such as memory, only for a while.
+    ends, with its games published. An error while a worker starts is final for the ``first`` worker of a
+    slot. A later worker may lack a resource, such as memory, only for a while.
     """
     kind = error_class(message.kind)
     if issubclass(kind, (PlayerError, StartError)):
@@ -524,7 +524,7 @@ class Daemon:
             hint = "See its standard error above. SIGKILL usually means that memory ran out."
             self._give_up(RecorderError(said, hint=hint))
         else:
-            then += f", a new worker starts in {worker.start_at - self.world.now:.1f} s"
+            then += f", another starts in {worker.start_at - self.world.now:.1f} s"
             self.reporter.event("warning", f"worker {worker.index} {what}{then}")
 
     def _tick(self, now: float) -> None:

@@ -156,9 +156,7 @@ class LiveWeights:
         found = self._generations[generation]
         if found.player_sha256 is None:
             if any(one.player_sha256 is not None for one in self._generations.values()):
-                self.reporter.event(
-                    "info", f"{found.name} is loaded and plays the games that start from now on"
-                )
+                self.reporter.event("info", f"{found.name} is loaded: it plays the games that start now")
             found.player_sha256 = player_sha256
         if found.player_sha256 == player_sha256:
             return None

@@ -1,1 +1,1 @@
-"""Status reports: signals, status file, metrics, notifications, control of a running recorder."""
+"""The status file, metrics, notifications to systemd, signals, and the control of a running recorder."""

@@ -1,7 +1,8 @@
-"""Control of a running recorder from another process: by signals, with the answer in its status file.
+"""Control of a running recorder from another process.
 
-A request is a signal to the process that the status file names. Unlike a socket or a request file, it leaves
-nothing behind that the next recorder could read, and the kernel decides who may send it.
+A request is a signal to the process that the status file names, and the answer is in the status file. Unlike
+a socket or a request file, a signal leaves nothing behind for the next recorder, and the kernel checks who
+may send it.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from tape2048_recorder.status.report import (
 )
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW
 
-#: Polling interval of the status. The recorder writes it as soon as a request is done.
+#: Polling interval of the status file, which the recorder writes as soon as a request is done.
 LOOK_S = 0.1
 
 _PATIENCE_S_MAX = 2e6  # poll(2) takes milliseconds in an int: 24 days
 
 
 class Running(contextlib.AbstractContextManager["Running"]):
-    """A running recorder, held by a pidfd, so that no signal can reach another process."""
+    """A running recorder. It is held by a pidfd, so that no signal can reach another process."""
 
     def __init__(self, out_dir: Path, instance: str | None) -> None:
         self._out_dir = out_dir
@@ -45,7 +46,7 @@ class Running(contextlib.AbstractContextManager["Running"]):
                     f"found {len(alive)} running recorders, expected one: "
                     f"{', '.join(alive or [snapshot.instance for snapshot in found])}",
                     path=out_dir,
-                    hint="choose one with --instance",
+                    hint="Choose one with --instance.",
                 )
             instance = names[0]
         self._instance = instance
@@ -63,28 +64,28 @@ class Running(contextlib.AbstractContextManager["Running"]):
             raise self._not_running(verdict.text) from None
         except OSError as error:
             raise RecorderError(
-                f"pid {self.process.pid} cannot be held: {error.strerror}",
+                f"the recorder (pid {self.process.pid}) cannot be signalled safely: {error.strerror}",
                 path=out_dir,
-                hint=f"kill -TERM {self.process.pid} drains it",
+                hint=f"Stop it with kill -TERM {self.process.pid}.",
             ) from error
-        # The file's pid may belong to another process by now; from here on it cannot be reused.
+        # By now, the file's pid may belong to another process. From now on, it cannot be reused.
         if not self.process.is_there:
             self.close()
             raise self._not_running(verdict.text)
-        if (uid := _uid_of(self.process.pid)) != owner:  # whom the file's owner may not signal
+        if (uid := _uid_of(self.process.pid)) != owner:  # the file's owner could misuse the caller's rights
             self.close()
             raise RecorderError(
                 f"the status file of user {_user(owner)} names a process of user {_user(uid)} "
-                f"(pid {self.process.pid}), which has not written it. Nothing was signalled",
+                f"(pid {self.process.pid}), which cannot have written it. No signal was sent",
                 path=status_path(out_dir, self._instance),
-                hint="Remove the file. A recorder writes it again within a second.",
+                hint="Remove the file. A running recorder writes it again within a second.",
             )
 
     def _not_running(self, text: str) -> NotRunningError:
         return NotRunningError(
             f"no recorder is running here as instance {self._instance!r}: {text}",
             path=self._out_dir,
-            hint="`tape2048 status` shows who recorded here last",
+            hint="Check which recorder ran here last: tape2048 status.",
         )
 
     def __exit__(self, *_: object) -> None:
@@ -95,21 +96,21 @@ class Running(contextlib.AbstractContextManager["Running"]):
         os.close(self._pidfd)
 
     def snapshot(self) -> Snapshot:
-        """Read its last status."""
+        """Read the recorder's last status."""
         return read_snapshot(self._out_dir, self._instance)
 
     def rotate(self, patience_s: float) -> str | None:
-        """Let it publish the open session now, and wait for that up to ``patience_s``.
+        """Make the recorder publish its open session, and wait up to ``patience_s`` seconds.
 
         Returns:
-            The session's path; None where no block was written since the last one.
+            The path of the session, or None if no block was written since the last session.
         """
         before = self.snapshot().status
         if before.ending:
             raise RecorderError(
-                "the recorder is about to end, and publishes everything then",
+                "the recorder is ending, and will publish everything",
                 path=self._out_dir,
-                hint="`tape2048 status --watch` shows when",
+                hint="Watch it with `tape2048 status --watch`.",
             )
         self._signal(ROTATE)
         deadline = time.monotonic() + patience_s
@@ -120,26 +121,29 @@ class Running(contextlib.AbstractContextManager["Running"]):
                 break
             if ended:
                 raise RecorderError(
-                    f"the recorder (pid {self.process.pid}) ended before it had rotated",
+                    f"the recorder (pid {self.process.pid}) ended before it published the session",
                     path=self._out_dir,
-                    hint="its log has the reason. The next start publishes all committed rows",
+                    hint="Find the reason in its log. The next start publishes all committed rows.",
                 )
             if time.monotonic() >= deadline:
                 raise RecorderError(
-                    f"the recorder has not rotated within {patience_s:g} s",
+                    f"the recorder has not published the session within {patience_s:g} s",
                     path=self._out_dir,
-                    hint="`tape2048 status` shows what it does. The request remains",
+                    hint="Check `tape2048 status`. The request is still pending.",
                 )
         if rotation.error is not None:
             raise RecorderError(f"the session could not be published: {rotation.error}", path=self._out_dir)
         return rotation.path
 
     def stop(self, *, drain: bool) -> None:
-        """Let it publish and end; with ``drain``, after the games in progress."""
+        """Make the recorder publish and end; with ``drain``, it finishes the games in progress first."""
         self._signal(signal.SIGTERM if drain else STOP_NOW)
 
     def wait(self, patience_s: float | None) -> bool:
-        """Wait for its end; return whether it has ended. None, or above three weeks: without a limit."""
+        """Wait up to ``patience_s`` seconds for the recorder's end; return whether it has ended.
+
+        None, or more than three weeks, waits without a limit.
+        """
         ms = patience_s * 1000 if patience_s is not None and patience_s <= _PATIENCE_S_MAX else None
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
@@ -150,10 +154,10 @@ class Running(contextlib.AbstractContextManager["Running"]):
             signal.pidfd_send_signal(self._pidfd, number)
         except PermissionError:
             raise RecorderError(
-                f"the recorder (pid {self.process.pid}) belongs to {_user(_uid_of(self.process.pid))}, "
-                f"you are {_user(os.geteuid())}",
+                f"the recorder (pid {self.process.pid}) belongs to user {_user(_uid_of(self.process.pid))}, "
+                f"but you are {_user(os.geteuid())}",
                 path=self._out_dir,
-                hint="run the command as that user or as root. A service: sudo systemctl stop or reload",
+                hint="Run the command as that user or root. For a service: sudo systemctl stop or reload.",
             ) from None
         except ProcessLookupError:
             raise self._not_running(f"pid {self.process.pid} has just ended") from None

@@ -1,11 +1,11 @@
 """Metrics for Prometheus: over HTTP, or in a file for node_exporter's textfile collector.
 
-Each request gets the metrics of the last snapshot of the status file. The package prometheus-client (extra
-``metrics``) is imported only where a configuration enables metrics.
+The metrics are those of the last snapshot of the status file. The package prometheus-client (extra
+``metrics``) is imported only if a configuration enables metrics.
 
-A recorder without a free descriptor can neither publish nor start a worker. The server therefore holds at
-most :data:`CONNECTIONS_MAX` connections, each in a thread and for a limited time. Another one ends the oldest
-connection that has not sent a request: idle visitors do not delay a scrape.
+A recorder without a free descriptor can neither publish nor start a worker. Therefore the server has at most
+:data:`CONNECTIONS_MAX` connections, each in a thread and for a limited time. A further connection ends the
+oldest connection without a request, so that idle clients do not delay a scrape.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from tape2048_recorder.record_options import RecorderConfig
     from tape2048_recorder.status.report import Snapshot
 
-#: Between two writings of the textfile: Prometheus's usual interval.
+#: Interval of writing the textfile: Prometheus's usual scrape interval.
 TEXTFILE_INTERVAL_S = 15.0
 
-#: A later start can succeed: the port was taken, or (at boot) the address was not there yet. With the exit
-#: code of a wrong setting, a service would stay down.
+#: Errors after which a later start can succeed: the port is in use, or the address does not exist yet, at
+#: boot. With the exit code of an invalid setting, systemd would not restart the service.
 _TRANSIENT = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 Samples = list[tuple[dict[str, str], float]]
@@ -60,7 +60,7 @@ def _metrics(record: msgspec.Struct) -> Iterator[tuple[str, str, Samples]]:
 
 
 def families(snapshot: Snapshot) -> Iterator[Any]:
-    """Yield prometheus-client's metric families of a snapshot, labelled with the recorder's instance."""
+    """Yield a snapshot as metric families of prometheus-client, labelled with the recorder's instance."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     facts = {
@@ -86,7 +86,7 @@ def families(snapshot: Snapshot) -> Iterator[Any]:
 
 
 class Metrics:
-    """Exports the last snapshot to Prometheus, as far as a configuration enables it."""
+    """The export of the last snapshot to Prometheus, over HTTP, to a file, or not at all."""
 
     def __init__(self, config: RecorderConfig, warn: Callable[[str], None]) -> None:
         self._warn = warn
@@ -114,18 +114,18 @@ class Metrics:
         except (OSError, OverflowError) as error:
             transient = isinstance(error, socket.gaierror) or getattr(error, "errno", None) in _TRANSIENT
             raise (RecorderError if transient else ConfigError)(
-                f"metrics_listen: found {address!r}, which cannot be listened on "
+                f"metrics_listen: found {address!r}, on which the recorder cannot listen "
                 f"({getattr(error, 'strerror', None) or error})",
-                hint='name a free port of an address of this machine, or set it to "off"',
+                hint='Choose an address of this machine and a free port, or set metrics_listen to "off".',
             ) from error
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 
     def collect(self) -> Iterator[Any]:
-        """Collect the metrics; prometheus-client calls this in the server's thread."""
+        """Yield the metrics. prometheus-client calls this in the server's thread."""
         return families(self._snapshot) if self._snapshot is not None else iter(())
 
     def show(self, snapshot: Snapshot) -> None:
-        """Export this snapshot from now on, and write the textfile when it is due."""
+        """Export this snapshot from now on, and write the textfile if it is due."""
         self._snapshot = snapshot
         now = time.monotonic()
         if self._textfile is not None and (now >= self._next or snapshot.status.state == "stopped"):
@@ -135,13 +135,13 @@ class Metrics:
     def _write(self, path: Path) -> None:
         from prometheus_client import generate_latest
 
-        # node_exporter must not read a partial file. A crash leaves one under a name that it ignores.
+        # node_exporter must not read a partial file, and it ignores this name.
         draft = path.with_name(f".{path.name}.next")
         try:
-            draft.unlink(missing_ok=True)  # a link there would be followed
+            draft.unlink(missing_ok=True)  # never write through a symlink
             with draft.open("xb") as file:
                 file.write(generate_latest(self._registry))
-            draft.chmod(0o644)  # the collector is another user. The umask may deny it
+            draft.chmod(0o644)  # the collector runs as another user, whom the umask may exclude
             draft.replace(path)
             self._warned = False
         except OSError as error:
@@ -160,10 +160,10 @@ class Metrics:
 
 CONNECTIONS_MAX = 16
 
-#: Time limits of a request and of an answer. A client on a busy machine can take seconds to send anything.
+#: Time limits for a request and for its answer. A client on a busy machine can take seconds to send it.
 REQUEST_S, ANSWER_S = 10.0, 60.0
 
-#: Delay after a connection that could not be accepted because no descriptor was free.
+#: Delay after a connection could not be accepted because no descriptor was free.
 RETRY_S = 0.1
 
 
@@ -175,14 +175,14 @@ class _Handler(WSGIRequestHandler):
         super().setup()
 
     def parse_request(self) -> bool:
-        """Read the whole request; its connection is not idle any more."""
+        """Read the whole request. Its connection is not idle any more."""
         parsed = super().parse_request()
         self.server.idle.pop(self.request, None)
         self.request.settimeout(ANSWER_S)
         return parsed
 
     def get_environ(self) -> dict[str, Any]:
-        """Return the variables of WSGI, and a function that tells whether the client has disconnected."""
+        """Return the WSGI environment, with a function that returns whether the client has disconnected."""
         return {**super().get_environ(), "is_gone": self._is_gone}
 
     def _is_gone(self) -> bool:
@@ -195,7 +195,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class BoundedServer(ThreadingMixIn, WSGIServer):
-    """Serves an application of WSGI at an address, to a bounded number of connections at a time."""
+    """An HTTP server of a WSGI application with a bounded number of connections."""
 
     daemon_threads = True
     on_full: Callable[[], object] = staticmethod(lambda: None)  # called before an idle connection is ended
@@ -204,14 +204,14 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, *_, address = found[0]
         self.request_queue_size = 8 * connections_max
-        #: Connections without a request, the oldest first, with the time when they started (monotonic).
+        #: Connections without a request and their start times (monotonic), the oldest first.
         self.idle: OrderedDict[socket.socket, float] = OrderedDict()
         self._slots = threading.BoundedSemaphore(connections_max)
         super().__init__((str(address[0]), port), _Handler)
         self.set_app(app)
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection."""
+        """Accept a connection; after an error, wait before the next attempt."""
         try:
             return super().get_request()
         except OSError:
@@ -225,7 +225,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
                 self._end(request)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a separate thread; end the oldest idle one if no thread is free."""
+        """Answer a connection in a separate thread; end the oldest idle connection if no thread is free."""
         if not self._slots.acquire(blocking=False):
             self.on_full()
             with contextlib.suppress(StopIteration):  # none is idle
@@ -247,7 +247,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
 
     def _end(self, request: socket.socket) -> None:
         self.idle.pop(request, None)
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the connection has just ended
             request.shutdown(socket.SHUT_RDWR)
 
     def _release(self, request: socket.socket) -> None:
@@ -255,4 +255,4 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
         self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report nothing: a connection that breaks off does not concern the server."""
+        """Ignore a broken connection."""

@@ -1,13 +1,14 @@
 """Notifications to the service manager, in systemd's protocol.
 
-The protocol is one datagram of ``NAME=value`` lines to the socket that ``NOTIFY_SOCKET`` names, a path or
-(with ``@``) an abstract name: sd_notify(3). The lines follow from the recorder's status, twice a second:
+A notification is a datagram of ``NAME=value`` lines to the socket in ``NOTIFY_SOCKET``, a path or (with
+``@``) an abstract name: sd_notify(3). Twice a second, the recorder sends
 
-* ``READY=1`` once every worker is ready and a block could be written;
-* ``STATUS=`` with the rate and the open session, ``STOPPING=1`` when draining starts;
-* ``EXTEND_TIMEOUT_USEC=`` each time during starting, draining and publishing;
-* ``WATCHDOG=1`` unless a worker is overdue (:class:`~tape2048_recorder.daemon.supervisor.Watch`): systemd
-  restarts a service of which a part hangs for good.
+* ``READY=1`` the first time that every worker is ready and there is space for a block;
+* ``STATUS=`` with the rate and the open session;
+* ``STOPPING=1`` when draining starts;
+* ``EXTEND_TIMEOUT_USEC=`` while it starts, drains or publishes;
+* ``WATCHDOG=1`` unless a worker is overdue (:class:`~tape2048_recorder.daemon.supervisor.Watch`), so that
+  systemd restarts a service with a worker that cannot be ended.
 """
 
 from __future__ import annotations
@@ -26,16 +27,15 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.status.report import Status
 
-#: ``sun_path`` has 108 bytes, including the zero that ends a path: unix(7). An abstract name may use all of
-#: them, which does not occur.
+#: ``sun_path`` has 108 bytes, including the final zero of a path: unix(7).
 ADDRESS_BYTES_MAX = 107
 
-#: The extension of starting or stopping, counted from each request.
+#: Time by which each notification extends the timeout of starting or stopping.
 EXTEND_S = 30.0
 
 
 class Manager:
-    """Notifies the service manager, if the environment names its socket in ``NOTIFY_SOCKET``."""
+    """The connection to the service manager, if the environment has ``NOTIFY_SOCKET``."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._watchdog = watchdog_is_on(env, os.getpid())
@@ -46,8 +46,8 @@ class Manager:
             return
         if len(os.fsencode(address)) > ADDRESS_BYTES_MAX:
             raise ConfigError(
-                f"NOTIFY_SOCKET: found a name of {len(os.fsencode(address))} bytes, expected at most "
-                f"{ADDRESS_BYTES_MAX}, which is the longest that a socket can have: {address}",
+                f"NOTIFY_SOCKET: found a socket name of {len(os.fsencode(address))} bytes, expected at most "
+                f"{ADDRESS_BYTES_MAX}: {address}",
                 hint="Give the service manager a directory with a shorter path, or unset NOTIFY_SOCKET.",
             )
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -55,7 +55,7 @@ class Manager:
         self._address = "\0" + address[1:] if address[0] == "@" else address
 
     def send(self, **fields: object) -> None:
-        """Send these fields; recording continues without a manager."""
+        """Send these fields. Errors are ignored, so that recording continues."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 message = "\n".join(f"{name}={value}" for name, value in fields.items())
@@ -82,7 +82,7 @@ class Manager:
 
     @contextlib.contextmanager
     def reloading(self) -> Iterator[None]:
-        """Report that the settings are read again. A manager expects that only after ``READY=1``."""
+        """Report a reload of the settings for the time of the context, if ``READY=1`` was sent before."""
         if self._is_ready:
             self.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
         try:
@@ -98,7 +98,7 @@ class Manager:
 
 
 def watchdog_is_on(env: Mapping[str, str], pid: int) -> bool:
-    """Whether the manager expects ``WATCHDOG=1`` from this process; without ``WATCHDOG_PID``, from any."""
+    """Whether the manager expects ``WATCHDOG=1`` from this process (from any without ``WATCHDOG_PID``)."""
     period = env.get("WATCHDOG_USEC", "")
     return period.isdecimal() and int(period) > 0 and env.get("WATCHDOG_PID", str(pid)) == str(pid)
 

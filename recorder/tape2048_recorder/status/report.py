@@ -1,12 +1,12 @@
-"""Reports of a recorder: events, status, its summary at the end, and the status file.
+"""Reports of a recorder: events, status, summary, and the status file.
 
-The status file is ``<out_dir>/.recorder/<instance>.status.json``, written once a second. Readers do not need
-the recorder, which can hang or be dead: the file names the process and the time of writing, and :func:`judge`
-derives the present state. The file is not flushed: after a power failure it has no use.
+The status file is ``<out_dir>/.recorder/<instance>.status.json``, written once a second. Readers can use it
+even if the recorder hangs or is dead: the file has the process and the time of writing, from which
+:func:`judge` derives the present state. The file is not flushed, because it has no use after a power failure.
 
-Two files alternate. The spare file is written in place, padded to whole blocks, and exchanged atomically.
-Readers see a complete file, and a full disk does not stop the updates: after the first two writes no byte is
-allocated.
+Two files alternate. The spare file is written in place, padded to whole blocks, and exchanged atomically with
+the other file. So readers see a complete file, and a full disk does not stop the updates: after the first two
+writes, no more space is needed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tally:
 
     @property
     def mean_score(self) -> float | None:
-        """Mean score of a game; None before the first."""
+        """The mean score of a game; None before the first game."""
         return self.score_sum / self.games if self.games else None
 
     @property
@@ -73,14 +73,14 @@ class Tally:
 
     @property
     def highest_tile(self) -> int | None:
-        """The highest tile of all; None before the first game."""
+        """The highest tile of all games; None before the first game."""
         return max(self.by_highest_tile, default=None)
 
 
 class Metric(NamedTuple):
-    """The Prometheus metric of a field: its name without ``tape2048_``, its help, and the label of a table.
+    """The Prometheus metric of a field: its name without ``tape2048_``, its help, and a label for the keys.
 
-    Names follow Prometheus's conventions: a counter's name ends in ``_total``, with a plural unit before it.
+    Names follow Prometheus's conventions: a counter's name ends in ``_total``, after a plural unit.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Metric(NamedTuple):
 
 
 class Counts(msgspec.Struct):
-    """Counts since the recorder started, other than of games."""
+    """Counts since the recorder's start, except counts of games."""
 
     blocks: Annotated[int, Metric("blocks_total", "Committed blocks.")] = 0
     sessions: Annotated[int, Metric("sessions_total", "Published sessions.")] = 0
@@ -99,11 +99,13 @@ class Counts(msgspec.Struct):
         float | None, Metric("publish_last_seconds", "Time to publish the last session.")
     ] = None
     pauses: Annotated[dict[str, int], Metric("pauses_total", "Pauses of the workers.", "reason")] = {}
-    paused_s: Annotated[float, Metric("paused_seconds_total", "Time that workers had to wait.")] = 0.0
-    worker_restarts: Annotated[int, Metric("worker_restarts_total", "Workers started again.")] = 0
-    workers_silent: Annotated[int, Metric("workers_silent_total", "Workers ended without progress.")] = 0
+    paused_s: Annotated[float, Metric("paused_seconds_total", "Time in which the workers were paused.")] = 0.0
+    worker_restarts: Annotated[int, Metric("worker_restarts_total", "Restarts of workers.")] = 0
+    workers_silent: Annotated[
+        int, Metric("workers_silent_total", "Workers ended because they made no progress.")
+    ] = 0
     games_forfeited: Annotated[
-        int, Metric("games_forfeited_total", "Games that a fault of an engine cost.")
+        int, Metric("games_forfeited_total", "Games not recorded because of a fault of an engine.")
     ] = 0
     reloads: Annotated[int, Metric("reloads_total", "Reloads of the configuration.")] = 0
 
@@ -112,9 +114,9 @@ class Rotation(msgspec.Struct, frozen=True):
     """The state of the requests to rotate now."""
 
     asked: int = 0  # number of requests
-    done: int = 0  # number of finished requests. They finish in order
+    done: int = 0  # number of finished requests. Requests finish in order
     path: str | None = None  # the session that the last request published; None without new rows
-    error: str | None = None  # why it failed
+    error: str | None = None  # why the last request failed
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -141,11 +143,13 @@ class Status(msgspec.Struct, frozen=True):
     workers_ready: Annotated[int, Metric("workers_ready", "Workers that play.")] = 0
     ending: bool = False  # no game starts any more, also during a pause
     can_record: bool = False  # every worker is ready, and there is room for a block
-    workers_overdue: Annotated[int, Metric("workers_overdue", "Workers without progress now.")] = 0
+    workers_overdue: Annotated[
+        int, Metric("workers_overdue", "Workers that are being ended because they make no progress.")
+    ] = 0
     rows_waiting: Annotated[int, Metric("rows_waiting", "Rows that wait to be written.")] = 0
     sessions_pending: Annotated[int, Metric("sessions_pending", "Closed sessions not yet published.")] = 0
     disk_full_s: Annotated[
-        float | None, Metric("disk_full_seconds", "Time to min_free_mb at the present rate.")
+        float | None, Metric("disk_full_seconds", "Time until the disk is full (min_free_mb), at this rate.")
     ] = None
     by_highest_tile: Annotated[
         dict[int, int],
@@ -154,14 +158,14 @@ class Status(msgspec.Struct, frozen=True):
     counts: Counts = msgspec.field(default_factory=Counts)
     rotation: Rotation = Rotation()
     model_share: Annotated[
-        float | None, Metric("model_ratio", "Share of the workers' time in a batched player.")
+        float | None, Metric("model_ratio", "Share of the workers' time spent in a batched player.")
     ] = None
-    games_dropped: int = 0  # at the end: games not started, in progress, or finished and not yet written
-    error: str | None = None  # the error that ended it
+    games_dropped: int = 0  # at the end: games handed out and not recorded
+    error: str | None = None  # the error that ended the recorder
 
     @property
     def recorded_games(self) -> int:
-        """Games in confirmed blocks."""
+        """The number of games in committed blocks."""
         return sum(self.by_highest_tile.values())
 
 
@@ -171,7 +175,7 @@ class RecordingSummary(msgspec.Struct, frozen=True):
     reason: str
     out_dir: str
     sessions: list[str]  # paths of the published sessions
-    recovered: list[str]  # paths of the sessions that a killed recorder had left
+    recovered: list[str]  # paths of the sessions recovered from a killed recorder
     games: int
     steps: int
     rows: int
@@ -189,23 +193,23 @@ class RecordingSummary(msgspec.Struct, frozen=True):
 
 
 class Reporter(Protocol):
-    """Receives a recorder's events and statuses."""
+    """A receiver of a recorder's events and statuses."""
 
     def event(self, level: Level, message: str) -> None:
-        """Report something that happened once and that a person should know."""
+        """Report an event to the operator."""
 
     def status(self, make_status: Callable[[], Status]) -> None:
-        """Show a status, about twice a second; call ``make_status`` only to show it."""
+        """Show a status, about twice a second; ``make_status`` need not be called otherwise."""
 
 
 # The status file.
 
 FORMAT_VERSION = 1
 
-#: A running recorder writes every second. A very busy disk may take several.
+#: Age at which a status is stale. A running recorder writes every second, or every few on a very busy disk.
 STALE_S = 10.0
 
-#: A read during two exchanges returns parts of two files. The next attempt succeeds.
+#: Attempts to read the file. A read during two exchanges returns parts of two files; the next one succeeds.
 _ATTEMPTS = 5
 _FILE_BYTES_MAX = 1 << 20
 _NAMES_SHOWN = 16
@@ -214,9 +218,9 @@ _SUFFIX = ".status.json"
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process by its pid and start time (clock ticks since boot), together unique in its ``space``.
+    """A process, identified by its pid and its start time (clock ticks since boot) in a ``space``.
 
-    The space is a boot of a machine and a pid namespace, as of a container. It is empty where unknown.
+    The space is a boot of a machine, and a pid namespace, such as a container's. It is empty if unknown.
     """
 
     pid: int
@@ -225,7 +229,7 @@ class Process(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """Return the process that has this pid now; None without one. A zombie does not count."""
+        """Return the process that has this pid now, or None. Zombies are ignored."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -250,17 +254,17 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The process for people."""
+        """The process, for display."""
         return f"pid {self.pid}" + ("" if self.is_local else ", in another container or on another host,")
 
     @property
     def is_local(self) -> bool:
-        """Whether its pid is one of this process's space. Others can be neither seen nor signalled."""
+        """Whether the process is in this process's space, and can be seen and signalled."""
         return self.space in {"", _space()}
 
     @property
     def is_there(self) -> bool:
-        """Whether it is local and alive."""
+        """Whether the process is local and alive."""
         found = Process.of(self.pid) if self.is_local else None
         return found is not None and found.start_ticks == self.start_ticks
 
@@ -274,9 +278,9 @@ def _space() -> str:
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The file's content: a status with its recorder and time.
+    """The content of a status file: a status, its recorder and its time.
 
-    ``written_at`` is Unix time, ``monotonic_s`` the machine's monotonic clock at the same moment.
+    ``written_at`` is Unix time, and ``monotonic_s`` the machine's monotonic clock at the same moment.
     """
 
     format_version: int = FORMAT_VERSION
@@ -296,11 +300,11 @@ class Verdict(msgspec.Struct, frozen=True):
     """The present meaning of a snapshot.
 
     Attributes:
-        state: the recorder's state, or ``stale`` (no longer written, without a normal end).
-        running: whether a recorder is running.
-        age_s: seconds since the file was written; negative where it names a process that cannot have
-            written it, at a time to come.
-        text: a description of it all.
+        state: the recorder's state, or ``stale`` if the file is not updated any more, without a normal end.
+        running: whether the recorder is running.
+        age_s: seconds since the file was written; negative if that time is in the future, so that its process
+            cannot have written it.
+        text: a description for people.
     """
 
     state: str
@@ -315,7 +319,7 @@ def status_path(out_dir: Path, instance: str) -> Path:
 
 
 class StatusFile:
-    """Writes a status file."""
+    """The writer of a status file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -333,7 +337,7 @@ class StatusFile:
             os.close(fd)
         try:
             rename_exchange(self._draft, self._path)
-        except (FileNotFoundError, StorageError):  # the first one, or a file system that cannot exchange
+        except (FileNotFoundError, StorageError):  # the first write, or a file system without exchange
             self._draft.replace(self._path)
 
     def close(self) -> None:
@@ -343,10 +347,10 @@ class StatusFile:
 
 
 def instances(out_dir: Path) -> list[str]:
-    """List the instances that have a status in a directory; StorageError if it cannot be listed."""
+    """List the instances with a status file in a directory; StorageError if it cannot be listed."""
     directory = out_dir / LOCKS_DIRECTORY
     try:
-        names = os.listdir(directory)  # noqa: PTH208 - a glob hides a refused listing
+        names = os.listdir(directory)  # noqa: PTH208 - a glob reports an unreadable directory as empty
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -360,7 +364,7 @@ def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
 
 
 def read_owned(out_dir: Path, instance: str) -> tuple[Snapshot, int]:
-    """Read as :func:`read_snapshot`; return the uid of the file's owner too."""
+    """Read the last status that a recorder wrote, and the uid of the file's owner."""
     path = status_path(out_dir, instance)
     attempt = 0
     while True:
@@ -372,7 +376,7 @@ def read_owned(out_dir: Path, instance: str) -> tuple[Snapshot, int]:
             raise StorageError(
                 "found a file, expected the directory that a recorder writes to",
                 path=out_dir,
-                hint="Pass the recorder's out_dir; `tape2048 show` shows a session's files.",
+                hint="Pass the recorder's out_dir. To see a session, use `tape2048 show`.",
             ) from error
         except FileNotFoundError:
             hint = "Pass the directory that `tape2048 record` writes to (out_dir), and its --instance."
@@ -381,8 +385,8 @@ def read_owned(out_dir: Path, instance: str) -> tuple[Snapshot, int]:
                 names = instances(out_dir)
             if names:
                 more = ", ..." if len(names) > _NAMES_SHOWN else ""
-                hint = f"known instances: {', '.join(names[:_NAMES_SHOWN])}{more} (--instance)"
-            found = f"no recorder has written its status here as instance {instance!r}"
+                hint = f"Choose a known --instance: {', '.join(names[:_NAMES_SHOWN])}{more}."
+            found = f"no recorder has written a status here as instance {instance!r}"
             raise NotRunningError(found, path=out_dir, hint=hint) from None
         except OSError as error:
             raise storage_error(error, path, "reading the status") from error
@@ -392,13 +396,13 @@ def read_owned(out_dir: Path, instance: str) -> tuple[Snapshot, int]:
                 raise FieldError(
                     f"not the status of a recorder of this version: {error}",
                     path=path,
-                    hint="A running recorder replaces it within a second; otherwise remove the file.",
+                    hint="Remove the file. A running recorder writes it again within a second.",
                 ) from error
         time.sleep(0.05)
 
 
 def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:
-    """Read the last status of one instance in a directory, or of all; raise as :func:`read_snapshot`."""
+    """Read the last status of one instance in a directory, or of all; errors as in :func:`read_snapshot`."""
     names = instances(out_dir) if instance is None else [instance]
     return [read_snapshot(out_dir, name) for name in names or ["default"]]
 
@@ -406,16 +410,16 @@ def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:
 def judge(snapshot: Snapshot) -> Verdict:
     """Derive the present state from a snapshot.
 
-    A recorder in another container or on another host is judged by the time of writing alone.
+    For a recorder in another container or on another host, only the time of writing is known.
     """
     process, status = snapshot.process, snapshot.status
     is_there, is_local = process.is_there, process.is_local
-    # While the process lives, its monotonic clock is ours too, and cannot be set.
+    # While the process runs, it has the same monotonic clock as this process, which cannot be set.
     age_s = time.monotonic() - snapshot.monotonic_s if is_there else time.time() - snapshot.written_at
     if is_there and age_s < 0:
         text = f"stale (written {-age_s:,.0f} s in the future; pid {process.pid} is not its recorder)"
         return Verdict("stale", running=False, age_s=age_s, text=text)
-    age_s = max(age_s, 0.0) if is_local else abs(age_s)  # a clock that is fast must not hide an end
+    age_s = max(age_s, 0.0) if is_local else abs(age_s)  # a fast clock must not hide the recorder's end
     why = f" ({status.why})" if status.why else ""
     if status.state == "stopped":
         return Verdict("stopped", running=False, age_s=age_s, text=f"stopped {age_s:,.0f} s ago{why}")
@@ -423,8 +427,8 @@ def judge(snapshot: Snapshot) -> Verdict:
         state = "draining" if status.ending else status.state
         where = "" if is_local else f" on {snapshot.host}; it cannot be signalled from here"
         return Verdict(state, running=not status.ending, age_s=age_s, text=f"{state}{why}{where}")
-    fate = "is there and does not answer" if is_there else "is gone"
+    fate = "is running but does not write it" if is_there else "has ended"
     if not is_local and snapshot.host != platform.node():
-        fate = f"on {snapshot.host} cannot be seen from here, whose clock may differ"
+        fate = f"on {snapshot.host} cannot be seen from here, and its clock may differ"
     text = f"stale (last written {age_s:,.0f} s ago; pid {process.pid} {fate})"
     return Verdict("stale", running=False, age_s=age_s, text=text)

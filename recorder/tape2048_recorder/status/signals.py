@@ -1,4 +1,4 @@
-"""Signals as data: handlers note a signal, and the daemon's loop reads it later."""
+"""Signals as data: handlers note the signals, and the daemon's loop reads them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 ROTATE = signal.SIGUSR1
 STOP_NOW = signal.SIGUSR2
 
-#: A request to end within this many seconds after another one counts as the same. timeout(1) signals its
-#: child, then the whole group. A session's end is SIGTERM, then SIGHUP. A person's second request is slower.
+#: Two requests to end within this time count as one. timeout(1) signals its child and then the whole group,
+#: and the end of a login session sends SIGTERM and then SIGHUP. A person's second request comes later.
 SAME_S = 0.25
 
-#: The whole capacity of the pipe: a storm of one signal must not hide another one.
+#: Bytes to read at once: the pipe's capacity, so that many signals of one kind do not hide another signal.
 _PIPE_BYTES = 1 << 16
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 def _note(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the interpreter has written the signal's number to the wake-up descriptor already."""
+    """Do nothing: the interpreter has already written the signal's number to the wake-up descriptor."""
 
 
 class Signals:
-    """SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, while this is open. Main thread only."""
+    """The handler of SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 while it is open. Main thread only."""
 
     def __init__(self, *, reloads: bool = False) -> None:
         self._ends = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -45,13 +45,13 @@ class Signals:
             self.reload_on_hangup()
 
     def reload_on_hangup(self) -> None:
-        """Take SIGHUP as a request to reload from now on, including signals that came already."""
+        """Treat SIGHUP as a request to reload, including signals that were already received."""
         self._ends.discard(signal.SIGHUP)
         if signal.SIGHUP not in self._before:
             self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _note)
 
     def take(self) -> list[str]:
-        """Return the names of the signals since the last call. A repeated request to end counts once."""
+        """Return the names of the signals since the last call; requests to end within 0.25 s count once."""
         try:
             numbers = os.read(self.fd, _PIPE_BYTES)
         except BlockingIOError:
@@ -69,8 +69,8 @@ class Signals:
     def close(self) -> None:
         """Restore the previous handlers.
 
-        A request after the end must not kill a process that ends well: a signal whose default action kills is
-        ignored from now on.
+        A late request to rotate or stop must not kill a process that is ending normally, so signals whose
+        default action kills are ignored.
         """
         for number, handler in self._before.items():
             is_request = number in {ROTATE, STOP_NOW} and handler == signal.SIG_DFL

@@ -80,10 +80,10 @@ def test_the_first_signal_drains_and_the_second_ends(name: str) -> None:
     world.daemon.stop(LIMIT)
     world.receive(name)
     assert world.done == ["drain"]
-    assert world.said[1:] == [f"info: {name} was received: it is ending already ({LIMIT})"]
+    assert world.said[1:] == [f"info: {name} was received: the recorder is already ending ({LIMIT})"]
     world.receive(name)
     assert world.done == ["drain", "kill"]
-    assert world.said[2:] == [f"warning: {name} again: ending the workers, publishing what is confirmed"]
+    assert world.said[2:] == [f"warning: {name} again: killing the workers, publishing committed blocks"]
     assert world.daemon.reason == LIMIT
 
 
@@ -206,7 +206,7 @@ def test_a_changed_player_ends_it_for_a_restart() -> None:
     assert playing.on_ready(0, Ready("a" * 64)) is None
     assert playing.on_ready(1, Ready("a" * 64)) is None
     error = playing.on_ready(0, Ready("b" * 64))
-    assert "worker 0 plays bbbbbbbbbbbb, the others aaaaaaaaaaaa" in str(error)
+    assert "worker 0 loaded a player with SHA-256 bbbbbbbbbbbb, expected aaaaaaaaaaaa" in str(error)
     assert type(error) is errors.RecorderError, "with StartError's exit code a service stays down"
 
 

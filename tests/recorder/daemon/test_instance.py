@@ -141,7 +141,7 @@ def test_a_pid_of_another_container_says_so(root: Path, holder: subprocess.Popen
 
 def test_where_no_directory_can_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StorageError, match=r"file/\.recorder: preparing it failed"):
+    with pytest.raises(StorageError, match=r"file/\.recorder: preparing the directory failed"):
         Instance(tmp_path / "file", "default")
 
 

@@ -198,7 +198,7 @@ def test_stop_now_waits_for_no_game(recorders: Recorders, root: Path) -> None:
     recorder.wait_for_status(lambda status: status["steps"] > 0)
     with Running(root, "default") as running:
         kill(recorder.pid, signal.SIGSTOP)
-        with pytest.raises(RecorderError, match=r"has not rotated within 0\.2 s"):
+        with pytest.raises(RecorderError, match=r"has not published the session within 0\.2 s"):
             running.rotate(0.2)
         kill(recorder.pid, signal.SIGCONT)
         running.stop(drain=False)
@@ -208,4 +208,4 @@ def test_stop_now_waits_for_no_game(recorders: Recorders, root: Path) -> None:
     assert recorder.summary["reason"] == "SIGUSR2 was received"
     assert last.games_dropped == recorder.summary["games_dropped"] > 0
     assert last.recorded_games == recorder.summary["games"]
-    assert recorder.events("warning") == ["SIGUSR2: ending the workers, publishing what is confirmed"]
+    assert recorder.events("warning") == ["SIGUSR2: killing the workers, publishing committed blocks"]

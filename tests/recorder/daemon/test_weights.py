@@ -117,7 +117,7 @@ def test_a_removed_directory_is_reported_once(watch: Watch, how: str) -> None:
     watch.write("b.st", b"b", at=5)
     watch.look(2)
     assert watch.current == b"b"
-    assert "can be taken again" in watch.listener.messages("info")[0]
+    assert "has readable checkpoints again" in watch.listener.messages("info")[0]
 
 
 def test_a_name_that_is_no_text_is_told_as_text(watch: Watch) -> None:
@@ -143,7 +143,7 @@ def test_a_copy_without_room_is_reported_and_retried(watch: Watch) -> None:
     watch.look()
     assert watch.current == b"b"
     (event,) = watch.listener.messages("info")
-    assert event == f"checkpoints of {watch.dir} can be taken again"
+    assert event == f"{watch.dir} has readable checkpoints again"
 
 
 def test_copies_that_nobody_plays_are_removed(watch: Watch) -> None:

@@ -63,7 +63,7 @@ def test_a_recorder_that_ends_during_a_rotation(told: Told) -> None:
     told.answers = [Rotation(3, 2, "second"), Rotation(3, 3, "third")]
     assert told.rotate(PATIENCE_S) == "third"
     told.answers = [Rotation(4, 3, "third")]
-    with pytest.raises(RecorderError, match="ended before it had rotated"):
+    with pytest.raises(RecorderError, match="ended before it published the session"):
         told.rotate(PATIENCE_S)
 
 

@@ -131,7 +131,7 @@ def test_http_serves_the_last_snapshot_and_ends() -> None:
     with urllib.request.urlopen(url, timeout=60) as answer:
         found = values(answer.read().decode())
     assert found["tape2048_steps_total", (("recorder", "main"),)] == 15_000_000
-    said = r"metrics_listen: found '127.0.0.1:\d+', which cannot be listened on"
+    said = r"metrics_listen: found '127.0.0.1:\d+', on which the recorder cannot listen"
     with pytest.raises(RecorderError, match=said):
         Metrics(config, no_warning)  # no ConfigError, by which a service stays down
     metrics.close()
@@ -143,7 +143,7 @@ def test_http_serves_the_last_snapshot_and_ends() -> None:
 )
 def test_an_address_that_is_not_ours_is_refused(address: str, kind: type[Exception]) -> None:
     """At boot, an address may be ours a little later."""
-    with pytest.raises(kind, match="which cannot be listened on"):
+    with pytest.raises(kind, match="on which the recorder cannot listen"):
         Metrics(RecorderConfig(metrics_listen=address), no_warning)
 
 

@@ -144,7 +144,7 @@ def test_a_file_of_somebody_else_is_refused(path: Path, tmp_path: Path, data: by
         ({"state": "draining", "ending": True}, 0.0, "draining", "draining"),
         ({"state": "publishing", "ending": True}, 0.0, "draining", "draining"),
         ({"state": "paused", "ending": True}, 0.0, "draining", "draining"),
-        ({}, 42.0, "stale", "stale (last written 42 s ago; pid PID is there and does not answer)"),
+        ({}, 42.0, "stale", "stale (last written 42 s ago; pid PID is running but does not write it)"),
         ({}, -3600.0, "stale", "stale (written 3,600 s in the future; pid PID is not its recorder)"),
     ],
 )
@@ -158,8 +158,8 @@ def test_a_status_is_judged(fields: dict[str, Any], age_s: float, state: str, te
 @pytest.mark.parametrize(
     ("fields", "age_s", "text"),
     [
-        ({}, 1.0, "stale (last written 1 s ago; pid PID is gone)"),
-        ({}, -3600.0, "stale (last written 0 s ago; pid PID is gone)"),
+        ({}, 1.0, "stale (last written 1 s ago; pid PID has ended)"),
+        ({}, -3600.0, "stale (last written 0 s ago; pid PID has ended)"),
         ({"state": "stopped", "why": "SIGTERM"}, 100.0, "stopped 100 s ago (SIGTERM)"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_status_of_a_dead_process_is_judged(fields: dict[str, Any], age_s: flo
     assert verdict.text == text.replace("PID", str(process.pid))
 
 
-UNSEEN = "stale (last written 70 s ago; pid PID on there cannot be seen from here, whose clock may differ)"
+UNSEEN = "stale (last written 70 s ago; pid PID on there cannot be seen from here, and its clock may differ)"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_recorder_elsewhere_is_judged_by_the_time_alone(state: str, age_s: flo
 
 def test_a_recorder_from_before_the_boot_is_gone() -> None:
     process = msgspec.structs.replace(Process.of(os.getpid()), space="another-boot pid:[1]")
-    assert "is gone" in judge(snapshot_now(process=process, host=platform.node(), age_s=60.0)).text
+    assert "has ended" in judge(snapshot_now(process=process, host=platform.node(), age_s=60.0)).text
 
 
 def test_a_reused_pid_is_not_the_recorder() -> None:

@@ -110,7 +110,7 @@ def test_nothing_is_recorded_into_what_is_recorded(
         for out in (kind, f"{kind}/one/two", f"link-{kind}", f"link-{kind}/one"):
             done = cli("record --max-games 1 --out", out, expect=8)
             assert f"error: {place}: found {named.get(kind, 'a session')}" in done.err
-            assert f"hint: name another --out: {tmp_path}, or" in done.err
+            assert f"hint: Choose another --out, such as {tmp_path} or" in done.err
             assert sorted(place.rglob("*")) == before
 
 
@@ -267,12 +267,12 @@ def test_a_limit_before_the_first_game_fails(cli: Cli, tmp_path: Path) -> None:
         (
             "--player expectimax:depth=3 --max-wall-s 0.05 --drain-timeout-s 0",
             "max_wall_s = 0.05 was reached; 1 game had not ended",
-            "raise this limit, or drain_timeout_s (0 s), in which games in progress end",
+            "Raise this limit, or drain_timeout_s (0 s) to finish games.",
         ),
         (
             "--player random --max-disk-mb 1",
             "max_disk_mb = 1 was reached (2 MB of sessions)",
-            "raise this limit, or make room: `tape2048 prune`",
+            "Raise this limit, or remove sessions with `tape2048 prune`.",
         ),
     ):
         done = cli(f"record --workers 1 {args}", expect=StartError, process=True)

@@ -36,7 +36,7 @@ def write(
     [
         ({}, "default: recording\n", 0),
         ({"state": "draining", "ending": True, "why": "SIGTERM"}, "default: draining (SIGTERM)\n", 1),
-        ({"age_s": 42.0, "pid_off": 1}, "(last written 42 s ago; pid PID is gone)\n", 1),
+        ({"age_s": 42.0, "pid_off": 1}, "(last written 42 s ago; pid PID has ended)\n", 1),
         ({"state": "stopped", "age_s": 5.0, "why": "SIGTERM"}, "default: stopped 5 s ago (SIGTERM)\n", 1),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_missing_instance_lists_the_others(cli: Cli, tmp_path: Path) -> None:
     for command in commands:
         done = cli(command, tmp_path, "--instance", "gpu2", expect=errors.NotRunningError)
         assert "as instance 'gpu2'" in done.err
-        assert "known instances: gpu0, gpu1 (--instance)" in done.err
+        assert "Choose a known --instance: gpu0, gpu1" in done.err
     for number in range(30):
         write(tmp_path, f"many{number}")
     for command in commands:
@@ -162,7 +162,7 @@ def test_dropped_games_are_shown(cli: Cli, tmp_path: Path, monkeypatch: pytest.M
 def test_one_that_ends_is_not_asked_to_rotate(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, state="draining", ending=True)
     done = cli("rotate", str(tmp_path), expect=errors.RecorderError)
-    assert "about to end" in done.err
+    assert "the recorder is ending" in done.err
 
 
 def test_watching_is_for_people(cli: Cli, tmp_path: Path) -> None:
@@ -173,9 +173,12 @@ def test_the_running_recorder_is_the_default(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path, "a", state="stopped", pid_off=1)
     write(tmp_path, "b", state="draining", ending=True)
     assert (
-        "about to end" in cli("rotate", str(tmp_path), expect=errors.RecorderError).err
+        "the recorder is ending" in cli("rotate", str(tmp_path), expect=errors.RecorderError).err
     )  # it was b that was found
     write(tmp_path, "c", state="draining", ending=True)
     done = cli("rotate", str(tmp_path), expect=errors.RecorderError)
     assert "found 2 running recorders, expected one: b, c" in done.err
-    assert "about to end" in cli("rotate", str(tmp_path), "--instance", "c", expect=errors.RecorderError).err
+    assert (
+        "the recorder is ending"
+        in cli("rotate", str(tmp_path), "--instance", "c", expect=errors.RecorderError).err
+    )
