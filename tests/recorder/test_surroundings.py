@@ -48,9 +48,7 @@ def test_a_clock_that_runs_backwards(recorders: Recorders, root: Path) -> None:
 
 def test_no_memory_to_share_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "memfd_create", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
-    with pytest.raises(
-        RecorderError, match="memory shared with workers could not be allocated: No space"
-    ) as caught:
+    with pytest.raises(RecorderError, match="shared with workers could not be allocated: No space") as caught:
         run(RecorderConfig(out_dir=str(root), player="random", workers=1, min_free_mb=0), Listener())
     assert type(caught.value) is RecorderError, "it may be there for the next start, which a service makes"
 

@@ -123,9 +123,7 @@ def test_a_socket_that_is_not_there_is_no_error(address: str) -> None:
 
 @pytest.mark.parametrize("first", "/@")
 def test_a_name_that_no_socket_can_have_is_refused(first: str) -> None:
-    with pytest.raises(
-        ConfigError, match="NOTIFY_SOCKET: found a socket name of 109 bytes, expected at most 107"
-    ):
+    with pytest.raises(ConfigError, match="found a socket name of 109 bytes, expected at most 107"):
         Manager({"NOTIFY_SOCKET": first + "é" * 54})
 
 
