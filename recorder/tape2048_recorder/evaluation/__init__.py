@@ -1,1 +1,1 @@
-"""Evaluation of players: seeded games on several threads, strength, rollouts, start boards, falls."""
+"""Evaluation of players: seeded games on several threads, strength, rollouts, start boards, and falls."""

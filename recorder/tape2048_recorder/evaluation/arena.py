@@ -1,4 +1,4 @@
-"""Games of several players from the same seeds: results by game, strengths, and paired differences."""
+"""Comparison of players by games from the same seeds: results, strengths, and paired differences."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ class Strength(msgspec.Struct, frozen=True):
     mean_score: float
     mean_score_error: float  # half the width of the mean's 95% interval (normal approximation)
     score_max: int
-    reach: dict[int, Share]  # for each tile, the share of games that reached it
-    moves_per_cpu_s: float
+    reach: dict[int, Share]  # share of games that reached each tile
+    moves_per_cpu_s: float  # moves per second of processor time
     moves_per_s: float  # of all threads together
-    forfeits: int = 0  # games that count 0 points for a fault of the engine
-    peak_bytes: int = 0  # most memory of an engine's process; 0 for other players
+    forfeits: int = 0  # games that count 0 points because of a fault of the engine
+    peak_bytes: int = 0  # peak memory of an engine's process; 0 for other players
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The difference of two players in games of the same seeds."""
+    """The difference between two players, a and b, in games from the same seeds."""
 
     difference: float  # mean score of a minus mean score of b
-    difference_error: float  # half the width of its 95% interval, from the differences game by game
-    a_ahead: Share  # of the games, where a scored more
+    difference_error: float  # half the width of its 95% interval, from the differences of paired games
+    a_ahead: Share  # share of games in which a scored more
 
 
 @dataclasses.dataclass(eq=False)
 class Results:
-    """Results of one player by game; ``games`` is the number of games to play.
+    """Results of one player by game number; ``games`` is the number of games to play.
 
     Raises:
         ConfigError: more games than fit into memory.
@@ -64,19 +64,20 @@ class Results:
     games: int
 
     def __post_init__(self) -> None:
-        # Number, seed, score, highest tile, and as much again for temporaries.
-        check_memory(self.games, self.games * 64, "fewer games: 100,000 tell a mean score to half a percent")
+        # Bytes of number, seed, score and highest tile, doubled for temporaries.
+        hint = "Play fewer games: 100,000 give a mean score to half a percent."
+        check_memory(self.games, self.games * 64, hint)
         self.scores = np.zeros(self.games, np.uint64)
         self.highest = np.zeros(self.games, np.uint8)  # exponents of the highest tiles
         self.played = np.zeros(self.games, np.bool_)
         self.moves = 0
         self.cpu_s = self.elapsed_s = 0.0
         self.peak_bytes = 0
-        self.forfeits: dict[int, str] = {}  # reasons by number
+        self.forfeits: dict[int, str] = {}  # reasons by game number
 
     @property
     def missing(self) -> npt.NDArray[np.uint64]:
-        """Numbers of the games that were not played."""
+        """Numbers of the games that were not played, ``u64[n]``."""
         return np.flatnonzero(~self.played).astype(np.uint64)
 
     def add(self, part: Played) -> None:
@@ -89,7 +90,7 @@ class Results:
         self.forfeits.update(part.forfeits)
 
     def strength(self) -> Strength:
-        """Summarise the games that were played, at least one."""
+        """Summarise the games played so far, at least one."""
         scores, games = self.scores[self.played], int(self.played.sum())
         tiles = 1 << self.highest[self.played].astype(np.int64)
         return Strength(
@@ -106,7 +107,7 @@ class Results:
         )
 
     def minus(self, other: Results) -> Difference:
-        """Compare with another player by the games that both played."""
+        """Return the difference to another player over the games that both played."""
         both = self.played & other.played
         differences = self.scores[both].astype(np.float64) - other.scores[both]
         return Difference(
@@ -117,7 +118,7 @@ class Results:
 
 
 def _error(values: npt.NDArray[Any]) -> float:
-    """Return half the width of the 95% interval of a mean; NaN of a single value."""
+    """Return half the width of the 95% interval of a mean; NaN for a single value."""
     return Z95 * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
@@ -136,18 +137,19 @@ def play(
 
     Args:
         player: from :func:`~tape2048_recorder.evaluation.games.make_contestant`.
-        games: at least 1.
+        games: number of games, at least 1.
         seed: seed of the games, 64 bits.
-        threads: at least 1. An engine gets a process for each. A Python player plays on a single thread.
-        starts: boards before a move, ``u64[n]``, from which the games start in turn; scores are then the
-            points made since. None: new games.
-        progress: called with ``(done, games)`` every 0.2 s, and at the end.
-        results: games that were played before. They are not repeated.
-        take: called with finished games, by one thread at a time.
+        threads: number of threads, at least 1. An engine gets a process per thread. A Python player always
+            plays on one thread.
+        starts: boards before a move, ``u64[n]``, from which the games start in turn. Scores then count from
+            there. None: new games.
+        progress: function that is called with ``(done, games)`` every 0.2 s and at the end.
+        results: results of games that need not be played again.
+        take: function that is called with finished games, by one thread at a time.
 
     Raises:
         ConfigError: more games than fit into memory.
-        PlayerError: a batched player raised an exception, or gave an invalid answer.
+        PlayerError: a batched player raised an exception, or returned an invalid answer.
         ValueError: fewer than one game or thread.
 
     Example:
@@ -158,7 +160,7 @@ def play(
         True
     """
     if games < 1 or threads < 1:
-        raise ValueError(f"games={games}, threads={threads}; expected at least 1 of each")
+        raise ValueError(f"found games={games}, threads={threads}; expected at least 1 of each")
     results = results or Results(games)
 
     def add(part: Played) -> None:

@@ -1,8 +1,8 @@
-"""The results of an arena in a file, which a killed arena resumes.
+"""The file of an arena's results, from which a killed arena is resumed.
 
-The file is JSON lines. The first one has what all players share. Every other line has finished games of a
-player, with the moves and the CPU time since the player's line before. A killed process leaves at most a part
-of a line, which the next process cuts off::
+The file is JSON lines. The first line holds the settings that all players share. Every other line holds
+finished games of a player, with the moves and CPU time since the player's previous line. If a process was
+killed while it wrote a line, the next process removes that part of a line::
 
     {"arena": 1, "seed": 1, "starts": null}
     {"player": "greedy", "sha256": "...", "numbers": [0, 1], "scores": [2004, 912], "highest": [7, 6], ...}
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 
-_OTHER = "name another --out"
+_OTHER = "Choose another --out."
 
 Word = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -64,16 +64,16 @@ class ArenaFile:
     """The file of an arena, locked while it is open.
 
     Args:
-        path: the file. It is created if it does not exist.
+        path: path of the file, which is created if it does not exist.
         seed: seed of the games, 64 bits.
         starts: boards that the games start from, ``u64[n]``; None: new games.
 
     Raises:
-        BusyError: another arena writes it.
-        ConfigError: its games have another seed, or start from other boards.
+        BusyError: another arena is writing the file.
+        ConfigError: the file's games have another seed, or start from other boards.
         FieldError: a line is malformed.
-        NotASessionError: it is no file of an arena.
-        StorageError: it cannot be read or written.
+        NotASessionError: the file has no results of an arena.
+        StorageError: the file cannot be read or written.
     """
 
     def __init__(self, path: Path, seed: int, starts: npt.NDArray[np.uint64] | None) -> None:
@@ -84,7 +84,7 @@ class ArenaFile:
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             stack.callback(os.close, self._fd)
             if not try_lock(self._fd):
-                raise BusyError("another arena writes these results", path=path, hint=f"wait, or {_OTHER}")
+                raise BusyError("another arena is writing this file", path=path, hint=f"Wait. {_OTHER}")
             self._lines = self._read(head)
             stack.pop_all()
 
@@ -95,7 +95,9 @@ class ArenaFile:
         whole = data[: data.rfind(b"\n") + 1]
         if not whole:
             if data and not msgspec.json.encode(head).startswith(data):
-                raise NotASessionError("found no results of an arena", path=self.path, hint=_OTHER)
+                raise NotASessionError(
+                    "found another file, expected results of an arena", path=self.path, hint=_OTHER
+                )
             os.ftruncate(self._fd, 0)
             self._write(head)
             return []
@@ -103,7 +105,7 @@ class ArenaFile:
         try:
             found = msgspec.json.decode(first, type=_Head)
         except msgspec.MsgspecError as error:
-            what = f"found no results of an arena in line 1 ({error})"
+            what = f"found another file, expected results of an arena (line 1: {error})"
             raise NotASessionError(what, path=self.path, hint=_OTHER) from error
         for name in ("arena", "seed", "starts"):
             if (theirs := getattr(found, name)) != (ours := getattr(head, name)):
@@ -117,17 +119,17 @@ class ArenaFile:
         try:
             return msgspec.json.decode(line, type=_Line)
         except msgspec.MsgspecError as error:
-            hint = "remove the line. Its games are then played again"
+            hint = "Remove the line. Its games are then played again."
             raise FieldError(f"line {number}: {error}", path=self.path, hint=hint) from error
 
     def _write(self, line: msgspec.Struct) -> None:
         write_all(self._fd, msgspec.json.encode(line) + b"\n")
 
     def results(self, player: str, sha256: str, games: int) -> Results:
-        """Return the results of a player so far, of the games below ``games``.
+        """Return the results of a player so far, for game numbers below ``games``.
 
         Raises:
-            ConfigError: they are of another version of the player.
+            ConfigError: another version of the player made the results.
         """
         results = Results(games)
         for line in self._lines:
@@ -136,7 +138,7 @@ class ArenaFile:
             if line.sha256 != sha256:
                 raise ConfigError(
                     f"found results of {player} with the SHA-256 {line.sha256[:12]}, expected {sha256[:12]}: "
-                    "it plays differently now",
+                    "the player has changed",
                     path=self.path,
                     hint=_OTHER,
                 )

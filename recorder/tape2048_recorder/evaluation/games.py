@@ -1,7 +1,7 @@
-"""Unrecorded games of a player on several threads: their boards, and how far they come.
+"""Unrecorded games of a player on several threads: their boards, scores and highest tiles.
 
-Built-in players play one game after the other in the compiled loop. Batched players play many games in
-lockstep. Rules and generator are the same: players that choose the same moves play the same games.
+Built-in players play one game after another in the compiled loop. Batched players play many games in
+lockstep. Both use the same rules and generator, so players that choose the same moves play the same games.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], object]
 
-_CHUNK_GAMES = 8  # games of one call of the compiled loop: few enough for a moving progress bar
+_CHUNK_GAMES = 8  # games per call of the compiled loop: few, so that the progress bar moves
 
-_ROWS = 1 << 14  # boards that a buffer holds at first
+_ROWS = 1 << 14  # initial capacity of a buffer, in boards
 _EXPONENTS = 16  # columns of the counts of rollouts: the exponents of tiles, 0 to 15
 
-#: Most rollouts of a position: counts are ``u16``.
+#: Most rollouts per position, because counts are ``u16``.
 ROLLOUTS_MAX = 65_535
 
 _ROLLOUT_BITS = 16
 
-#: Set in the ids of rollouts and never in ids of a recorder's games, so that they share no game of a seed.
+#: A bit that is set in ids of rollouts and never in ids of recorded games, so that their games differ.
 _ROLLOUT_ID = 1 << 63
 
 
@@ -76,7 +76,7 @@ def make_contestant(name: str, args: Mapping[str, ArgValue]) -> Any:
 
 
 def contestant_sha256(name: str, args: Mapping[str, ArgValue], player: Any) -> str:
-    """Return the SHA-256 of a player from :func:`make_contestant`: it differs where the moves could."""
+    """Return the SHA-256 (hex) of a player from :func:`make_contestant`; equal hashes mean equal moves."""
     if isinstance(player, Batched):
         return batch_sha256(name, check_player(name, args), Sampling(), player.player)
     return player_sha256(name, player)
@@ -85,7 +85,7 @@ def contestant_sha256(name: str, args: Mapping[str, ArgValue], player: Any) -> s
 def _play_in_threads(
     player: Any, games: int, threads: int, play: Callable[[Any, slice], object], progress: Progress | None
 ) -> None:
-    """Play games of a built-in player by number on several threads."""
+    """Play games of a built-in player on several threads; ``play`` gets ranges of game numbers."""
     chunks = iter(range(0, games, _CHUNK_GAMES))  # its `next` is atomic
     lock = threading.Lock()
     done = 0
@@ -106,7 +106,7 @@ def _play_in_threads(
 
 
 def part_of(progress: Progress | None, before: int, games: int) -> Progress:
-    """Return the progress of a part of some games, before which others were played."""
+    """Return a progress function for a part of ``games``, after ``before`` games of other parts."""
     return lambda done, _: progress and progress(before + done, games)
 
 
@@ -121,7 +121,7 @@ def play_games(
         nonlocal held
         parts[number] = boards, runs
         held += boards.nbytes
-        check_memory(len(seeds), 2 * held)  # they are joined, and then split
+        check_memory(len(seeds), 2 * held)  # joining the parts doubles the memory
 
     def play(player: Any, part: slice) -> None:
         count = part.stop - part.start
@@ -154,10 +154,10 @@ def played_games(
     games: int,
     progress: Progress | None = None,
 ) -> GameSource:
-    """Play the games of a critic's training: the games that a recorder with the same seed would record."""
+    """Play games to train a critic: the games that a recorder with the same seed would record."""
     full = check_player(name, args)
     player = make_player(name, full)
-    # Without its boards a game takes its seed, run, part, and as much again for temporaries.
+    # Bytes per game besides its boards: seed, run and part, doubled for temporaries.
     check_memory(games, games * 128)
     seeds = game_seeds(config.seed, np.arange(games, dtype=np.uint64))
     found = play_games(player, seeds, stride=config.stride, threads=config.thread_count, progress=progress)
@@ -170,12 +170,13 @@ def played_games(
 def check_memory(
     games: int,
     needed: int,
-    hint: str = "fewer games, fewer of their rows (--stride), or games that are recorded first",
+    hint: str = "Play fewer games, keep fewer of their rows (--stride), or train on recorded games.",
 ) -> None:
-    """Raise ConfigError unless so many bytes are free for some games."""
+    """Raise ConfigError if fewer than ``needed`` bytes of memory are free."""
     if needed > (free := ram_available()):
         raise ConfigError(
-            f"{games:,} games need at least {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free",
+            f"found {free / 1e9:,.1f} GB of free memory, expected at least {needed / 1e9:,.1f} GB for "
+            f"{games:,} games",
             hint=hint,
         )
 
@@ -190,18 +191,18 @@ def play_rollouts(
     first: int = 0,
     progress: Progress | None = None,
 ) -> npt.NDArray[np.uint16]:
-    """Play from each board to the end, several times, and count how far the games come.
+    """Play several games (rollouts) from each board to their ends, and count the tiles that they reach.
 
-    ``seed``, the number of a position and the number of a rollout decide the rollout, on any number of
-    threads. A player with a mixture (``mix`` of ``ntuple``) draws from it for each rollout.
+    ``seed``, the number of the position (from ``first``) and the number of the rollout determine a rollout,
+    with any number of threads. A player with ``mix`` draws its ``look_below`` for each rollout.
 
     Returns:
-        ``u16[n, 16]``: the number of rollouts whose highest tile at the end has at least the exponent ``e``.
+        Counts, ``u16[n, 16]``: rollouts whose highest tile has at least the exponent of the column.
     """
     if not 1 <= rollouts <= ROLLOUTS_MAX or threads < 1 or first < 0:
         raise ValueError(
-            f"rollouts={rollouts}, threads={threads}, first={first}; expected 1 to {ROLLOUTS_MAX}, "
-            "at least 1 and at least 0"
+            f"found rollouts={rollouts}, threads={threads}, first={first}; expected 1 to {ROLLOUTS_MAX} "
+            "rollouts, at least 1 thread, and a first position of at least 0"
         )
     seeds = rollout_seeds(seed, len(boards), rollouts, first).reshape(-1)
     begins = np.repeat(np.asarray(boards, np.uint64), rollouts)
@@ -217,18 +218,15 @@ def play_rollouts(
 
 
 class Played(NamedTuple):
-    """Finished games, by number; moves and CPU time are those since the last report.
-
-    A forfeited game counts 0 points.
-    """
+    """Finished games, by number. A forfeited game counts 0 points."""
 
     numbers: npt.NDArray[np.uint64]
-    scores: npt.NDArray[np.uint64]  # points made
+    scores: npt.NDArray[np.uint64]  # points
     highest: npt.NDArray[np.uint8]  # exponents of the highest tiles
-    moves: int
-    cpu_s: float
-    peak_bytes: int = 0  # most memory of an engine's process so far
-    forfeits: Mapping[int, str] = MappingProxyType({})  # reasons by the games' numbers
+    moves: int  # since the last report
+    cpu_s: float  # since the last report
+    peak_bytes: int = 0  # peak memory of an engine's process so far
+    forfeits: Mapping[int, str] = MappingProxyType({})  # reasons by game number
 
 
 def play_unrecorded_games(
@@ -246,18 +244,19 @@ def play_unrecorded_games(
     Args:
         player: from :func:`make_contestant`.
         numbers: numbers of the games, ``u64[n]``.
-        seeds: their seeds, ``u64[n]``.
-        boards: boards before a move to start from, ``u64[n]``; empty: new games.
-        threads: at least 1. An engine gets a process for each. A Python player plays on a single thread.
-        take: called with finished games, by one thread at a time.
-        progress: called with ``(done, games)``.
+        seeds: seeds of the games, ``u64[n]``.
+        boards: boards to start from, before a move, ``u64[n]``; empty: new games.
+        threads: number of threads, at least 1. An engine gets a process per thread. A Python player always
+            plays on one thread.
+        take: function that is called with finished games, by one thread at a time.
+        progress: function that is called with ``(done, games)``.
 
     Returns:
         The elapsed time in seconds, without compiling and warming up.
 
     Raises:
-        PlayerError: a batched player raised an exception, or gave an invalid answer; or an engine forfeits
-            game after game.
+        PlayerError: a batched player raised an exception or returned an invalid answer, or an engine
+            forfeited too many games in a row.
 
     Example:
         >>> found = []
@@ -296,7 +295,7 @@ def play_unrecorded_games(
             take(Played(numbers[part], *ends, moves, time.thread_time() - begin_s))
 
     scores, highest = np.zeros(len(seeds), np.uint64), np.zeros(len(seeds), np.uint8)
-    none = slice(0, 0)  # compile before the clocks start
+    none = slice(0, 0)  # no game: compile before the clocks start
     play_unrecorded(own(player), boards[none], seeds[none], scores[none], highest[none])
     begin = time.monotonic()
     _play_in_threads(player, len(seeds), threads, play, progress)
@@ -304,6 +303,6 @@ def play_unrecorded_games(
 
 
 def rollout_seeds(seed: int, positions: int, rollouts: int, first: int = 0) -> npt.NDArray[np.uint64]:
-    """Return the seeds of rollouts, ``u64[positions, rollouts]``: all different for any ``first``."""
+    """Return the seeds of rollouts, ``u64[positions, rollouts]``, all different for any ``first``."""
     numbers = np.arange(first, first + positions, dtype=np.uint64) << np.uint64(_ROLLOUT_BITS)
     return game_seeds(seed, numbers[:, None] | np.arange(rollouts, dtype=np.uint64) | np.uint64(_ROLLOUT_ID))

@@ -1,4 +1,4 @@
-"""Unrecorded games of a batched player or an engine, many of them in lockstep."""
+"""Unrecorded games of a batched player or an engine, played in lockstep."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 #: Most games in progress at once, as in a recorder.
 LANES_MAX = 4096
 
-_RUNS_MAX = 4096  # finished games that wait for a report
+_RUNS_MAX = 4096  # most finished games in a report
 _ROWS_MAX = 1 << 14
-_REPORT_S = 1.0  # between two reports of finished games
+_REPORT_S = 1.0  # interval of reports of finished games
 
 
 class Batched(NamedTuple):
@@ -37,16 +37,16 @@ class Batched(NamedTuple):
 
 
 class TableReport(NamedTuple):
-    """A table with finished games, which are dropped afterwards, and what happened since its last report."""
+    """A table with finished games, which are dropped after the report, and counts since the last report."""
 
     table: LaneTable
-    forfeits: dict[int, str]  # reasons, by the games' numbers
+    forfeits: dict[int, str]  # reasons, by game number
     moves: int
     usage: Usage
 
 
 class _Games:
-    """The games of a job, which the tables of all its threads share."""
+    """The games of a job, shared by the tables of all threads."""
 
     def __init__(self, *games: Words) -> None:
         self._games = games
@@ -62,7 +62,7 @@ class _Games:
 
 
 class _Feed:
-    """The feed of the table of one player."""
+    """The feed of one player's table."""
 
     def __init__(self, player: Any, games: _Games, take: Callable[[TableReport], object]) -> None:
         self.more = games.more
@@ -102,12 +102,12 @@ class _Feed:
                 if ended and time.monotonic() - self._reported_at >= _REPORT_S:
                     self.flush(table)
         finally:
-            self.flush(table)  # a bad answer costs no finished game
+            self.flush(table)  # an invalid answer loses no finished game
 
 
 def _end_if(stop: threading.Event) -> None:
     if stop.is_set():
-        raise InterruptedError("stopped while an engine thinks")  # another thread has the cause
+        raise InterruptedError("stopped while an engine thinks")  # another thread raises the cause
 
 
 def play_in_lanes(
@@ -126,15 +126,17 @@ def play_in_lanes(
     Args:
         batched: the player.
         numbers: numbers of the games, ``u64[n]``.
-        seeds: their seeds, ``u64[n]``.
-        boards: boards before a move to start from, ``u64[n]``; empty: new games.
-        threads: at least 1. An engine gets a process for each. Other players play on a single thread.
-        sample_rate: keep each game's rows whose number is a multiple of this.
-        take: called with each report, by one thread at a time.
-        progress: called with ``(done, games)``.
+        seeds: seeds of the games, ``u64[n]``.
+        boards: boards to start from, before a move, ``u64[n]``; empty: new games.
+        threads: number of threads, at least 1. An engine gets a process per thread. Other players always
+            play on one thread.
+        sample_rate: interval of the rows to keep of each game.
+        take: function that is called with each report, by one thread at a time.
+        progress: function that is called with ``(done, games)``.
 
     Raises:
-        PlayerError: the player raised an exception, gave an invalid answer, or forfeits game after game.
+        PlayerError: the player raised an exception, returned an invalid answer, or forfeited too many games
+            in a row.
     """
     count = len(numbers)
     players = [batched.player]

@@ -1,16 +1,16 @@
-r"""Positions of games: start files, and the places at which games are lost.
+r"""Start files, and the positions at which games are lost.
 
-A start file has boards from which games start, to measure a stage of the game by itself. It is ``.npy`` with
-exponents, ``u8[N, 16]``, or text: a line for each board, its 16 hexadecimal digits (cell 0 first), with or
-without ``0x``; empty lines and text after a ``#`` do not count. Boards that no game can reach are rejected,
-as far as ``game.moves.start_fault`` finds them.
+A start file has boards from which games start, to measure one stage of the game. It is an ``.npy`` file of
+exponents, ``u8[N, 16]``, or a text file. A line of text is a board: its 16 hexadecimal digits (cell 0 first),
+with or without ``0x``. Empty lines and text after a ``#`` are ignored. Boards that no game can reach are
+rejected if ``game.moves.start_fault`` recognises them.
 
-Games are lost by the values of an n-tuple network. The value of a board is that of its best answer,
-:math:`v(b) = \max_m (r_m + V(s_m))`: the points that the network expects from here. Over a move and a spawn
-it drops by :math:`v(b_i) - r_i - v(b_{i+1})`, where the spawn was unlucky or the move worse than the
-network's. Of each game, the **fall** is the largest drop on boards with its highest tile: before that, a new
-highest tile changes what a network with stages expects, though nothing is lost. The last board counts as a
-drop to 0: a game that ends out of the blue has its fall there.
+The position at which a game is lost is found by the values of an n-tuple network. The value of a board is the
+value of its best move, :math:`v(b) = \max_m (r_m + V(s_m))`: the points that the network expects from there.
+A move and a spawn lower it by :math:`v(b_i) - r_i - v(b_{i+1})`, if the spawn was unlucky or the move worse
+than the network's best. The **fall** of a game is the largest drop on boards with the game's highest tile. On
+earlier boards, a new highest tile changes what a network with stages expects, although nothing is lost. The
+last board counts as a drop to 0, so a game that ends unexpectedly has its fall there.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 
 _MAGIC = b"\x93NUMPY"
 _EXPS = np.dtype(("u1", (16,)))  # a row of a start file
-_HINT = "`tape2048 player starts` writes start files; text has the 16 hexadecimal digits of a board in a line"
+_HINT = "Write start files with `tape2048 player starts`, or as text with 16 hexadecimal digits per line."
 _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
 
 
-#: Most boards of a start file, or of sessions: 8 MB.
+#: Most boards to start from, in a file or in sessions: 8 MB.
 STARTS_MAX = 1 << 20
 
 
 def read_starts(path: Path) -> npt.NDArray[np.uint64]:
-    """Read a start file: at least one board, ``u64[N]``."""
+    """Read the boards of a start file, ``u64[N]``, at least one."""
     data = map_path(path)
     lines = None
     if bytes(data[:6]) == _MAGIC:
@@ -67,10 +67,10 @@ def read_starts(path: Path) -> npt.NDArray[np.uint64]:
 def check_starts(
     boards: npt.NDArray[np.uint64], path: Path, place: Callable[[int], str] = "board {}".format
 ) -> None:
-    """Raise FieldError unless games can start from all of these boards, at most :data:`STARTS_MAX`."""
+    """Raise FieldError for more than :data:`STARTS_MAX` boards, or for a board that no game reaches."""
     if len(boards) > STARTS_MAX:
         found = f"found {len(boards):,} boards, expected at most {STARTS_MAX:,}"
-        raise FieldError(found, path=path, hint="take some")
+        raise FieldError(found, path=path, hint="Select fewer boards.")
     faults = start_faults(boards)
     if faults.any():
         at = int((faults > 0).argmax())
@@ -78,9 +78,9 @@ def check_starts(
         more = f" (and {like:,} more boards)" if like else ""
         raise FieldError(
             f"{place(at)}, 0x{int(boards[at]):016x}, {START_FAULTS[faults[at]]}{more}; expected boards "
-            "that a game reaches before a move",
+            "that a game can reach",
             path=path,
-            hint="leave it out; " + _HINT,
+            hint="Remove the board. " + _HINT,
         )
 
 
@@ -90,7 +90,7 @@ def _of_npy(data: npt.NDArray[np.uint8], path: Path) -> npt.NDArray[np.uint64]:
     above = np.flatnonzero((exps > 15).any(axis=1))
     if len(above):
         raise FieldError(
-            f"board {above[0]} has an exponent above 15, which is a 32768", path=path, hint=_HINT
+            f"board {above[0]} has an exponent above 15, expected at most 15 (a 32768)", path=path, hint=_HINT
         )
     return exps_to_boards(exps)
 
@@ -106,7 +106,7 @@ def _of_text(data: bytes, path: Path) -> tuple[npt.NDArray[np.uint64], list[int]
             raise FieldError(
                 f"line {number} is {text[:40]!r}, expected the 16 hexadecimal digits of a board",
                 path=path,
-                hint="the exponents from the top left on: 0x1B00000000000000 has a 2 and a 2048",
+                hint="Write the exponents row by row: 0x1B00000000000000 has a 2 and a 2048 in its top row.",
             )
         boards.append(int(match[1], 16))
         lines.append(number)
@@ -114,24 +114,24 @@ def _of_text(data: bytes, path: Path) -> tuple[npt.NDArray[np.uint64], list[int]
 
 
 def write_starts(path: Path, boards: npt.NDArray[np.uint64], *, replace: bool = False) -> None:
-    """Write a start file as ``.npy``. It appears when it is complete."""
+    """Write a start file as ``.npy``. The file appears when it is complete."""
     with publishing_file(path, replace=replace) as file:
         np.save(file, boards_to_exps(boards))
 
 
 class Falls(msgspec.Struct, frozen=True):
-    """The falls of some games, in means over games; ``at_empty`` counts them by the board's empty cells."""
+    """The falls of some games, as means over the games unless noted."""
 
     games: int
     moves: float  # of a game
     points: float  # lost at the fall
-    moves_left: float  # from the fall to the end. The median over games
+    moves_left: float  # from the fall to the end, median
     last_empty: float  # empty cells of the last board before a move
-    at_empty: dict[int, int]
+    at_empty: dict[int, int]  # number of games by the empty cells of the board at the fall
 
 
 def analyse(games: GameBoards, values: Values) -> dict[int, Falls]:
-    """Find the falls of games, by the highest tile at the end, ascending."""
+    """Return the falls of games by their highest tile, ascending."""
     played = np.flatnonzero(np.diff(games.starts))
     facts = np.array([_fall(games.between(run, run + 1).boards, values) for run in played.tolist()])
     tiles = 1 << games.highest[played].astype(np.int64)
@@ -139,10 +139,10 @@ def analyse(games: GameBoards, values: Values) -> dict[int, Falls]:
 
 
 def _fall(boards: npt.NDArray[np.uint64], values: Values) -> tuple[float, ...]:
-    """Return moves, points, moves left, last empty cells, and the fall's empty cells."""
+    """Return moves, points, moves left, empty cells of the last board, and empty cells at the fall."""
     exps = boards_to_exps(boards).astype(np.int64)
     tiles = np.where(exps > 0, 1 << exps, 0)
-    # Of merges that make a tile, (e - 1) * 2**e is the score if each spawn was a 2. A 4 adds 4 by itself.
+    # A tile 2**e made from spawned 2s has scored (e - 1) * 2**e. A spawned 4 adds 4 to that without a score.
     scores = np.where(exps > 0, (exps - 1) * tiles, 0).sum(axis=1)
     rewards = np.append(np.diff(scores) - 4 * (np.diff(tiles.sum(axis=1)) == 4), 0)
     found = values(boards).astype(np.float64)
@@ -173,13 +173,13 @@ def recorded_games(root: Path, games_max: int) -> GameBoards:
     for session, chosen in zip(sessions, distinct_runs(sessions), strict=True):
         if (rate := session.meta.get("sample_rate", 1)) != 1:
             raise ConfigError(
-                f"{session.path} has one board in {rate}, expected all",
-                hint="record with sample_rate = 1, or have the player play: tape2048 player analyse PLAYER",
+                f"{session.path}: found sample_rate = {rate}, expected 1 (every board)",
+                hint="Record with sample_rate = 1, or let the player play: tape2048 player analyse PLAYER.",
             )
         for run in np.flatnonzero(chosen)[: max(0, games_max - len(boards))].tolist():
             boards.append(exps_to_boards(session.tokens(session.numbers_of(run))))
             highest.append(int(session.runs["highest_tile"][run]))
     if not boards:
-        raise EmptyCorpusError("no games here", path=root)
+        raise EmptyCorpusError("found no games", path=root)
     starts = np.append(0, np.cumsum([len(one) for one in boards]))
     return GameBoards(np.concatenate(boards), starts, exponents_of(np.array(highest, np.uint64)))

@@ -1,4 +1,4 @@
-"""Work on several threads that reports its progress and can be stopped."""
+"""Running functions on several threads, with progress and a way to stop them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _TICK_S = 0.2
 
 
 def in_threads(works: Sequence[Callable[[threading.Event], object]], progress: Callable[[], object]) -> None:
-    """Run each function on its own thread to its end; raise the first error of any.
+    """Run each function to its end on a separate thread; raise the first error.
 
     Args:
-        works: functions of an event, which return soon after it is set.
-        progress: called every 0.2 s, and at the end.
+        works: functions of an event, which must return soon after the event is set.
+        progress: function that is called every 0.2 s, and at the end.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(len(works)) as pool:

@@ -1,1 +1,1 @@
-"""Replay of recorded games: verification, final boards, branch values, loss and luck, starts and falls."""
+"""Replay of recorded games: verification, unrecorded boards and moves, values, loss and luck of moves."""

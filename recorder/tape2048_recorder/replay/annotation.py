@@ -1,15 +1,18 @@
-"""Values, loss and luck of every move of a session, as columns of the session.
+"""Columns with the values, loss and luck of every move of a session.
 
-They are the numbers of :class:`tape2048_recorder.replay.judging.Judge`, which the pages, the report and the
-terminal show too: ``values`` and ``best`` of each board, ``loss`` of each move and ``luck`` of its spawn.
-Values are in points of score, NaN for an illegal move.
+The columns are ``values`` and ``best`` of each board, ``loss`` of each move and ``luck`` of its spawn, in
+points of score. :class:`tape2048_recorder.replay.judging.Judge` computes them, as for the viewer, the report
+and the terminal. Values of illegal moves are NaN.
 
 By default, each session's judge is the network of its player, 2-ply or 3-ply
-(:meth:`tape2048_recorder.replay.judging.Judge.of_recorded`). Moves and boards that a session of rows does not
-hold are played again, if its player is here. Otherwise loss and luck are NaN if the move was not recorded and
-cannot be recovered from two boards, and luck is NaN if the next board was not recorded. The last board of a
-game is then unknown, and so is the luck of its last spawn, which ended the game: the other spawns of such a
-game were lucky on average. A game's last board is not among its rows: it has no moves, so its value is 0.
+(:meth:`tape2048_recorder.replay.judging.Judge.of_recorded`). Moves and boards that are not recorded are
+played again, if the player is available. Otherwise:
+
+* loss and luck are NaN if the move was not recorded and cannot be recovered from two boards;
+* luck is NaN if the next board was not recorded. That includes the last spawn, which ended the game and was
+  unlucky, so the known spawns of such a game are lucky on average.
+
+A game's last board is not among its rows. It has no moves, so its value is 0.
 """
 
 from __future__ import annotations
@@ -40,12 +43,12 @@ if TYPE_CHECKING:
 
 
 class Annotator:
-    """Makes the columns of a session by a judge.
+    """The columns of a session by a judge.
 
     Attributes:
         facts: the judge, and its SHA-256.
         columns: ``values``, ``best``, ``loss`` and ``luck``.
-        notes: what a reader of the session's columns must know.
+        notes: warnings for readers of the columns.
     """
 
     def __init__(self, judge: Judge, session: Session) -> None:
@@ -64,14 +67,14 @@ class Annotator:
         self.columns = columns_of(self.facts)
 
     def make(self, rows: range) -> dict[str, NDArray[Any]]:
-        """Return the columns of some rows, made on all cores."""
+        """Compute the columns of some rows, on all cores."""
         values, loss, luck, _ = self._judge.moves(*moves_of(self._session, rows, self._play))
         best = np.argmax(np.nan_to_num(values, nan=-np.inf), axis=1).astype(np.uint8)
         return {"values": values, "best": best, "loss": loss, "luck": luck}
 
 
 def columns_of(facts: dict[str, Any]) -> tuple[ColumnInfo, ...]:
-    """Return the columns that a judge of these facts makes."""
+    """Return the descriptions of the columns of a judge with these facts."""
     best, luck = ColumnInfo("best", "u8", facts={"moves": True}), ColumnInfo("luck", "f32")
     facts = {"maker": "tape2048 annotate", **facts}
     return tuple(
@@ -83,7 +86,7 @@ def columns_of(facts: dict[str, Any]) -> tuple[ColumnInfo, ...]:
 def annotation_of(session: Session) -> Mapping[str, Any] | None:
     """Return the facts of a session's columns of loss and luck, or None without them.
 
-    Columns without a judge's SHA-256 are of another program, or of a version that compared two depths.
+    Columns without a judge's SHA-256 were written by another program, or by an early version.
     """
     if not {"loss", "luck"} <= session.columns.keys():
         return None
@@ -94,7 +97,7 @@ def annotation_of(session: Session) -> Mapping[str, Any] | None:
 def moves_of(
     session: Session, rows: range, play: Play | None
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint64]]:
-    """Return the boards, moves and next boards of some rows, as for ``Judge.moves``."""
+    """Return the boards, moves and next boards of some rows, as arguments of ``Judge.moves``."""
     some = slice(rows.start, rows.stop)
     owners = session.run_index(some)
     moves, following = np.full(len(rows), UNKNOWN, np.uint8), np.zeros(len(rows), np.uint64)
@@ -113,7 +116,7 @@ def moves_of(
         mine = np.flatnonzero(owners == ordinal)
         if game.numbers is None:
             at, known = steps[mine], steps[mine] < len(game.moves)
-        else:  # not all boards were recorded: those that were adjacent are known
+        else:  # some boards were not recorded: a move is known if both its boards were
             at = np.searchsorted(game.numbers, steps[mine])
             known = at < len(game.moves)
             known[known] = game.numbers[at[known] + 1] == game.numbers[at[known]] + 1

@@ -1,4 +1,4 @@
-"""Recorded games as boards and moves, with what a recording lacks played again where its player is here."""
+"""Recorded games as boards and moves. Unrecorded parts are played again if the player is available."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class Game(NamedTuple):
     """A game as its boards and moves.
 
     Attributes:
-        states: ``u64[n + 1]``, boards.
-        moves: ``u8[n]``; 255 where no move leads from a board to the next one.
-        numbers: ``i64[n + 1]``, number of the move before which each board stood; None: 0, 1, ...
-        notes: what the recording lacks.
-        guessed: ``bool[n]``, the moves of two that explain the next board; None: no move is guessed.
+        states: the boards, ``u64[n + 1]``.
+        moves: the moves, ``u8[n]``; 255 if no move leads to the next board.
+        numbers: the number of moves before each board, ``i64[n + 1]``; None: 0, 1, ...
+        notes: notes on missing parts of the recording.
+        guessed: whether each move is one of two that lead to the next board, ``bool[n]``; None: no move is
+            guessed.
     """
 
     states: NDArray[np.uint64]
@@ -37,7 +38,7 @@ class Game(NamedTuple):
 
     @property
     def known_moves(self) -> NDArray[np.uint8]:
-        """The moves, 255 for a move that is not known: a guess has no loss."""
+        """The moves, with 255 for unknown and guessed moves."""
         return self.moves if self.guessed is None else np.where(self.guessed, UNKNOWN, self.moves)
 
     @property
@@ -50,12 +51,12 @@ class Game(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether a known move leads from each board to the next one."""
+        """Whether every board is known, and a move leads from each to the next."""
         return self.numbers is None and not (self.moves > 3).any()
 
 
 def recorded_game(session: Session, ordinal: int, play: Play | None) -> Game:
-    """Read a game of a session; ``play`` plays what is not recorded.
+    """Read a game of a session; ``play`` plays unrecorded parts again.
 
     Raises:
         ReplayError: no board of the game is recorded.
@@ -78,7 +79,7 @@ def recorded_game(session: Session, ordinal: int, play: Play | None) -> Game:
         found = recover(boards).moves
         return Game(boards, found, rows["step_idx"].astype(np.int64), (*notes, error.message))
     if not certain:
-        notes.append("the last spawn is not recorded: shown is the likelier one")
+        notes.append("the last spawn is not recorded: the likelier one is shown")
     if lost:
         notes.append(f"not recorded: {', '.join(lost)}")
     guessed = recover(run.states).moves == AMBIGUOUS if lost else None

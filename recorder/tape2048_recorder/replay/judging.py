@@ -1,9 +1,9 @@
-r"""Values of moves: loss and luck of a game's moves, by one rule for pages, terminals, reports and columns.
+r"""Loss and luck of a game's moves, defined in one way for the viewer, the terminal, reports and columns.
 
-Loss and luck are in points of score or in the probability to reach a tile.
+Loss and luck are in points of score, or in the probability of reaching a tile.
 
-A judge values boards before a move: :math:`V_0(b)` is the best reward and value of an n-tuple network's
-moves (:mod:`tape2048_recorder.players.ntuple`), or the probability that a critic gives a tile. One spawn
+A judge values boards before a move. :math:`V_0(b)` is the best reward plus value over an n-tuple network's
+moves (:mod:`tape2048_recorder.players.ntuple`), or a critic's probability of reaching a tile. One spawn
 further ahead, moves and boards have the values
 
 .. math::
@@ -11,10 +11,10 @@ further ahead, moves and boards have the values
     q(b, a) = r(b, a) + \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e\, V_0(b_{c,e}), \qquad
     V(b) = \max_a q(b, a)
 
-with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`; rewards count for points alone. A board without moves is worth 0;
-with the tile it has the probability 1. With ``ahead=2``, :math:`V_0` is itself the value :math:`V` of a judge
-that looks one spawn ahead. All legal moves of all boards are searched alike: a comparison of two depths would
-count the difference of the depths as a loss.
+with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`. The reward :math:`r` counts only for points. A board without moves
+has the value 0. A board with the tile has the probability 1. With ``ahead=2``, :math:`V_0` is the value
+:math:`V` of a judge that looks one spawn ahead. All legal moves of all boards are searched to the same depth,
+because a difference between two depths would count as a loss.
 
 The move :math:`a_t` with the reward :math:`r_t` and its spawn have
 
@@ -24,21 +24,22 @@ The move :math:`a_t` with the reward :math:`r_t` and its spawn have
     luck_t &= r_t + V_0(b_{t+1}) - q(b_t, a_t) \\
     error_t &= V(b_{t+1}) - V_0(b_{t+1})
 
-Luck is the value after the spawn minus its expectation over the spawns, both by :math:`V_0`. Its mean over
-the spawns of a move is 0, whatever :math:`V_0` is: so is its mean over games. The error is the rest: how the
-value of a board changes once the judge looks from it. A judge whose values were the true means of the scores
-would have none. The three telescope,
+Luck is the value after the spawn minus its expectation over the spawns, both by :math:`V_0`. For any
+:math:`V_0`, its mean over the spawns of a move is 0, and so is its mean over games. The error is the change
+of a board's value when the judge looks ahead from it. It is 0 for a judge whose values are the true means of
+the scores. The sums telescope:
 
 .. math::
 
     \sum_t r_t = V(b_0) - V(b_n) + \sum_t (luck_t - loss_t + error_t)
 
-and :math:`V(b_n) = 0` for a game that ended: the score is its expectation at the start plus luck minus loss,
-but for the judge's error.
+With :math:`V(b_n) = 0` for a game that ended, the score is the expectation at the start, plus luck, minus
+loss, plus the judge's error.
 
-Networks value boards from a highest tile on as boards of smaller tiles
+Networks value boards with very high tiles as boards of smaller tiles
 (:func:`tape2048_recorder.players.ntuple.downgraded`). A board, its moves and their spawns then have the
-values of the smaller board. If two boards were reduced differently, the difference is part of the error.
+values of the smaller board. If two successive boards are replaced differently, the difference is part of the
+error.
 """
 
 from __future__ import annotations
@@ -98,47 +99,50 @@ U64 = np.uint64
 
 _P_TWO, _P_FOUR = 0.9, 0.1
 
-_PIECE_BOARDS = 1024  # boards valued at a time, and by one thread: each leads to 50 others
-_CHILDREN_MAX = 30  # boards that one move can lead to, at most: a 2 or a 4 in 15 cells
-_ALWAYS = 16  # a look_below that no board exceeds
-_STARTS = 64  # first boards whose mean value a judge expects
-#: Standard deviation of a player's scores over their mean: 0.4 to 0.6.
+_PIECE_BOARDS = 1024  # boards that a thread values at a time; each leads to about 50 boards
+_CHILDREN_MAX = 30  # most boards to which a move can lead: a 2 or a 4 in 15 cells
+_ALWAYS = 16  # the look_below with which every board is searched
+_STARTS = 64  # number of first boards, whose mean value is the judge's expectation of a game
+#: Standard deviation of a player's scores divided by their mean: 0.4 to 0.6.
 _SPREAD = 0.6
-#: Score of a network that looks a spawn ahead, over the score that it expects: 1.46 for two shipped networks.
+#: Score of a network that searches one spawn ahead, divided by the score that it expects: 1.46 for two
+#: shipped networks.
 _DEEPER_SCORES = 1.5
 
-#: The least loss of a grade, by unit, the highest grade first.
+#: The least loss of each grade, by unit, the worst grade first.
 GRADES = {
     "points": {"blunder": 5000.0, "mistake": 2000.0, "inaccuracy": 500.0},
     "probability": {"blunder": 0.1, "mistake": 0.05, "inaccuracy": 0.01},
 }
-#: The judge of a session that :meth:`Judge.of_recorded` returns, in texts that name judges.
+#: The name of a session's own judge, which :meth:`Judge.of_recorded` returns.
 OWN_JUDGE = "own"
-_OWN_MAX = 4  # judges of recorded players that are kept: a network takes up to 100 MB
+_OWN_MAX = 4  # most judges of recorded players in memory: a network takes up to 100 MB
 
-#: The sums of a game.
+#: The names of a game's sums.
 SUMS = ("loss", "luck", "mistakes", "blunders")
 
 
 class Judged(NamedTuple):
-    """A judged game of n moves; NaN where a move is unknown or does not lead to the next board."""
+    """A judged game of n moves. Numbers of unknown moves are NaN."""
 
-    values: npt.NDArray[np.float32]  # f32[n, 4], of each move (up, down, left, right); NaN if it is illegal
-    state: npt.NDArray[np.float64]  # f64[n + 1], the best value of each board; without moves the outcome
+    values: npt.NDArray[np.float32]  # f32[n, 4], of up, down, left and right; NaN for illegal moves
+    state: npt.NDArray[
+        np.float64
+    ]  # f64[n + 1], the best value of each board; the outcome without legal moves
     loss: npt.NDArray[np.float32]  # f32[n], at least 0
     luck: npt.NDArray[np.float32]  # f32[n], of the spawn after the move
-    error: npt.NDArray[np.float64]  # f64[n], the rest
+    error: npt.NDArray[np.float64]  # f64[n], the judge's error
     unit: str = "points"  # or "probability"
 
     @property
     def sums(self) -> dict[str, float]:
-        """Loss, luck, mistakes and blunders of the game."""
+        """The game's loss, luck, and numbers of mistakes and blunders."""
         return {
             name: float(each.sum()) for name, each in summands(self.loss, self.luck, self.unit).items()
         }  # fmt: skip
 
     def largest_losses(self, count: int = 50) -> npt.NDArray[np.int64]:
-        """Return the moves with a loss, the largest loss first, ``i64[k]``, ``k <= count``."""
+        """Return the numbers of the moves with a loss, ``i64[k]``, ``k <= count``, the largest loss first."""
         order = np.argsort(-np.nan_to_num(self.loss), kind="stable")[:count]
         return order[self.loss[order] > 0]
 
@@ -146,9 +150,9 @@ class Judged(NamedTuple):
 def summands(
     loss: NDArray[np.float32], luck: NDArray[np.float32], unit: str = "points"
 ) -> dict[str, NDArray[np.float64]]:
-    """Return what each move adds to the sums of its game: loss, luck, mistakes and blunders; NaN adds 0.
+    """Return the contributions of each move to its game's loss, luck, mistakes and blunders; NaN adds 0.
 
-    A blunder is no mistake.
+    A blunder does not count as a mistake.
     """
     grades, lost = GRADES[unit], np.nan_to_num(loss).astype(np.float64)
     graded = (lost >= grades["mistake"]) & (lost < grades["blunder"]), lost >= grades["blunder"]
@@ -157,19 +161,19 @@ def summands(
 
 
 class JudgeArgs(Settings, frozen=True):
-    """Parameters of a judge. It has no others of its player's: it searches all moves alike."""
+    """Parameters of a judge. Other parameters of the player do not apply: all moves are searched alike."""
 
-    weights: Annotated[str, about("a shipped network, or a file")] = "strong"
-    downgrade: Annotated[int, about("as of the player")] = OF_NETWORK
+    weights: Annotated[str, about("a shipped network, or a network's file")] = "strong"
+    downgrade: Annotated[int, about("the player's `downgrade`")] = OF_NETWORK
     ahead: Annotated[int, about("spawns to search ahead", ge=1, le=2)] = 1
 
 
 def check_judge(name: str, args: Mapping[str, Any]) -> JudgeArgs:
-    """Return the parameters of the judge that a text such as ``ntuple:weights=fast,ahead=2`` spells."""
+    """Return the parameters of a judge such as ``ntuple:weights=fast,ahead=2``, split into name and args."""
     if name == OWN_JUDGE:
         if args:
             raise ConfigError(
-                f"found the judge {OWN_JUDGE} with settings; expected {OWN_JUDGE} alone",
+                f"found the judge {OWN_JUDGE} with parameters, expected {OWN_JUDGE} without parameters",
                 hint="Pass ntuple:KEY=VALUE,... instead.",
             )
         return JudgeArgs()
@@ -177,12 +181,13 @@ def check_judge(name: str, args: Mapping[str, Any]) -> JudgeArgs:
         check_player(name, {})
         raise ConfigError(
             f"found the judge {name!r}, expected ntuple",
-            hint="judge by an n-tuple network, which values moves by the points to come, or by a critic",
+            hint="Pass ntuple:weights=NETWORK, or judge by a critic.",
         )
     if searched := args.keys() & (set(NTupleArgs.__struct_fields__) - set(JudgeArgs.__struct_fields__)):
         raise ConfigError(
-            f"found the judge's setting {min(searched)!r}; a judge searches all moves of all boards alike",
-            hint="Pass weights=NETWORK alone for a 2-ply search, and ahead=2 for a 3-ply search.",
+            f"found the judge's parameter {min(searched)!r}, expected weights, downgrade or ahead: a judge "
+            "searches all moves to the same depth",
+            hint="Pass weights=NETWORK for a 2-ply search, and also ahead=2 for a 3-ply search.",
         )
     judge = read_table(JudgeArgs, dict(args), "judge ntuple")
     NTupleArgs(weights=judge.weights, downgrade=judge.downgrade).check()
@@ -195,7 +200,7 @@ class Spawn(NamedTuple):
     cell: int  # 0 (top left) to 15
     tile: int  # 2 or 4
     probability: float  # of this cell and tile
-    board: int  # the board with it, packed
+    board: int  # the board with the spawn, packed
     value: float  # of that board
 
 
@@ -203,23 +208,23 @@ class Option(NamedTuple):
     """A legal move of a board."""
 
     move: int  # 0 up, 1 down, 2 left, 3 right
-    value: float  # as in Judged
+    value: float  # as in Judged.values
     reward: int  # its merge score
-    afterstate: int  # the board after it and before the spawn, packed
-    spawns: tuple[Spawn, ...]  # all that can follow, by cell, the 2 before the 4
+    afterstate: int  # the board after the move and before the spawn, packed
+    spawns: tuple[Spawn, ...]  # all possible spawns, by cell, the 2 before the 4
 
 
 class Judge:
-    """Values of boards and moves, by a player or by a critic: see :meth:`of_player`, :meth:`of_critic`.
+    """Values of boards and moves, by a player's network (:meth:`of_player`) or a critic (:meth:`of_critic`).
 
     Attributes:
-        name: for people.
-        text: as :func:`check_judge` reads it; empty for a critic.
+        name: name for display.
+        text: name and parameters, to make the judge again; empty for a critic.
         unit: ``"points"`` or ``"probability"``.
-        tile: the tile of the probability; None for points.
-        identity: SHA-256 (hex): equal hashes give equal values.
-        weights: the n-tuple network; empty for a critic.
-        ahead: spawns that it looks ahead.
+        tile: tile whose probability is valued; None for points.
+        identity: SHA-256 (hex). Judges with equal hashes give equal values.
+        weights: n-tuple network; empty for a critic.
+        ahead: number of spawns to look ahead.
     """
 
     def __init__(
@@ -255,7 +260,7 @@ class Judge:
                 found = best_answers(player, boards)
             else:
                 found = np.nan_to_num(_best(move_values(player, boards)), copy=False)
-            check_tables()  # values of a damaged table are never shown or kept
+            check_tables()  # never show or store values of a damaged table
             return found
 
         normal = JudgeArgs()
@@ -277,9 +282,9 @@ class Judge:
     def of_recorded(cls, facts: Mapping[str, Any]) -> tuple[Self, str | None]:
         """Return the judge of a session's games: its player's network, 2-ply or 3-ply.
 
-        It searches 3-ply if the player always searches 2-ply or sometimes deeper, and otherwise 2-ply. If the
-        network cannot be read, a message gives the reason, and the default network judges. It also judges the
-        games of players without a network.
+        The judge searches 3-ply if the player always searches 2-ply, or sometimes deeper. Otherwise it
+        searches 2-ply. Players without a network are judged by the default network. So are players whose
+        network cannot be read, and a message gives the reason.
         """
         args = facts.get("player_args") if facts.get("player") in {"ntuple", "critic"} else None
         if not isinstance(args, dict):
@@ -295,24 +300,27 @@ class Judge:
 
     @functools.cached_property
     def expected(self) -> float:
-        """The mean value of first boards: the score, or the probability of the tile, that it expects."""
+        """The score, or the probability of the tile, that the judge expects of a new game."""
         starts = start_boards(game_seeds(0, np.arange(_STARTS, dtype=np.uint64)))
         return float(_best(self._values(self._seen(starts))).mean(dtype=np.float64))
 
     def weakness(self, facts: Mapping[str, Any], runs: NDArray[np.void] | None = None) -> str | None:
-        """Return a warning if the judge is or may be weaker than a player. No other place decides this.
+        """Return a warning if the judge is, or may be, weaker than a player; None otherwise.
 
-        With the player's own network, a judge is weaker if it looks fewer spawns ahead. With another network,
-        it is weaker if the player's mean score is above 1.5 times the expected score: one ply deeper, a
-        network scores about as much. A critic is not weaker than the players that it learned from. It is
-        weaker than another player who reaches the tile in a larger share of games than the critic expects.
-        If the games are too few to tell, a warning says so.
+        A judge by the player's own network is weaker if it looks fewer spawns ahead. A judge by another
+        network is weaker if the player's mean score is above 1.5 times the score that the judge expects,
+        which is about the score of that network when it searches one ply deeper.
+
+        A critic is not weaker than the players from whose games it learned. It is weaker than another player
+        that reaches the tile in a larger share of games than the critic expects.
+
+        If the games are too few to decide, the warning says so.
 
         Args:
-            facts: a session's facts, or those of a run's engine.
+            facts: the facts of a session, or of a run's engine.
             runs: ``max_score`` and ``highest_tile`` of the player's games; None: no game is known.
         """
-        runs = None if START_BOARDS in facts else runs  # which do not start with the boards that it expects
+        runs = None if START_BOARDS in facts else runs  # only games from new boards are comparable
         args, known = facts.get("player_args"), 0 if runs is None else len(runs)
         if self.tile is None and isinstance(args, dict) and args.get("weights") == self.weights:
             if (plies := plies_of("ntuple", args)) <= self.ahead + 1:
@@ -357,12 +365,12 @@ class Judge:
     ) -> Self:
         """Return the judge that values boards by a critic's probability to reach a tile.
 
-        ``players`` are those whose games it learned from.
+        ``players`` are the players from whose games the critic learned.
         """
         if tile not in thresholds:
             raise ConfigError(
-                f"found the tile {tile}, and the critic predicts {', '.join(map(str, thresholds))}",
-                hint=f"for example {thresholds[-1]}",
+                f"found tile {tile}, expected a tile of the critic: {', '.join(map(str, thresholds))}",
+                hint=f"Choose, for example, {thresholds[-1]}.",
             )
         column, exponent = list(thresholds).index(tile), tile.bit_length() - 1
 
@@ -377,16 +385,16 @@ class Judge:
     def moves(
         self, boards: NDArray[np.uint64], moves: NDArray[np.uint8], following: NDArray[np.uint64]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
-        """Judge moves, each by its own two boards.
+        """Judge single moves, each by the boards before and after it.
 
         Args:
-            boards: ``u64[n]``, before each move.
-            moves: ``u8[n]``; above 3 if unknown.
-            following: ``u64[n]``, after each move and its spawn; 0 if unknown.
+            boards: board before each move, ``u64[n]``.
+            moves: moves, ``u8[n]``; above 3 if unknown.
+            following: board after each move and its spawn, ``u64[n]``; 0 if unknown.
 
         Returns:
-            Values ``f32[n, 4]``, losses ``f32[n]`` and lucks ``f32[n]`` as in :class:`Judged`, and rewards
-            ``f64[n]``: points, 0 if the move or its spawn is unknown.
+            Values ``f32[n, 4]``, loss ``f32[n]`` and luck ``f32[n]`` as in :class:`Judged`, and rewards
+            ``f64[n]`` in points, 0 if the move or its spawn is unknown.
         """
         seen = self._seen(boards)
         values = self._values(seen)
@@ -401,10 +409,10 @@ class Judge:
         return values, loss, luck, rewards
 
     def game(self, boards: ArrayLike, moves: ArrayLike) -> Judged:
-        """Judge a game: its boards ``u64[n + 1]`` and moves ``u8[n]``."""
+        """Judge a game by its boards, ``u64[n + 1]``, and moves, ``u8[n]``."""
         states, made = np.ascontiguousarray(as_packed(boards)), np.asarray(moves)
         if len(states) != len(made) + 1:
-            raise ValueError(f"{len(states)} boards and {len(made)} moves")
+            raise ValueError(f"found {len(states)} boards and {len(made)} moves, expected one more board")
         made = np.where((made < 0) | (made > 3), UNKNOWN, made).astype(np.uint8)
         values, loss, luck, rewards = self.moves(states[:-1], made, states[1:])
         state = np.append(_best(values), _best(self._values(self._seen(states[-1:])))).astype(np.float64)
@@ -414,7 +422,7 @@ class Judge:
         return Judged(values, state, loss, luck, gained + state[1:] - state[:-1] - luck + loss, self.unit)
 
     def board(self, board: int) -> list[Option]:
-        """Return the legal moves of a packed board, each with its value and all its spawns."""
+        """Return the legal moves of a packed board, each with its value and its possible spawns."""
         packed = np.array([board], np.uint64)
         seen = self._seen(packed)
         counts, children = _children(seen)
@@ -468,7 +476,7 @@ def own_judges() -> Callable[[Mapping[str, Any]], tuple[Judge, str | None]]:
 
 
 def _best(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the greatest of each board's values, ``f32[n]``; NaN without one. Faster than a reduction."""
+    """Return the highest of each board's values, ``f32[n]``; NaN without a value. Faster than a reduction."""
     best: NDArray[np.float32] = np.fmax(*np.fmax(values.T[::2], values.T[1::2]))
     return best
 
@@ -481,7 +489,7 @@ def _children(boards: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np
 
 @kernel
 def _fill_children(boards: Any, counts: Any, children: Any) -> int:
-    """Write the boards after each move and spawn: a 2 and a 4 in each empty cell, from the last cell on."""
+    """Write the boards after each move and spawn (a 2 and a 4 per empty cell, from the last cell on)."""
     at = 0
     for i in range(boards.shape[0]):
         for move in range(4):
@@ -514,7 +522,7 @@ def _expect(boards: Any, counts: Any, leaves: Any, scored: Any, values: Any) -> 
 
 @kernel
 def _follow(before: Any, moves: Any, following: Any, out: Any) -> None:
-    """Write the seen board after each move and spawn, whether the spawn is known, and both rewards."""
+    """Write the downgraded board after each move and spawn, whether the spawn is known, and both rewards."""
     (boards, seen), (after, known, rewards, seen_rewards) = before, out
     for i in range(moves.shape[0]):
         move = U64(moves[i])
@@ -523,13 +531,13 @@ def _follow(before: Any, moves: Any, following: Any, out: Any) -> None:
         if known[i]:
             rewards[i], seen_rewards[i] = merge_score(boards[i], move), merge_score(seen[i], move)
             if following[i] != WON:
-                # The spawn after the seen board: of the same cell and tile.
+                # The spawn on the downgraded board has the same cell and tile.
                 after[i] = slide(seen[i], move) | (slide(boards[i], move) ^ following[i])
 
 
 @kernel
 def downgrade_boards(boards: Any, exponent: Any) -> None:
-    """Replace boards with a tile of at least ``exponent`` by boards of smaller tiles, in place."""
+    """Replace boards that have a tile of at least ``exponent`` by boards of smaller tiles, in place."""
     for i in range(boards.shape[0]):
         if max_exponent(boards[i]) >= exponent:
             boards[i] = downgraded(boards[i])

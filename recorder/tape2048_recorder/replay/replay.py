@@ -1,8 +1,8 @@
-"""Replay of recorded games: the recorded player of a session, its games again, and their verification.
+"""Replay of recorded games: playing them again, and comparing them with the recording.
 
-Player and seed decide a game, and the session records both. Replay is the only check that does not trust the
-recorder: it finds a bug in the buffers, a player that changed without a new version, and a session that was
-edited by hand. Importing this loads no compiler.
+Player and seed determine a game, and a session records both. Replay is the only check that does not trust the
+recorder. It finds bugs in the buffers, a player that changed without a new version, and edited sessions.
+Importing this module does not load the compiler.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     #: As ``Play`` in :mod:`tape2048.conversion.session_runs`.
     Play = Callable[[int, int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
 
-_STEPS_MAX = 1 << 18  # no game is longer: a move adds at least 2 to a sum of at most 16 x 32768
+_STEPS_MAX = 1 << 18  # longest game: each move adds at least 2 to a sum of at most 16 x 32768
 
-_PIECE_ROWS = 1 << 18  # rows of one thread at a time
+_PIECE_ROWS = 1 << 18  # rows that a thread replays at a time
 
-_FINDINGS_MAX = 20  # findings that name their run. The last finding counts the others
+_FINDINGS_MAX = 20  # most findings that name a run. A last finding counts further runs
 
 _COMPARED = ("rows", "steps", "max_score", "highest_tile")
 
 
 class PlayerFacts(msgspec.Struct, frozen=True):
-    """Facts of a session that a replay needs."""
+    """The facts of a session that a replay needs."""
 
     player: str
     player_args: dict[str, int | float | str | bool]
@@ -57,32 +57,33 @@ def recorded_player(path: Path, facts: Mapping[str, Any]) -> tuple[PlayerFacts, 
         meta = msgspec.convert(facts, PlayerFacts)
     except msgspec.ValidationError as error:
         raise ReplayError(
-            f"the session does not name its player: {error}",
+            f"the session's facts do not identify its player: {error}",
             path=path,
-            hint="only sessions of this project can be replayed",
+            hint="Replay only sessions that `tape2048 record` wrote.",
         ) from error
     if is_batched(meta.player):
         raise ReplayError(
-            f"it was played by {meta.player}, which is code that the session names",
+            f"the games were played by {meta.player}, expected a built-in player: replay runs no other code",
             path=path,
-            hint="only built-in players are replayed; record with the same seed, and compare",
+            hint="Record games with the same seed, and compare them.",
         )
     try:
         player, here = _player(meta.player, tuple(sorted(meta.player_args.items())))
     except (ConfigError, FormatError) as error:
-        raise ReplayError(f"its player cannot be made here: {error}", path=path, hint=error.hint) from error
+        raise ReplayError(f"its player is not available: {error}", path=path, hint=error.hint) from error
     if here != meta.player_sha256:
         raise ReplayError(
-            f"it was played by {meta.player} {meta.player_sha256[:12]}; here {meta.player} is {here[:12]}",
+            f"found games by {meta.player} with SHA-256 {meta.player_sha256[:12]}, expected {here[:12]}, the "
+            f"installed {meta.player}",
             path=path,
-            hint="install the version that recorded it (`engine` in `tape2048 show --json`)",
+            hint="Install the version that recorded the session (`engine` in `tape2048 show --json`).",
         )
     return meta, player
 
 
 @functools.cache
 def _player(name: str, args: tuple[tuple[str, Any], ...]) -> tuple[Any, str]:
-    """Return a player and its SHA-256; sessions of one directory mostly have the same."""
+    """Return a player and its SHA-256. The sessions of a directory usually have the same player."""
     player = make_player(name, dict(args))
     return player, player_sha256(name, player)
 
@@ -92,7 +93,7 @@ def replayer(path: Path, facts: Mapping[str, Any]) -> Play:
     _, made = recorded_player(path, facts)
     from tape2048_recorder.game.loop import Buffer, play_into
 
-    local = threading.local()  # a player with a cache is for one thread
+    local = threading.local()  # a player's cache is not thread-safe
 
     def play(seed: int, steps: int, start: int = 0) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         if not hasattr(local, "player"):
@@ -106,21 +107,25 @@ def replayer(path: Path, facts: Mapping[str, Any]) -> Play:
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """The number of replayed runs, and a finding for each that differs."""
+    """The number of replayed runs, and findings for runs that differ."""
 
     runs: int
     findings: tuple[Finding, ...]
 
 
 def replay_session(path: Path, *, progress: Callable[[int, int], object] | None = None) -> Replay:
-    """Replay every run of a session on all cores, and compare."""
+    """Replay every run of a session on all cores, and compare the runs with the recording."""
     from tape2048.ntuple.placed import check_tables
     from tape2048.tape.reader import game_pieces
 
     session = Session.open(path)
     meta, player = recorded_player(path, session.meta)
     if session.tape is None and session.dtype != step_dtype(record_action=meta.record_action):
-        raise FieldError(f"record_action is {meta.record_action}, the rows are {session.dtype}", path=path)
+        raise FieldError(
+            f"found rows {session.dtype}, expected {step_dtype(record_action=meta.record_action)} "
+            f"(record_action = {meta.record_action})",
+            path=path,
+        )
     said: list[str] = []
     done = differing = 0
     pieces = [piece for piece, _ in game_pieces(session.runs, _PIECE_ROWS)]
@@ -131,13 +136,13 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
             for run, what in found[: _FINDINGS_MAX - len(said)]:
                 named = f"run {session.runs['id'][run]} (seed {session.runs['seed'][run]})"
                 old = session.meta.get("rules", 1) != RULES and session.runs["highest_tile"][run] >= 1 << 15
-                said.append(f"{named} comes out differently: {what}" + (f"; {RULES_1}" if old else ""))
+                said.append(f"{named} differs from its replay: {what}" + (f"; {RULES_1}" if old else ""))
             done += int(session.runs["rows"][piece].sum())
             if progress is not None:
                 progress(done, len(session))
     check_tables()
     if differing > len(said):
-        said.append(f"{differing - len(said)} more runs came out differently")
+        said.append(f"{differing - len(said)} more runs differ from their replay")
     return Replay(len(session.runs), tuple(Finding.of(ReplayError(text, path=path)) for text in said))
 
 
@@ -168,9 +173,11 @@ def _differing(session: Session, meta: PlayerFacts, player: Any, piece: slice) -
         here, there = int(played["first_row"][i]), int(recorded["first_row"][i])
         count = int(played["rows"][i])
         if differs:
-            what = ", ".join(f"{name} {recorded[name][i]}, not {played[name][i]}" for name in differs)
+            what = ", ".join(
+                f"found {name} {recorded[name][i]}, expected {played[name][i]}" for name in differs
+            )
         elif recorded_starts[i] != starts[i]:
-            what = f"start_board {recorded_starts[i]:#018x}, not {starts[i]:#018x}"
+            what = f"found start_board {recorded_starts[i]:#018x}, expected {starts[i]:#018x}"
         elif (unequal := made[here : here + count] != rows[there : there + count]).any():
             what = f"row {there + int(unequal.argmax())} is the first to differ"
         else:

@@ -185,5 +185,5 @@ def test_sessions_without_all_boards_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EmptyCorpusError):
         positions.recorded_games(tmp_path, 5)
     write_ours(tmp_path / NAME, Spec(sample_rate=4))
-    with pytest.raises(ConfigError, match="has one board in 4, expected all"):
+    with pytest.raises(ConfigError, match="found sample_rate = 4, expected 1"):
         positions.recorded_games(tmp_path, 5)

@@ -77,7 +77,7 @@ def test_workers_and_lanes_change_no_game(tmp_path: Path) -> None:
     assert meta["player"] == f"{PLAYER}:hashed"
     others = {meta_of(path)["player_sha256"] for path in sessions(tmp_path / "1-4096")}
     assert others == {meta["player_sha256"]}, "lanes choose no moves"
-    with pytest.raises(ReplayError, match="which is code that the session names"):
+    with pytest.raises(ReplayError, match="replay runs no other code"):
         replay_session(sessions(tmp_path / "2-64")[0])
 
 

@@ -46,7 +46,7 @@ def test_it_records_the_games_of_an_engine(recorders: Recorders, fast_dir: Path)
     (path,) = sessions(fast_dir)
     assert meta_of(path)["player_args"]["command"] == engines.command("well", 0, 8)
     assert Session.open(path).name.endswith(f"_model=exec-{Path(sys.executable).name}")
-    with pytest.raises(ReplayError, match="which is code that the session names"):
+    with pytest.raises(ReplayError, match="replay runs no other code"):
         replay_session(path)
     left = [each.info["cmdline"] or () for each in psutil.process_iter(["cmdline"])]
     assert not [words for words in left if engines.command("well", 0, 8).split() == words]

@@ -184,9 +184,9 @@ def test_judges_are_refused() -> None:
     for ahead in (0, 3):
         with pytest.raises(ConfigError, match=f"ahead: found {ahead}"):
             Judge.of_player("ntuple", {"ahead": ahead})
-    with pytest.raises(ConfigError, match="'look_below'; a judge searches all moves of all boards alike"):
+    with pytest.raises(ConfigError, match="'look_below', expected weights, downgrade or ahead"):
         Judge.of_player("ntuple", {"look_below": 16})
-    with pytest.raises(ConfigError, match="predicts 32, 64"):
+    with pytest.raises(ConfigError, match="expected a tile of the critic: 32, 64"):
         Judge.of_critic(critic, 128, thresholds=(32, 64), sha256="")
 
 

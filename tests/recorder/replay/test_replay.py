@@ -91,7 +91,7 @@ def test_a_changed_summary_is_found(copied: Path, column: str, change: str) -> N
 
 def test_another_player_is_refused(copied: Path) -> None:
     change_db(copied, "UPDATE session SET meta_value = '\"00\"' WHERE meta_key = 'player_sha256'")
-    with pytest.raises(ReplayError, match="it was played by"):
+    with pytest.raises(ReplayError, match="found games by"):
         replay_session(copied)
 
 
@@ -102,7 +102,7 @@ def test_rows_of_another_type_than_the_facts_claim(copied: Path) -> None:
         "UPDATE session SET meta_value = ? WHERE meta_key = 'record_action'",
         json.dumps(record_action),
     )
-    with pytest.raises(FieldError, match=f"record_action is {record_action}"):
+    with pytest.raises(FieldError, match=rf"\(record_action = {record_action}\)"):
         replay_session(copied)
 
 
@@ -195,12 +195,12 @@ def test_a_wrong_number_of_steps_shows() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"player": "python:package.module:make"}, "which is code that the session names"),
-        ({"player": "unknown"}, "its player cannot be made here"),
-        ({"player_args": {"depth": 9}}, "its player cannot be made here"),
-        ({"player_sha256": "0" * 64}, "it was played by greedy 000000000000; here greedy is "),
+        ({"player": "python:package.module:make"}, "replay runs no other code"),
+        ({"player": "unknown"}, "its player is not available"),
+        ({"player_args": {"depth": 9}}, "its player is not available"),
+        ({"player_sha256": "0" * 64}, "found games by greedy with SHA-256 000000000000, expected "),
         *(
-            ({key: value}, "does not name its player")
+            ({key: value}, "facts do not identify its player")
             for key, value in [("player", None), *(("sample_rate", rate) for rate in ("often", 0, -1, 2**64))]
         ),
     ],

@@ -60,7 +60,7 @@ def test_games_that_cannot_be_played_again_are_refused(
     before = sorted(path.name for path in root.parent.iterdir())
     done = cli(*command, expect=5)
     assert done.out == ""
-    assert "its moves were not recorded, and its games cannot be replayed: it was played by" in done.err
+    assert "its moves were not recorded, and its games cannot be replayed: found games by" in done.err
     assert "hint: pass --lossy to end each game at its last recorded board" in done.err
     assert "--record-action" in done.err
     assert sorted(path.name for path in root.parent.iterdir()) == before

@@ -164,12 +164,12 @@ def alter(session: Path, **facts: Any) -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"player_sha256": "0" * 64}, "it was played by random 000000000000; here random is"),
-        ({"player_sha256": None}, "the session does not name its player"),
-        ({"player": "python:mine:make"}, "python:mine:make, which is code that the session names"),
+        ({"player_sha256": "0" * 64}, "found games by random with SHA-256 000000000000, expected"),
+        ({"player_sha256": None}, "facts do not identify its player"),
+        ({"player": "python:mine:make"}, "python:mine:make, expected a built-in player"),
         (
             {"player": "ntuple", "player_args": {"weights": "gone.ntuple"}},
-            "its player cannot be made here: found no network at 'gone.ntuple'",
+            "its player is not available: found no network at 'gone.ntuple'",
         ),
     ],
 )

@@ -140,7 +140,7 @@ def test_eval_as_json(cli: Cli, quantised: Path) -> None:
         (["ntuple:weights=nowhere"], 78, "found no network at 'nowhere'"),
         (["random:a=1,b"], 78, "expected NAME:key=value"),
         (["random", "--games", "0"], 2, "--games"),
-        (["random", "--games", "1000000000000"], 78, "1,000,000,000,000 games need at least 64,000.0 GB"),
+        (["random", "--games", "1000000000000"], 78, "at least 64,000.0 GB for 1,000,000,000,000 games"),
         (["random", "--games", str(10**26)], 78, "fewer games"),
         (["random", "--threads", "-1"], 2, "--threads"),
         ([], 2, "PLAYERS"),
@@ -407,7 +407,7 @@ def test_a_networks_games_replay(cli: Cli, quantised: Path, tmp_path: Path) -> N
     cli("validate", str(path), "--replay", "--json", cwd=tmp_path, timeout=240, process=True)
     quantised.rename(tmp_path / "elsewhere")
     gone = cli("validate", str(path), "--replay", cwd=tmp_path, timeout=240, process=True)
-    assert "not replayed: its player cannot be made here: found no network" in gone.out
+    assert "not replayed: its player is not available: found no network" in gone.out
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_failed_repack_affects_one_session(cli: Cli, tmp_path: Path, foreign: Pa
     assert list(said) == [str(foreign), str(unsure), str(there)]
     assert "a session of another program" in said[str(foreign)]
     assert "run 8: both a 2 and a 4" in said[str(unsure)]
-    assert "the session does not name its player" in said[str(unsure)]
+    assert "the session's facts do not identify its player" in said[str(unsure)]
     assert "in this storage already: tape" in said[str(there)]
     assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == [NAME]
     plain = cli("repack", there, unsure, "--storage", "tape", "--out", out, expect=1)

@@ -185,8 +185,8 @@ def test_a_player_that_is_not_known_here_is_a_note(cli: Cli, session: Path, repl
 
 def test_sessions_of_others_are_not_replayed(cli: Cli, session: Path, foreign: Path) -> None:
     done = cli("validate", session, foreign, "--replay")
-    assert "not replayed: it was played by expectimax abababababab; here expectimax is " in done.out
-    assert "not replayed: the session does not name its player" in done.out
+    assert "not replayed: found games by expectimax with SHA-256 abababababab, expected " in done.out
+    assert "not replayed: the session's facts do not identify its player" in done.out
 
 
 def test_a_replay_that_fails_is_a_finding(cli: Cli, session: Path, replay: dict[str, Any]) -> None:
