@@ -1,1 +1,1 @@
-"""Fleet: recorders on many nodes that share a seed by leases, and ship their sessions into one store."""
+"""Fleets: recorders on many nodes that share a seed by leases, and ship their sessions to one store."""

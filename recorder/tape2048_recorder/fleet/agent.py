@@ -1,9 +1,9 @@
 """The agent of a node: keeps a recorder running, ships its sessions, and sends heartbeats to the store.
 
 The recorder is a detached process. It survives the agent, and the next agent attaches to it. The agent's main
-thread watches the recorder and writes a heartbeat every few seconds; another thread ships.
+thread watches the recorder and writes a heartbeat every few seconds. Another thread ships sessions.
 
-:class:`Onlooker` shows the state of a whole fleet from the heartbeats and the sessions in its store.
+:class:`Onlooker` derives the state of a fleet from the heartbeats and sessions in its store.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 #: Interval of heartbeats, and of checking whether the fleet drains.
 BEAT_S = 3.0
 
-#: A node without a heartbeat for this long is lost. Two more intervals tell clock skew from silence, so that
-#: `fleet status` reports it within 20 s.
+#: A node without a heartbeat for this long is lost. `fleet status` needs two more intervals to exclude clock
+#: skew, and so reports a lost node within 20 s.
 LOST_S = 10.0
 
 #: States of an agent that has ended: everything is shipped, or an error stopped it.
 ENDED: Final = "ended"
 FAILED: Final = "failed"
 
-#: Delays before a session is tried again, and before a recorder that died is started again.
+#: Delays before a session is shipped again after a failure, and before a dead recorder is restarted.
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0
 
 _LOOK_S = 0.2
@@ -71,11 +71,11 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     number: int  # grows with each heartbeat
     host: str
     pid: int
-    space: str = ""  # of the pid, as :attr:`Process.space`
+    space: str = ""  # the pid's :attr:`Process.space`
     written_at: float
-    state: str  # the recorder's, or without a recorder: shipping, ENDED or FAILED
+    state: str  # of the recorder; without a recorder: shipping, ENDED or FAILED
     why: str | None = None
-    games: int = 0  # recorded in this run of the recorder
+    games: int = 0  # recorded since the recorder's start
     rows: int = 0
     steps_per_s: float = 0.0
     sessions: int = 0  # shipped from the spool
@@ -88,7 +88,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_beat(store: Store, lease: int) -> Beat | None:
-    """Read the last heartbeat of a lease; None without one."""
+    """Read the last heartbeat of a lease; None if there is none."""
     try:
         return msgspec.json.decode(
             store.get(f"{AGENTS}/{lease_label(lease)}.json", SMALL_BYTES_MAX), type=Beat
@@ -98,7 +98,7 @@ def read_beat(store: Store, lease: int) -> Beat | None:
 
 
 class Shipper:
-    """Ships sessions of a spool in a separate thread, and retries what fails."""
+    """A thread that ships the sessions of a spool, and retries after failures."""
 
     def __init__(self, spool: Spool, report: Callable[[Level, str], None]) -> None:
         self._spool, self._report = spool, report
@@ -117,7 +117,7 @@ class Shipper:
             self.wake.clear()
 
     def ship_all(self) -> bool:
-        """Ship every waiting session. Return False if a session failed."""
+        """Ship every waiting session; return False if a session failed."""
         failed = None
         try:
             for session in self._spool.sessions():
@@ -127,11 +127,11 @@ class Shipper:
                     self._report("info", f"shipped {self._spool.ship(session)}")
                 except OF_A_SESSION as error:
                     failed = self._fail(error)
-        except StorageError as error:  # of the store, or of the spool: the next session would fail too
+        except StorageError as error:  # of the store or the spool: the next session would fail too
             failed = self._fail(error)
         if failed is None and self.error is not None:
             self._said.clear()
-            self._report("info", "shipping again")
+            self._report("info", "shipping works again")
         self.error = failed
         return failed is None
 
@@ -143,7 +143,7 @@ class Shipper:
         return text
 
     def close(self) -> None:
-        """End after the current session, or leave it to the next agent."""
+        """End the thread after the current session. Waiting sessions are left to the next agent."""
         self._ends = True
         self.wake.set()
         self.thread.join(RETRY_S_MAX)
@@ -151,7 +151,7 @@ class Shipper:
 
 @dataclasses.dataclass(eq=False)
 class Agent:
-    """The agent of one node."""
+    """The agent of a node."""
 
     store: Store
     spool: Spool
@@ -192,12 +192,12 @@ class Agent:
         return self._why or "everything is shipped"
 
     def _refuse_second_agent(self) -> None:
-        """Raise FleetError if the agent of this lease runs elsewhere, on a copy of this spool."""
+        """Raise FleetError if another agent with this lease runs, on a copy of this spool."""
         lease = self.spool.member.lease
         before = read_beat(self.store, lease)
         if before is None or before.state in {ENDED, FAILED} or abs(time.time() - before.written_at) > LOST_S:
             return
-        is_local = Process(before.pid, 0, before.space).is_local  # else its pid says nothing here
+        is_local = Process(before.pid, 0, before.space).is_local  # otherwise its pid cannot be checked here
         if before.host == platform.node() and is_local and Process.of(before.pid) is None:
             return
         deadline = time.monotonic() + 2 * BEAT_S
@@ -205,9 +205,9 @@ class Agent:
             now = read_beat(self.store, lease)
             if now is not None and (now.agent, now.number) != (before.agent, before.number):
                 raise FleetError(
-                    f"an agent on {now.host} (pid {now.pid}) has this spool's lease, {lease_label(lease)}",
+                    f"an agent on {now.host} (pid {now.pid}) uses this spool's lease, {lease_label(lease)}",
                     path=self.spool.path,
-                    hint="A copied spool plays the same games again: start with an empty spool.",
+                    hint="Start with an empty spool: a copied spool would play the same games again.",
                 )
 
     def _record(self, config: RecorderConfig) -> None:
@@ -217,18 +217,18 @@ class Agent:
             if self._stops_now and not self._drains:
                 self._drain("the fleet is stopped", games=False)
             elif self.stop.is_set() and not self._drains:
-                self._drain("it was asked to end")
+                self._drain("the agent was asked to end")
             if (self._recorder is None or self._recorder.wait(0.0)) and not self._start_again(config):
                 return
             self.leave.wait(_LOOK_S)
         if not self._drains:
-            self._drain("it was asked to leave")
+            self._drain("the agent was asked to leave")
 
     def _attach(self, config: RecorderConfig) -> None:
         try:
             self._recorder = Running(self.spool.path, config.instance)
         except NotRunningError:
-            with contextlib.suppress(NotRunningError):  # it has reached its limit already
+            with contextlib.suppress(NotRunningError):  # it has already reached a limit
                 self._recorder = start_recorder(config, self.command)
                 self.report("info", f"started a recorder (pid {self._recorder.process.pid})")
             return
@@ -237,7 +237,8 @@ class Agent:
             wanted = getattr(config, name)
             if found.get(name) != wanted:
                 raise FleetError(
-                    f"a recorder with {name} = {found.get(name)!r} runs here. The fleet has {wanted!r}",
+                    f"found a running recorder with {name} = {found.get(name)!r}, expected {wanted!r}, the "
+                    "fleet's value",
                     path=self.spool.path,
                     hint="Stop it (tape2048 stop), or choose a different --spool.",
                 )
@@ -262,13 +263,13 @@ class Agent:
                 self._error = FleetError(
                     f"the recorder ended with an error: {last.status.error}",
                     path=self.spool.path,
-                    hint=f"its log: {self.spool.path / LOCKS_DIRECTORY / config.instance}.log",
+                    hint=f"See its log, {self.spool.path / LOCKS_DIRECTORY / config.instance}.log.",
                 )
             return False
         if self._drains:
             self._why = "the recorder died while it drained. The next start publishes the committed rows"
             return False
-        self.report("warning", f"the recorder died; another one starts in {self._restart_s:g} s")
+        self.report("warning", f"the recorder died; a new one starts in {self._restart_s:g} s")
         until = time.monotonic() + self._restart_s
         while time.monotonic() < until and not self.leave.wait(_LOOK_S):
             self._beat_if_due()
@@ -281,11 +282,11 @@ class Agent:
         self._shipper.wake.set()
         while left := self.spool.sessions():
             if self.leave.is_set() or (self.config is None and self.stop.is_set()):
-                why = self._shipper.error or "it received a request to leave"
+                why = self._shipper.error or "the agent was asked to leave"
                 raise FleetError(
                     f"{counted(len(left), 'session')} not shipped: {why}",
                     path=self.spool.path,
-                    hint=f"Nothing is lost: run `tape2048 fleet join {self.store.url} --ship-only`.",
+                    hint=f"Ship them with `tape2048 fleet join {self.store.url} --ship-only`.",
                 )
             self._beat_if_due()
             self.leave.wait(_LOOK_S)
@@ -294,7 +295,11 @@ class Agent:
 
     def _beat_if_due(self) -> None:
         if not self._shipper.thread.is_alive():  # only a bug ends it early
-            raise FleetError("the shipper has died; its traceback is above", path=self.spool.path)
+            raise FleetError(
+                "the thread that ships sessions has died",
+                path=self.spool.path,
+                hint="See its error above.",
+            )
         if time.monotonic() < self._next_beat:
             return
         self._next_beat = time.monotonic() + BEAT_S
@@ -304,14 +309,14 @@ class Agent:
         with contextlib.suppress(TapeError):
             if self.config is not None and (drain := read_drain(self.store)) is not None:
                 if drain.now and not self._stops_now:
-                    self._stops_now, self._drains = True, False  # also hurries a recorder that drains
+                    self._stops_now, self._drains = True, False  # also hurry a recorder that is draining
                 self.stop.set()
 
     def _beat(self) -> None:
         self._number += 1
         member, waiting, lag_s = self.spool.member, self.spool.sessions(), 0.0
         for session in waiting:
-            with contextlib.suppress(OSError):  # shipped just now
+            with contextlib.suppress(OSError):  # it was just shipped
                 lag_s = max(lag_s, time.time() - session.stat().st_mtime)
         beat = Beat(
             lease=member.lease,
@@ -351,9 +356,9 @@ class Agent:
             self._beat_fails = True
 
 
-# The fleet, as its store shows it.
+# The state of a fleet, from its store.
 
-#: Requests for heartbeats at a time: a thousand nodes answer within LOST_S, though each request takes 0.1 s.
+#: Concurrent requests for heartbeats. If a request takes 0.1 s, a thousand nodes are read within LOST_S.
 _BEAT_REQUESTS = 16
 
 _BEAT_NAME = re.compile(r"[0-9a-f]{6}\.json")
@@ -362,10 +367,10 @@ _BEAT_NAME = re.compile(r"[0-9a-f]{6}\.json")
 class Node(msgspec.Struct, frozen=True):
     """A node of a fleet."""
 
-    beat: Beat  # the last one
-    state: str  # ``lost`` without a heartbeat for ``LOST_S``. Otherwise, the state in the heartbeat
+    beat: Beat  # the last heartbeat
+    state: str  # ``lost`` without a heartbeat for ``LOST_S``; otherwise the state in the heartbeat
     silent_s: float  # time since the heartbeat by this machine's clock; negative if the node's clock is ahead
-    stored: int  # its sessions in the store
+    stored: int  # number of its sessions in the store
 
     @property
     def name(self) -> str:
@@ -374,12 +379,12 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def is_going(self) -> bool:
-        """Whether it probably runs."""
+        """Whether the agent is probably running."""
         return self.state not in {"lost", ENDED, FAILED}
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """A fleet at one moment: sums over its nodes, and the number of ``sessions`` in the store."""
+    """A fleet at one moment: its nodes, sums over the nodes, and the number of ``sessions`` in the store."""
 
     url: str
     plan: FleetPlan
@@ -391,23 +396,27 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     steps_per_s: float
     lag_s: float
     lost: list[str]
-    unknown: list[str]  # keys below agents/ that are no node's
+    unknown: list[str]  # keys below agents/ that are not heartbeats
 
 
 class Onlooker:
-    """Watches a fleet, and tells silent nodes from nodes with clock skew; FleetError if there is no fleet."""
+    """An observer of a fleet, which distinguishes silent nodes from nodes with clock skew.
+
+    Raises:
+        FleetError: the store has no fleet.
+    """
 
     def __init__(self, store: Store, sleep: Callable[[float], object] = time.sleep) -> None:
         self._store, self._sleep = store, sleep
         self._plan = read_plan(store)
-        #: By lease: the last heartbeat, and when it was seen first (monotonic).
+        #: The last heartbeat of each lease, and when it was first seen (monotonic).
         self._seen: dict[int, tuple[tuple[str, int], float]] = {}
 
     def look(self) -> Overview:
-        """Return the present state. The first call takes some seconds if a node seems to be silent."""
+        """Return the present state. The first call takes several seconds if a node seems to be silent."""
         known = set(self._seen)
         beats = self._beats()
-        # A node is silent, or its clock is wrong.
+        # Nodes that are silent, or whose clock is wrong.
         doubtful = [
             beat
             for beat in beats
@@ -416,7 +425,7 @@ class Onlooker:
             and abs(time.time() - beat.written_at) > LOST_S
         ]
         if doubtful:
-            # With a clock that is ahead, the time in a heartbeat does not show its age.
+            # If a node's clock is ahead, the time in a heartbeat does not show its age.
             self._sleep(LOST_S if any(beat.written_at > time.time() for beat in doubtful) else 2 * BEAT_S)
             beats = self._beats()
         stored = Counter(
@@ -455,7 +464,7 @@ class Onlooker:
             beats.append(beat)
             key = beat.agent, beat.number
             if self._seen.get(beat.lease, (None, 0.0))[0] != key:
-                # The first heartbeat is as old as its time says. A later one is new.
+                # The age of the first heartbeat follows from its time. Later heartbeats are new.
                 age_s = 0.0 if beat.lease in self._seen else max(time.time() - beat.written_at, 0.0)
                 self._seen[beat.lease] = key, time.monotonic() - age_s
         return beats

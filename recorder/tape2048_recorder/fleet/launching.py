@@ -1,9 +1,9 @@
-"""Starts a detached recorder, or an engine's agent, that survives its parent.
+"""Starting of detached recorders and agents, which survive their parents.
 
-A child of an engine's worker dies with the worker, and a recorder's session would stay unpublished. Therefore
-this module runs as a process between the two (``python -m tape2048_recorder.fleet.launching LOG
-COMMAND...``). It resets what the engine's children inherit, starts the command in a new session, prints its
-pid and ends. The command's parent is then init.
+A child of an engine's worker (Ray) dies with the worker, and a recorder's session would stay unpublished.
+Therefore this module runs as a process between the two (``python -m tape2048_recorder.fleet.launching LOG
+COMMAND...``). It resets inherited signal handlers and priorities, starts the command in a new process
+session, prints its pid, and ends. The command's parent is then init.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
     from tape2048_recorder.record_options import RecorderConfig
 
-#: Variables of an engine's workers; Ray allows its workers one thread of OpenMP.
+#: Variables of an engine's workers. Ray sets OMP_NUM_THREADS to 1.
 _OF_AN_ENGINE = ("RAY_", "OMP_NUM_THREADS")
 
-#: Variables that a recorder must not get: settings, which its file has, and variables of engines and of the
-#: service manager, which are for the agent.
+#: Variables that a recorder must not get: settings, which are in its file, and variables for an engine's
+#: worker or for the agent.
 _NOT_FOR_A_RECORDER = (ENV_PREFIX, *_OF_AN_ENGINE, "NOTIFY_SOCKET", "WATCHDOG_")
 
-#: A recorder writes its first status within a second; importing numba on a busy machine takes some.
+#: Time limit for a recorder's first status. It takes a second, or several on a busy machine.
 _START_S = 60.0
 
 _LOG_BYTES_SHOWN = 2000
 
-#: From this size on a log is moved to ``<name>.1``: two weeks of the default lines.
+#: Size at which a log is moved to ``<name>.1``: two weeks of the default lines.
 _LOG_BYTES_MAX = 5_000_000
 
 
@@ -61,15 +61,15 @@ def start_recorder(config: RecorderConfig, command: Sequence[str]) -> Running:
                 return running
             running.close()
         time.sleep(0.1)
-    with contextlib.suppress(TapeError):  # it has reached its limit already
+    with contextlib.suppress(TapeError):  # it may have reached a limit already
         snapshot = read_snapshot(Path(config.out_dir), config.instance)
         if snapshot.process == process and snapshot.status.error is None:
-            raise NotRunningError("it has ended", path=config.out_dir)
-    raise FleetError("the recorder ended at its start", path=log, hint=end_of(log))
+            raise NotRunningError("the recorder has ended", path=config.out_dir)
+    raise FleetError("the recorder ended while it started", path=log, hint=end_of(log))
 
 
 def start_agent(command: Sequence[str], log: Path) -> Process | None:
-    """Start an agent that survives its engine; None if it has ended already."""
+    """Start an agent that survives its engine; return None if it has already ended."""
     trim_log(log)
     return _launch(command, log, without=_OF_AN_ENGINE)
 
@@ -89,7 +89,7 @@ def _launch(command: Sequence[str], log: Path, *, without: tuple[str, ...]) -> P
 
 
 def trim_log(log: Path) -> None:
-    """Move the content of a long log to ``<name>.1``; its writer appends to the same file."""
+    """Move the content of a long log to ``<name>.1``. Its writer continues to append to the same file."""
     with contextlib.suppress(OSError, StorageError), os.fdopen(open_owned(log, os.O_RDWR), "r+b") as file:
         if os.fstat(file.fileno()).st_size >= _LOG_BYTES_MAX:
             replace_file(log.with_name(f"{log.name}.1"), file.read())
@@ -97,15 +97,15 @@ def trim_log(log: Path) -> None:
 
 
 def end_of(log: Path) -> str:
-    """Return the end of a log, for messages."""
+    """Return the last lines of a log, for messages."""
     text = ""
     with contextlib.suppress(TapeError):
         text = read_path(log)[-_LOG_BYTES_SHOWN:].tobytes().decode(errors="replace").strip()
-    return f"its log ends so: {text}" if text else "its log is empty"
+    return f"the end of its log: {text}" if text else "its log is empty"
 
 
 def main() -> None:
-    """Start the command that the arguments name, and print its pid."""
+    """Start the command in the arguments, and print its pid."""
     log, *command = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -118,7 +118,7 @@ def main() -> None:
         )
     sys.stdout.write(f"{child.pid}\n")
     sys.stdout.flush()
-    os._exit(0)  # without waiting for the child, which Popen's end would warn of
+    os._exit(0)  # a normal exit would warn that the child is still running
 
 
 if __name__ == "__main__":

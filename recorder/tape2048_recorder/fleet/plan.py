@@ -1,16 +1,16 @@
-"""The plan of a fleet, and the leases of its nodes: small files in the store, beside the sessions.
+"""The plan of a fleet, and the leases of its nodes: small files in the store, next to the sessions.
 
 ::
 
     fleet.json                    the plan: the settings that all nodes share
     leases/<lease>/<claim>.json   claims of a lease; they are never removed
     agents/<lease>.json           the last heartbeat of the node with this lease
-    drain.json                    asks every node to end, after its games or now
+    drain.json                    a request that every node ends, after its games or now
 
-A claim's name is random, so no put replaces another claim. A node puts its claim, then lists the claims of
-the lease, and gives the lease up if it sees a second claim. Of two nodes that claim the same lease, at least
-the node that lists last sees both. No lease therefore has two holders on any store that lists completed
-writes, without conditional writes.
+A claim's name is random, so no write replaces another claim. A node writes its claim, then lists the claims
+of the lease, and gives up the lease if it sees a second claim. If two nodes claim the same lease, at least
+the node that lists last sees both claims. So no lease has two holders. The store needs no conditional writes,
+but it must list completed writes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FLEET_JSON, DRAIN_JSON = "fleet.json", "drain.json"
 AGENTS, LEASES = "agents", "leases"
 _VERSION = 1
 
-#: The settings that decide a fleet's games and sessions. Each node has its own values of all others.
+#: The settings that determine a fleet's games and sessions. All other settings can differ between nodes.
 PINNED = (
     "player",
     "player_args",
@@ -57,19 +57,19 @@ PINNED = (
     "record_action",
 )
 
-#: The defaults of a fleet that differ from a recorder's: a session of 1.5 GB, and at least one an hour.
+#: The fleet's defaults that differ from a recorder's: sessions of 1.5 GB, at least one per hour.
 DEFAULTS = {"storage": "tape", "rotate_steps": 1_000_000_000, "rotate_s": 3600.0}
 
-_SPOOL_SESSIONS = 4  # sessions that a spool holds without a ``spool_max_mb``
+_SPOOL_SESSIONS = 4  # sessions that fit into a spool if ``spool_max_mb`` is not set
 
-#: The largest of the store's small files.
+#: The size limit of the store's small files.
 SMALL_BYTES_MAX = 1 << 20
 
 _CLAIMS_MAX = 100
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """The request to end, which stays until it is removed; ``now``: drop the games in progress."""
+    """A request to end, which stays until it is removed; with ``now``, the games in progress are dropped."""
 
     now: bool = False
 
@@ -87,18 +87,18 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def player_name(self) -> str:
-        """The player for people."""
+        """The player's name, for display."""
         name = self.settings["player"]
         args = with_defaults(name, self.settings["player_args"])
         return player_name({"player": name, "player_args": args, "player_sha256": self.player_sha256})
 
 
 def create_fleet(store: Store, config: RecorderConfig) -> FleetPlan:
-    """Start a fleet in an empty store, with the pinned settings of ``config`` and perhaps a random seed."""
+    """Start a fleet in an empty store, with the pinned settings of ``config``; without a seed, draw one."""
     with contextlib.suppress(MissingPathError):
         store.get(FLEET_JSON, SMALL_BYTES_MAX)
         hint = f"Join it: tape2048 fleet join {store.url}"
-        raise NameTakenError("there is a fleet already. Nothing was changed", path=store.url, hint=hint)
+        raise NameTakenError("found a fleet, expected an empty store", path=store.url, hint=hint)
     _refuse_unshared(config)
     seed = int.from_bytes(os.urandom(8)) if config.seed is None else config.seed
     settings = {name: getattr(config, name) for name in PINNED} | {"model_tag": config.tag, "seed": seed}
@@ -114,13 +114,13 @@ def create_fleet(store: Store, config: RecorderConfig) -> FleetPlan:
 
 
 def read_plan(store: Store) -> FleetPlan:
-    """Read the plan of a fleet. FleetError if it is missing, edited or truncated."""
+    """Read the plan of a fleet; FleetError if it is missing, edited or truncated."""
     path = store.path(FLEET_JSON)
     try:
         plan = msgspec.json.decode(store.get(FLEET_JSON, SMALL_BYTES_MAX), type=FleetPlan)
     except MissingPathError as error:
         raise FleetError(
-            "no fleet was started here", path=store.url, hint=f"Start one: tape2048 fleet init {store.url}"
+            "found no fleet", path=store.url, hint=f"Start a fleet: tape2048 fleet init {store.url}"
         ) from error
     except msgspec.MsgspecError as error:
         raise FleetError(f"not the plan of a fleet: {error}", path=path) from error
@@ -129,8 +129,8 @@ def read_plan(store: Store) -> FleetPlan:
             f"fleet version {plan.version}; expected {_VERSION}", path=path, hint=reader_hint(plan.release)
         )
     if _sha256(plan.settings) != plan.settings_sha256 or set(plan.settings) != set(PINNED):
-        hint = "Restore the file; other settings need another fleet."
-        raise FleetError("its settings do not match their SHA-256: it was edited", path=path, hint=hint)
+        hint = "Restore the file. To change settings, start another fleet."
+        raise FleetError("the settings were edited: they do not match their SHA-256", path=path, hint=hint)
     return plan
 
 
@@ -151,33 +151,34 @@ def refuse_differences(plan: FleetPlan, given: Loaded) -> None:
         origin, value = given.origins[name], getattr(given.config, name)
         if origin.kind != "default" and value != plan.settings[name]:
             raise ConfigError(
-                f"{origin}: {name}: found {value!r}, expected {plan.settings[name]!r}, as the fleet has it",
-                hint="Leave it out: a node takes it from the fleet.",
+                f"{origin}: {name}: found {value!r}, expected {plan.settings[name]!r}, the fleet's value",
+                hint=f"Remove {name}: a node takes it from the fleet.",
             )
     config = msgspec.convert(plan.settings, RecorderConfig)
     here = sha256_of_player(config)
     if here != plan.player_sha256:
         raise ConfigError(
-            f"the player {config.player} is {here[:12]} here, and {plan.player_sha256[:12]} in the fleet",
-            hint="Install the version of tape2048, and the network, that the fleet was started with.",
+            f"found the player {config.player} with SHA-256 {here[:12]}, expected {plan.player_sha256[:12]}, "
+            "the fleet's player",
+            hint="Install the version of tape2048, and the network, with which the fleet was started.",
         )
 
 
 def _refuse_unshared(config: RecorderConfig) -> None:
     if config.columns is not None:
         raise ConfigError(
-            f"columns: found {config.columns!r}, expected none: a store takes no columns",
-            hint="Run `tape2048 record --columns` on each node, with one --seed and different --lease.",
+            f"columns: found {config.columns!r}, expected none: a store cannot hold columns",
+            hint="Run `tape2048 record --columns` on each node, with the same --seed and different --lease.",
         )
     if config.start_from is not None:
         raise ConfigError(
             f"start_from: found {config.start_from!r}, expected none: a fleet plays whole games",
-            hint="Run `tape2048 record --from` on each node, with one --seed and different --lease.",
+            hint="Run `tape2048 record --from` on each node, with the same --seed and different --lease.",
         )
 
 
 def node_settings(plan: FleetPlan, given: Loaded, spool: Path, lease: int) -> dict[str, Any]:
-    """Return the settings that a node's recorder gets from its fleet, its spool and its lease."""
+    """Return the settings of a node's recorder that follow from its fleet, spool and lease."""
     settings = {**plan.settings, "out_dir": str(spool), "lease": lease}
     if given.config.spool_max_mb is None:
         pinned = msgspec.convert(plan.settings, RecorderConfig)
@@ -187,19 +188,19 @@ def node_settings(plan: FleetPlan, given: Loaded, spool: Path, lease: int) -> di
 
 
 def sha256_of_player(config: RecorderConfig) -> str:
-    """Return the SHA-256 of a built-in player; ConfigError for a batched player, whose code nothing pins."""
+    """Return the SHA-256 of a built-in player; ConfigError for a batched player, whose code is not fixed."""
     from tape2048_recorder.players.options import make_player, player_sha256
 
     if is_batched(config.player):
         raise ConfigError(
-            f"found the player {config.player!r}, expected a built-in one: its SHA-256 is the fleet's",
-            hint="Let recorders of batched players share a seed by --lease, and copy their sessions.",
+            f"found the player {config.player!r}, expected a built-in player, which is the same on all nodes",
+            hint="Run `tape2048 record` on each node with the same --seed and different --lease.",
         )
     return player_sha256(config.player, make_player(config.player, config.player_args))
 
 
 def claim_lease(store: Store, claim: str) -> int:
-    """Take a lease that no other node has or had, with a random ``claim``; FleetError after many attempts."""
+    """Take a lease that no other node has ever had, by a random ``claim``; FleetError after many attempts."""
     facts = pretty_json({"host": platform.node(), "pid": os.getpid(), "claimed_at": time.time()})
     taken = {name.partition("/")[0] for name in store.names(LEASES)}
     for _ in range(_CLAIMS_MAX):
@@ -211,11 +212,11 @@ def claim_lease(store: Store, claim: str) -> int:
         if set(store.names(directory)) == {f"{claim}.json"}:
             return lease
         taken.add(lease_label(lease))
-    raise FleetError(f"no lease was free in {_CLAIMS_MAX} tries", path=store.path(LEASES))
+    raise FleetError(f"no lease was free in {_CLAIMS_MAX} attempts", path=store.path(LEASES))
 
 
 def lease_label(lease: int) -> str:
-    """Return a lease in the form of the store's names."""
+    """Return a lease as it is written in names in the store: six hexadecimal digits."""
     return f"{lease:06x}"
 
 

@@ -1,9 +1,9 @@
-"""Ray as the engine of fleets and jobs: connecting to a cluster, and one actor for each node of a fleet.
+"""Ray as the engine of fleets and jobs: connecting to a cluster, and an actor for each node of a fleet.
 
-An actor reserves the CPUs of its node and keeps the node's agent running. An actor's children die with it,
-with its raylet, and with Ray. An agent is therefore a detached process, like its recorder. The actor watches
-it from outside by a pidfd, and replaces it if it dies. No rows pass through Ray, and no recorder notices its
-end. The next `fleet record` attaches to the running agents.
+An actor reserves the CPUs of its node and keeps the node's agent running. An actor's children die with the
+actor, with its raylet, or with Ray. Therefore an agent is a detached process, like its recorder. The actor
+watches the agent by a pidfd, and replaces it if it dies. No rows pass through Ray. If Ray ends, the recorders
+continue, and the next `fleet record` attaches to the running agents.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _LOOK_S = 0.5
 
 _CONNECT_S = 10.0  # time limit for a machine to accept a connection
 
-#: Placeholder of a node's name in ``--spool``.
+#: The placeholder for a node's name in ``--spool``.
 NODE = "{node}"
 
 
 class NodeActor:
-    """Keeps the agent of one node running, as an actor of Ray."""
+    """The Ray actor that keeps a node's agent running."""
 
     def __init__(
         self, url: str, spool: str, flags: dict[str, Any], config_path: str | None, command: Sequence[str]
@@ -62,19 +62,19 @@ class NodeActor:
         given = [f"{settings_of(RecorderConfig)[name].flag}={value}" for name, value in flags.items()]
         self._command = [sys.executable, *command, url, "--spool", str(self._spool), *config, *given]
         self._pidfd: int | None = None
-        self._told: int | None = None  # the agent that received SIGTERM: a second signal would hurry it
+        self._told: int | None = None  # pid of the agent that received SIGTERM; a second would hurry it
 
     def place(self) -> tuple[str, str, str]:
         """Return the node's name, its host, and the path of its spool."""
         return self.node, platform.node(), str(self._spool.resolve())
 
     def drain(self) -> None:
-        """Have the agent finish and end, if it runs. The signal would kill an agent that still starts."""
+        """Ask a running agent to finish and end. The signal would kill an agent that is still starting."""
         if (found := agent_at_work(self._spool)) is None:
             return
         process, pidfd = found
         try:
-            if process.pid not in {self._told, os.getpid()}:  # the actor holds the spool before it starts one
+            if process.pid not in {self._told, os.getpid()}:  # the actor itself holds the spool for a moment
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGTERM)
                 self._told = process.pid
@@ -82,7 +82,7 @@ class NodeActor:
             os.close(pidfd)
 
     def keep(self) -> str | None:
-        """Keep an agent running until one ends with everything shipped; return the reason of its end."""
+        """Keep an agent running until it has shipped everything and ended; return the reason for its end."""
         wait_s = RETRY_S_MIN
         while True:
             begun = time.monotonic()
@@ -100,7 +100,7 @@ class NodeActor:
             except StoreError as error:
                 problem = str(error)
             wait_s = RETRY_S_MIN if time.monotonic() - begun > RETRY_S_MAX else min(2 * wait_s, RETRY_S_MAX)
-            self._say(f"{problem}; tried again in {wait_s:g} s")
+            self._say(f"{problem}; trying again in {wait_s:g} s")
             time.sleep(wait_s)
 
     def _start_or_attach(self) -> Process | None:
@@ -114,18 +114,18 @@ class NodeActor:
                 member = read_member(self._spool)
                 if member is None or member.fleet != plan.fleet:
                     raise FleetError(
-                        f"the agent with pid {process.pid} ships from this spool for another fleet",
+                        f"the agent with pid {process.pid} uses this spool for another fleet",
                         path=self._spool,
                         hint="Choose a different --spool.",
                     )
                 self._say(f"attached to the agent with pid {process.pid}")
                 return process
             try:
-                with Spool(self._spool, store, plan) as held:  # errors of the spool appear here
+                with Spool(self._spool, store, plan) as held:  # check the spool before an agent starts
                     settings = node_settings(plan, given, held.path, held.member.lease)
                     load_config({**self._flags, **settings}, os.environ, self._config_path)
                 break
-            except BusyError:  # an agent that has just started, or an agent of another machine
+            except BusyError:  # an agent has just started, or runs on another machine
                 if is_last:
                     raise
                 time.sleep(2 * _LOOK_S)
@@ -168,18 +168,18 @@ def record_on_ray(
         for node, host, path in ray.get([actor.place.remote() for actor in actors]):
             if (other := seen.setdefault((host, path), node)) != node:
                 raise FleetError(
-                    f"the nodes {other} and {node} of {host} have one spool",
+                    f"found one spool for the nodes {other} and {node} of {host}, expected two",
                     path=path,
-                    hint=f"Put {NODE} into --spool: Ray's name of a node (ray start --node-name).",
+                    hint=f"Put {NODE} into --spool. It stands for Ray's name of a node (ray start --node-name).",
                 )
         going = {actor.keep.remote(): actor for actor in actors}
         first: TapeError | None = None
         while going and not leave.is_set():
             if stop.is_set():
                 if not is_told:
-                    report("info", "the nodes finish, ship and end. A second signal exits at once")
+                    report("info", "the nodes finish games, ship and end. A second signal exits at once")
                 is_told = True
-                for actor in going.values():  # repeated: an agent may have started or died since
+                for actor in going.values():  # repeatedly, because agents can start or die meanwhile
                     actor.drain.remote()
             done, _ = ray.wait(list(going), timeout=_LOOK_S)
             for task in done:
@@ -206,7 +206,7 @@ def _reserve(ray: Any, nodes: int, cpus: int | None, timeout_s: float) -> tuple[
     found = ", ".join(f"{name} ({count} CPUs)" for count, name in there)
     raise FleetError(
         f"found {found or 'no node'}; expected {counted(nodes, 'node')} with {cpus or 'all'} CPUs free",
-        hint="Lower --nodes or --cpus, or raise --timeout-s; `ray status` shows how the nodes are used.",
+        hint="Lower --nodes or --cpus, or raise --timeout-s. `ray status` shows the use of the nodes.",
     )
 
 
@@ -218,7 +218,7 @@ def _start_actor(ray: Any, group: Any, index: int, cpus: int, actor_args: Sequen
         num_cpus=cpus,
         max_restarts=-1,
         max_task_retries=-1,
-        max_concurrency=3,  # it drains while it keeps
+        max_concurrency=3,  # drain() runs while keep() runs
         scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
     )
     return actor.remote(url, spool, {"workers": str(cpus), **flags}, *more)
@@ -226,7 +226,7 @@ def _start_actor(ray: Any, group: Any, index: int, cpus: int, actor_args: Sequen
 
 @contextlib.contextmanager
 def connected(address: str, *, log_to_driver: bool = False) -> Iterator[Any]:
-    """Connect to a cluster of Ray until the block ends, unless this process is connected already."""
+    """Connect to a Ray cluster for the time of the context, unless this process is already connected."""
     try:
         import ray
     except ImportError as error:
@@ -246,14 +246,14 @@ def connected(address: str, *, log_to_driver: bool = False) -> Iterator[Any]:
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray installs its own handler
     except ray.exceptions.AuthenticationError as error:
         raise FleetError(
-            f"{where}: Ray rejects the token of this process, or it has none",
+            f"{where}: Ray rejected this process, which has an invalid token or none",
             hint="Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a file with the cluster's token.",
         ) from error
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         why = str(error).partition("\n")[0]
         raise FleetError(
-            f"{where}: no cluster of Ray: {why}",
-            hint="Run this on a machine of the cluster, or set --address or RAY_ADDRESS to HOST:6379.",
+            f"{where}: found no Ray cluster: {why}",
+            hint="Run the command on a machine of the cluster, or set --address or RAY_ADDRESS to HOST:6379.",
         ) from error
     try:
         yield ray
@@ -261,19 +261,19 @@ def connected(address: str, *, log_to_driver: bool = False) -> Iterator[Any]:
         raise  # a bug, with the task's traceback
     except ray.exceptions.RayError as error:
         raise FleetError(
-            f"Ray has failed: {error}", hint="Run the command again; agents of a fleet continue."
+            f"Ray has failed: {error}", hint="Run the command again. The agents of a fleet are still running."
         ) from error
     finally:
         ray.shutdown()
 
 
 def find_cluster(address: str) -> str:
-    """Return a cluster's address once it has answered; ray.init would wait for minutes without a reason."""
+    """Return a cluster's address after checking that it answers; ray.init would only time out."""
     try:
         from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
         from ray._private.services import canonicalize_bootstrap_address_or_die
         from ray._raylet import GcsClient
-    except ImportError:  # another version, whose ray.init has to find out
+    except ImportError:  # another version of Ray: ray.init finds the cluster
         return address
     where: str = canonicalize_bootstrap_address_or_die(address)
     host, _, port = where.rpartition(":")

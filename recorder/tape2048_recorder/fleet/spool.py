@@ -1,6 +1,6 @@
-"""A node's spool: the directory that its recorder writes to, and from which its sessions are shipped.
+"""A node's spool: the directory to which its recorder writes, and from which its sessions are shipped.
 
-``.recorder/agent.fleet.json`` has the spool's fleet and lease, and the list of shipped sessions;
+``.recorder/agent.fleet.json`` holds the spool's fleet and lease, and sums over the shipped sessions.
 ``.recorder/agent.fleet.lock`` is locked while an agent is running.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tape2048.io.objects import Store
 
 _MEMBER, _LOCK = "agent.fleet.json", "agent.fleet.lock"
-#: The log of an agent that an engine started.
+#: The log of an agent that Ray started.
 AGENT_LOG = "agent.fleet.log"
 
 
@@ -57,26 +57,26 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     games: int = 0
     rows: int = 0
     bytes: int = 0
-    last: str = ""  # name in the store of the last session that was shipped and counted
+    last: str = ""  # name in the store of the last counted session
 
 
 def read_member(spool: Path) -> Member | None:
     """Read the membership of a spool; None if no agent ever ran there, FleetError if the file is damaged."""
     path = spool / LOCKS_DIRECTORY / _MEMBER
     try:
-        with storage_errors(path, "reading it"):
+        with storage_errors(path, "reading the spool's facts"):
             return msgspec.json.decode(path.read_bytes(), type=Member)
     except StorageError:
         if path.exists():
             raise
         return None
     except msgspec.MsgspecError as error:
-        hint = "Restore it. It records which games were played here."
+        hint = "Restore the file. It records which games were played here."
         raise FleetError(f"not the facts of a spool: {error}", path=path, hint=hint) from error
 
 
 def agent_at_work(spool: Path) -> tuple[Process, int] | None:
-    """Return the agent that runs in a spool, and a pidfd that holds it; None without an agent in reach."""
+    """Return the agent that uses a spool, and a pidfd of it; None if no agent runs on this machine."""
     try:
         process = Process.parse((spool / LOCKS_DIRECTORY / _LOCK).read_text())
         if process is None or not process.is_local:
@@ -84,19 +84,19 @@ def agent_at_work(spool: Path) -> tuple[Process, int] | None:
         pidfd = os.pidfd_open(process.pid)
     except (OSError, UnicodeDecodeError):
         return None
-    if process.is_there:  # asked of the process that is held now
+    if process.is_there:  # the pidfd now holds this process
         return process, pidfd
     os.close(pidfd)
     return None
 
 
 class Spool(contextlib.AbstractContextManager["Spool"]):
-    """A spool of a fleet, locked until it is closed. A context manager."""
+    """A spool of a fleet, locked until it is closed, as a context manager."""
 
     def __init__(self, path: Path, store: Store, plan: FleetPlan) -> None:
         self._store, self._plan = store, plan
         self.closed = self._taken = False
-        self._shipped: dict[str, str] = {}  # sessions that a reader keeps here
+        self._shipped: dict[str, str] = {}  # shipped sessions that could not be removed yet
         with storage_errors(path, "preparing the spool"):
             path.mkdir(parents=True, exist_ok=True)
             self.path = path.resolve()
@@ -114,7 +114,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
             holder = Process.parse(os.pread(self._lock, 256, 0).decode(errors="replace"))
             named = "another agent" if holder is None else f"the agent with {holder.name}"
             raise BusyError(
-                f"{named} ships from this spool",
+                f"{named} uses this spool",
                 path=self.path,
                 hint="Stop that agent, or choose a different --spool.",
             )
@@ -128,7 +128,7 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         if member is None:
             if left := self.sessions():
                 raise FleetError(
-                    f"found {left[0].name}, which is of no fleet; expected an empty spool",
+                    f"found {left[0].name}, which belongs to no fleet; expected an empty spool",
                     path=self.path,
                     hint="Choose a different --spool.",
                 )
@@ -137,15 +137,16 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
             self._save(member)
         if member.fleet != self._plan.fleet:
             raise FleetError(
-                f"it belongs to the fleet {member.fleet}. That of {self._store.url} is {self._plan.fleet}",
+                f"found a spool of the fleet {member.fleet}, expected {self._plan.fleet}, the fleet of "
+                f"{self._store.url}",
                 path=self.path,
-                hint="Choose a different --spool, or pass the address of the spool's own fleet.",
+                hint="Choose a different --spool, or pass the address of the spool's fleet.",
             )
         return member
 
     def _save(self, member: Member) -> None:
         path = self.path / LOCKS_DIRECTORY / _MEMBER
-        with storage_errors(path, "writing it"):
+        with storage_errors(path, "writing the spool's facts"):
             replace_file(path, pretty_json(member))
         self.member = member
 
@@ -157,21 +158,21 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         if not self.closed:
             self.closed = True
             with contextlib.suppress(OSError):
-                if self._taken:  # this process can continue, and is no agent any more
+                if self._taken:  # this process is not an agent any more
                     os.ftruncate(self._lock, 0)
             os.close(self._lock)
 
     def sessions(self) -> list[Path]:
-        """List the sessions that wait, oldest first."""
+        """List the sessions to ship, oldest first."""
         with storage_errors(self.path, "listing the spool"):
             return sorted(path for path in self.path.iterdir() if SESSION_NAME.fullmatch(path.name))
 
     def size_bytes(self) -> int:
-        """Return the bytes of the sessions that wait."""
+        """Return the bytes of the sessions to ship."""
         return sum(map(bytes_of, self.sessions()))
 
     def make_room(self, spool_max_mb: int | None) -> None:
-        """Ship until a recorder can write; DiskFullError if the spool is full and nothing can be shipped."""
+        """Ship until a recorder can write; DiskFullError if the spool is full and shipping fails."""
         for session in self.sessions():
             size = self.size_bytes()
             if spool_max_mb is None or size < spool_max_mb * MEGABYTE:
@@ -180,17 +181,18 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
                 self.ship(session)
             except TapeError as error:
                 raise DiskFullError(
-                    f"{size // MEGABYTE} MB wait to be shipped (spool_max_mb = {spool_max_mb}): {error}",
+                    f"found {size // MEGABYTE} MB of sessions to ship, expected less than spool_max_mb = "
+                    f"{spool_max_mb}. Shipping failed: {error}",
                     path=self.path,
-                    hint=error.hint or "Repair that, or raise spool_max_mb.",
+                    hint=error.hint or "Repair the cause, or raise spool_max_mb.",
                 ) from error
 
     def ship(self, session: Path) -> str:
-        """Upload a session, remove it here once every byte was read back, and return its name."""
+        """Upload a session, read back every byte, remove it here, and return its name in the store."""
         games, rows = self._check(session)
         if read_plan(self._store).fleet != self._plan.fleet:
-            hint = "Check whether the directory is mounted. Nothing was shipped."
-            raise FleetError("the store holds another fleet now", path=self._store.url, hint=hint)
+            hint = "Check whether the right directory is mounted. Nothing was shipped."
+            raise FleetError("the store now holds another fleet", path=self._store.url, hint=hint)
         size = bytes_of(session)
         before = self.member
         if (name := self._shipped.get(session.name)) is None:
@@ -212,37 +214,39 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
                 if outcome.error is not None:
                     raise outcome.error
                 if not outcome.gone:
-                    raise BusyError("it is shipped, and a process reads it here", path=session)
-        del self._shipped[session.name]  # a clock that jumps back gives the name again
+                    raise BusyError("the session is shipped, but a process still reads it here", path=session)
+        del self._shipped[session.name]  # after a clock jump, a new session can have this name
         return name
 
     def _check(self, session: Path) -> tuple[int, int]:
-        """Check that a session is of this fleet and lease; return its games and rows."""
+        """Check that a session belongs to this fleet and lease; return its numbers of games and rows."""
         path = session / METADATA_DB
         metadata = read_metadata(path)
         expected: dict[str, Any] = {"player_sha256": self._plan.player_sha256, **self._plan.settings}
         for name in ("player_sha256", "seed", "sample_rate", "record_action"):
             if (found := metadata.session.get(name)) != expected[name]:
                 raise FleetError(
-                    f"{name} is {found!r}, but the fleet has {expected[name]!r}. The session is not shipped",
+                    f"found {name} = {found!r}, expected the fleet's {expected[name]!r}. The session is not "
+                    "shipped",
                     path=session,
-                    hint="move the session out of the spool",
+                    hint="Move the session out of the spool.",
                 )
         if not len(metadata.runs):
-            raise BookkeepingError("found no run", path=path)
+            raise BookkeepingError("found no run, expected at least one", path=path)
         leases = np.unique(metadata.runs["id"] >> np.uint64(NUMBER_BITS)).tolist()
         if leases != [self.member.lease]:
             raise FleetError(
-                f"it has games of the leases {leases}, but the spool has {self.member.lease}. "
+                f"found games of the leases {leases}, expected only {self.member.lease}, the spool's lease. "
                 "The session is not shipped",
                 path=session,
-                hint="move the session out of the spool",
+                hint="Move the session out of the spool.",
             )
         if files := sorted(column_files(session)):
-            found = f"found {files[0]}. A store takes no columns, and shipping removes the session here"
-            raise FleetError(found, path=session, hint="move the session or its columns out of the spool")
+            found = f"found {files[0]}, expected no columns: a store cannot hold columns"
+            hint = "Move the session or its columns out of the spool. Shipping would remove them here."
+            raise FleetError(found, path=session, hint=hint)
         return len(metadata.runs), int(metadata.runs["rows"].sum())
 
 
-#: Errors of one session, which stays in the spool; shipping continues with the next session.
+#: Errors that concern one session, which stays in the spool. Shipping continues with the next session.
 OF_A_SESSION = (FormatError, FleetError, BusyError, MissingPathError)

@@ -100,7 +100,7 @@ def games_in(store: Store, into: Path) -> list[int]:
 def test_a_fleet_is_begun_once_and_read_back(store: Store) -> None:
     plan = read_plan(store)
     assert {name: plan.settings[name] for name in PINNED} == PINNED
-    with pytest.raises(NameTakenError, match="there is a fleet already"):
+    with pytest.raises(NameTakenError, match="found a fleet, expected an empty store"):
         create_fleet(store, RecorderConfig(**PINNED))
     assert read_plan(store) == plan
     text = store.get("fleet.json", 10_000)
@@ -112,13 +112,15 @@ def test_a_fleet_is_begun_once_and_read_back(store: Store) -> None:
         with pytest.raises(FleetError, match="not the plan of a fleet"):
             read_plan(store)
     store.remove("fleet.json")
-    with pytest.raises(FleetError, match="no fleet was started here"):
+    with pytest.raises(FleetError, match="found no fleet"):
         read_plan(store)
-    with pytest.raises(ConfigError, match="expected a built-in one"):
+    with pytest.raises(ConfigError, match="expected a built-in player"):
         create_fleet(store, RecorderConfig(player="python:m:f"))
-    with pytest.raises(ConfigError, match="columns: found 'loss', expected none: a store takes no columns"):
+    with pytest.raises(
+        ConfigError, match="columns: found 'loss', expected none: a store cannot hold columns"
+    ):
         create_fleet(store, RecorderConfig(columns="loss"))
-    with pytest.raises(ConfigError, match="a store takes no columns"):
+    with pytest.raises(ConfigError, match="a store cannot hold columns"):
         refuse_differences(plan, load_config({"columns": "values"}, {}))
 
 
@@ -145,9 +147,9 @@ def test_a_node_that_differs_is_rejected(
     plan = read_plan(store)
     refuse_differences(plan, load_config({"player": "random", "workers": 3}, {}))
     for name, value in (("player", "greedy"), ("seed", 78), ("storage", "rows"), ("rotate_steps", 5)):
-        with pytest.raises(ConfigError, match=rf"{name}: found .*, expected .*, as the fleet has it"):
+        with pytest.raises(ConfigError, match=rf"{name}: found .*, expected .*, the fleet's value"):
             refuse_differences(plan, load_config({name: value}, {}))
-    with pytest.raises(ConfigError, match=r"random is .* here, and 0{12} in the fleet"):
+    with pytest.raises(ConfigError, match=r"random with SHA-256 .*, expected 0{12}"):
         refuse_differences(msgspec.structs.replace(plan, player_sha256="0" * 64), load_config({}, {}))
 
 
@@ -155,7 +157,7 @@ def test_a_spool_has_one_agent_fleet_and_lease(store: Store, tmp_path: Path) -> 
     plan, path = read_plan(store), tmp_path / "spool"
     with Spool(path, store, plan) as spool:
         lease = spool.member.lease
-        with pytest.raises(BusyError, match=f"pid {os.getpid()} ships from this spool"):
+        with pytest.raises(BusyError, match=f"pid {os.getpid()} uses this spool"):
             Spool(path, store, plan)
         found = agent_at_work(path)
         os.close(found[1])
@@ -166,10 +168,10 @@ def test_a_spool_has_one_agent_fleet_and_lease(store: Store, tmp_path: Path) -> 
     (tmp_path / "other").mkdir()
     other = open_store(str(tmp_path / "other"))
     create_fleet(other, RecorderConfig(**PINNED))
-    with pytest.raises(FleetError, match=f"belongs to the fleet {plan.fleet}"):
+    with pytest.raises(FleetError, match=f"a spool of the fleet {plan.fleet}"):
         Spool(path, other, read_plan(other))
     (tmp_path / "used" / "20260101T000000Z_model=x").mkdir(parents=True)
-    with pytest.raises(FleetError, match="which is of no fleet"):
+    with pytest.raises(FleetError, match="which belongs to no fleet"):
         Spool(tmp_path / "used", store, plan)
 
 
@@ -182,13 +184,13 @@ def test_sessions_of_the_lease_are_shipped(store: Store, tmp_path: Path) -> None
         store.remove("fleet.json")
         spool.make_room(1000)
         with pytest.raises(
-            DiskFullError, match=r"MB wait to be shipped \(spool_max_mb = 0\): .*no fleet was"
+            DiskFullError, match=r"less than spool_max_mb = 0\. Shipping failed: .*found no fleet"
         ):
             spool.make_room(0)
         assert spool.sessions() == waiting
         store.put("fleet.json", plan_text)
         (waiting[0] / "loss.f32.npy").touch()
-        with pytest.raises(FleetError, match=r"found loss\.f32\.npy. A store takes no columns"):
+        with pytest.raises(FleetError, match=r"found loss\.f32\.npy, expected no columns"):
             spool.ship(waiting[0])
         (waiting[0] / "loss.f32.npy").unlink()
         shutil.copytree(waiting[0], spool.path / "20200101T000000Z_model=copied")
@@ -214,7 +216,7 @@ def test_a_missing_or_other_store_gets_nothing(store: Store, tmp_path: Path) -> 
         with pytest.raises(TapeError):
             spool.ship(session)
         store.root.mkdir()  # the mount point
-        with pytest.raises(FleetError, match="no fleet was started here"):
+        with pytest.raises(FleetError, match="found no fleet"):
             spool.ship(session)
         create_fleet(store, RecorderConfig(**PINNED))
         with pytest.raises(FleetError, match="another fleet now"):
@@ -242,7 +244,7 @@ def test_the_shipper_retries_and_warns_once(
         assert spool.sessions()
         (tmp_path / "fleet.json").rename(store.root / "fleet.json")
         wait_until(lambda: not spool.sessions())
-        wait_until(lambda: "shipping again" in listener.messages("info"))
+        wait_until(lambda: "shipping works again" in listener.messages("info"))
         shipper.close()
     assert len(list_sessions(store)) == 1
 
@@ -306,7 +308,7 @@ def test_killed_agents_and_recorders_lose_nothing(place: Store, tmp_path: Path) 
                 kill(recorder_pid(spool))
     assert [code for code, _ in said] == [0, 0], said
     assert "attached to the recorder" in said[0][1]
-    assert "the recorder died; another one starts" in said[1][1]
+    assert "the recorder died; a new one starts" in said[1][1]
     assert not any(sessions(spool) for spool in spools)
     ids = games_in(place, tmp_path / "got")
     assert len(set(ids)) == len(ids) > 0
@@ -345,7 +347,7 @@ def test_the_copy_of_a_spool_at_work_is_refused(
             beating = threading.Thread(target=beat_on)
             beating.start()
             try:
-                with pytest.raises(FleetError, match="has this spool's lease"):
+                with pytest.raises(FleetError, match="uses this spool's lease"):
                     agent(two)._refuse_second_agent()
             finally:
                 refused.set()
@@ -370,14 +372,14 @@ def test_an_agent_in_another_container_is_heard(
         monkeypatch.setattr(agents, "read_beat", read)
         stop, leave = threading.Event(), threading.Event()
         agent = Agent(store, spool, None, COMMAND, Listener().event, stop, leave)
-        with pytest.raises(FleetError, match="has this spool's lease"):
+        with pytest.raises(FleetError, match="uses this spool's lease"):
             agent.run()
         beat = msgspec.structs.replace(beat, space=Process.mine().space)
         assert agent.run() == "everything is shipped", "of this container, and dead"
         lock = spool.path / ".recorder" / "agent.fleet.lock"
         lock.write_text(Process(os.getpid(), Process.mine().start_ticks, "boot pid:[1]").line)
         assert agent_at_work(spool.path) is None, "it cannot be held from here"
-        with pytest.raises(BusyError, match="in another container or on another host, ships from this spool"):
+        with pytest.raises(BusyError, match="in another container or on another host, uses this spool"):
             Spool(spool.path, store, read_plan(store))
 
 

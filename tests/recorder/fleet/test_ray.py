@@ -267,13 +267,13 @@ def test_what_does_not_fit_is_refused_by_name(cluster: Cluster, store: Store, tm
     (tmp_path / "other.toml").write_text('player = "greedy"\n')
     (tmp_path / "used" / "20260101T000000Z_model=x").mkdir(parents=True)
     cases: list[tuple[str, list[str], str]] = [
-        ("wrong", [], "rejects the token of this process"),
-        ("", ["--address", "ray://x:10001"], "no cluster of Ray: Invalid address"),
+        ("wrong", [], "Ray rejected this process"),
+        ("", ["--address", "ray://x:10001"], "found no Ray cluster: Invalid address"),
         ("", ["--cpus", "2", "--timeout-s", "0.5"], "expected 1 node with 2 CPUs free"),
-        ("", ["--nodes", "2", "--spool", str(tmp_path / "one")], "have one spool"),
-        ("", ["--spool", str(tmp_path / "used")], "which is of no fleet"),
-        ("nowhere", [], "rejects the token of this process"),
-        ("", ["--address", "127.0.0.1:1"], "no cluster of Ray"),
+        ("", ["--nodes", "2", "--spool", str(tmp_path / "one")], "found one spool for the nodes"),
+        ("", ["--spool", str(tmp_path / "used")], "which belongs to no fleet"),
+        ("nowhere", [], "Ray rejected this process"),
+        ("", ["--address", "127.0.0.1:1"], "found no Ray cluster"),
         ("", ["--nodes", "3"], "(0 CPUs); expected 3 nodes with all CPUs free"),
         ("", ["--config", str(tmp_path / "other.toml")], "player: found 'greedy', expected 'random'"),
     ]

@@ -483,7 +483,7 @@ MUTANTS = {
     ),
     "a lease that is not remembered": (
         Mutant("tape2048_recorder.fleet.spool:Spool._join", "        self._save(member)\n", ""),
-        "which is of no fleet",
+        "which belongs to no fleet",
     ),
     "a session removed though it was not shipped": (
         Mutant(

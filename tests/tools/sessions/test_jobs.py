@@ -347,7 +347,7 @@ def test_a_cluster_that_is_not_there_is_named(
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", address)
     done = cli(*words("repack", many, tmp_path / "out", "--engine", "ray"), expect=errors.FleetError)
-    assert f"{address}: no cluster of Ray" in done.err
+    assert f"{address}: found no Ray cluster" in done.err
 
 
 def test_a_record_comes_after_its_outputs(
