@@ -170,7 +170,7 @@ def record_on_ray(
                 raise FleetError(
                     f"found one spool for the nodes {other} and {node} of {host}, expected two",
                     path=path,
-                    hint=f"Put {NODE} into --spool. It stands for Ray's name of a node (ray start --node-name).",
+                    hint=f"Put {NODE} into --spool: Ray's name of a node (ray start --node-name).",
                 )
         going = {actor.keep.remote(): actor for actor in actors}
         first: TapeError | None = None

@@ -1,16 +1,16 @@
-"""The learning of :mod:`tape2048_recorder.ntuple_training.learning` on a GPU: thousands of games at a time.
+"""The learning of :mod:`tape2048_recorder.ntuple_training.learning` on a GPU, in thousands of games at once.
 
 A warp plays a game. Each of its four groups of 8 threads slides the board in one direction, and each thread
 of a group looks up one of the afterstate's 8 images. A launch plays :data:`SEGMENT_MOVES` moves of each game
-and then learns from them backwards. Where a game continues, the value of its next move represents the rest.
+and then learns from them backwards. If a game is not over, the value of its next move represents the rest.
 
-Warps write into one set of tables without locks, so an update can overwrite another. That keeps the learning
-stable: entries that thousands of games look up at the same time, like those of the first moves, change by one
-update and not by the sum of all.
+Warps write to the same tables without locks, so an update can overwrite another. That keeps learning stable:
+an entry that thousands of games look up at once, as in the first moves, changes by one update instead of
+their sum.
 
-Games start again or on boards of the pools, which all games share, and never from the middle of a game. Late
-games are guided to the end of a training. Where the guidance ended after 42G moves, the network forgot within
-3G moves how to reach 32768.
+Games start from new boards, or from boards of the pools, which all games share, but never from the middle of
+a game. Games are guided to the end of a training. When the guidance ended after 42G moves, the network forgot
+within 3G moves how to reach 32768.
 """
 
 from __future__ import annotations
@@ -35,44 +35,44 @@ if TYPE_CHECKING:
 
     from tape2048.ntuple.network import NetworkLayout
 
-cuda: Any = numba.cuda  # most of which has no types
+cuda: Any = numba.cuda  # most of it is untyped
 
 #: Moves of each game in a launch.
 SEGMENT_MOVES = 64
 
-#: New games of a launch whose results the host sees.
+#: Most results of new games that the host can read after a launch.
 RESULTS_MAX = 1 << 16
 
 _WARP = 32
-_THREADS = 128  # of a block
+_THREADS = 128  # in a block
 _ALL = 0xFFFFFFFF
 _IMAGES = 8
 _GROUPS = 4
 _CELLS = 16
-_NEVER = 1 << 63  # a sum that no tiles have
+_NEVER = 1 << 63  # a sum that no board has
 _WIN = float32(65536)  # the least score of a move that ends a game by the rules
 
-# Words of a game. A board of 0 is a game that has not started. The flags: its first board was new; it is
-# guided; it has reached its goal, and the next board is its last.
+# The words of a game. The board is 0 if no game has started. The flags: the game started from a new board; it
+# is guided; it has reached its goal, and the next board is its last.
 _BOARD, _RANDOM, _SCORE, _STAGE, _REACHED, _FLAGS = range(6)
 _GAMMA = uint64(0x9E3779B97F4A7C15)
 _IS_NEW, _IS_GUIDED, _IS_OVER = uint64(1), uint64(2), uint64(4)
 
 
 class DeviceArrays(NamedTuple):
-    """The arrays of a GPU, for G games and segments of M moves."""
+    """The arrays on a GPU, for G games, S stages, P boards per pool, and segments of M moves."""
 
     weights: Any  # `f32[entries]`
     rates: Any  # `f32[entries, 2]`: E and A
-    slide: Any  # the tables of the rules
-    merge: Any
-    begins: Any  # `sums_of` stages, goals and guides
-    goals: Any
-    guides: Any
+    slide: Any  # SLIDE
+    merge: Any  # MERGE_SCORE
+    begins: Any  # `sums_of` the stages
+    goals: Any  # `sums_of` the goals
+    guides: Any  # `sums_of` the guides
     games: Any  # `u64[G, 6]`
     afterstates: Any  # `u64[M, G]`
     rewards: Any  # `f32[M, G]`
-    tails: Any  # `f32[M, G]`: the worth of what follows a move, NaN where the game's next move follows
+    tails: Any  # `f32[M, G]`: value of the game after a move; NaN if the next move is in the segment
     pools: Any  # `u64[S, P]`
     tallies: Any  # `i64[3, S]`
     results: Any  # `u64[RESULTS_MAX, 2]`: score and last board of new games
@@ -81,20 +81,21 @@ class DeviceArrays(NamedTuple):
 
 
 def sums_of(sums: Sequence[int]) -> npt.NDArray[np.uint64]:
-    """Return the sums of tiles as the kernel takes them: `u64[8]`, one for each thread of a group.
+    """Return sums of tiles for the kernel: `u64[8]`, one for each thread of a group.
 
     Raises:
-        ConfigError: there are more.
+        ConfigError: there are more than 8 sums.
     """
     if len(sums) > _IMAGES:
         raise ConfigError(
-            f"found {len(sums)} stages or goals, expected at most {_IMAGES} on a GPU", hint="train on the CPU"
+            f"found {len(sums)} stages or goals, expected at most {_IMAGES} on a GPU",
+            hint="Use fewer of them, or train with device = 'cpu'.",
         )
     return np.array([*sums, *[_NEVER] * (_IMAGES - len(sums))], np.uint64)
 
 
 def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
-    """Return the kernel that plays and learns with networks of this layout, on :class:`DeviceArrays`."""
+    """Return the kernel that plays and learns with a network of this layout, on :class:`DeviceArrays`."""
     boards = _board_functions()
     entries = _entry_functions(layout)
     start = _start_function(layout, boards)
@@ -114,20 +115,24 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
 
 
 def _device(function: Any) -> Any:
-    """Compile a function for the device. It may be the Python source of a function of the processor."""
+    """Compile a function for the device, a Python function or one that is compiled for the processor."""
     return cuda.jit(device=True, inline="always")(getattr(function, "py_func", function))
 
 
 class _Boards(NamedTuple):
-    """Functions of boards on the device. Those of the first line are compiled from the processor's source."""
+    """Functions of boards on the device.
+
+    ``mix``, ``transpose`` and ``downgraded`` share their source with the processor. All threads of a warp
+    must call ``tiles_of``, ``stage_of`` and ``spawned`` together.
+    """
 
     mix: Any
     transpose: Any
     downgraded: Any
     image: Any  # the k-th of the 8 images of a board
-    tiles_of: Any  # the sum of a board's different tiles; all threads of a warp take part, as below
-    stage_of: Any  # the number of sums that such a sum reaches
-    spawned: Any  # a board with one more tile, drawn by 64 random bits; all threads of a warp take part
+    tiles_of: Any  # the sum of a board's different tiles
+    stage_of: Any  # the number of sums that a board's sum reaches
+    spawned: Any  # a board with one more tile, drawn by 64 random bits
 
 
 def _board_functions() -> _Boards:
@@ -179,14 +184,14 @@ def _board_functions() -> _Boards:
 class _Entries(NamedTuple):
     """Functions of the network's entries on the device."""
 
-    place_of: Any  # the place, within a stage, of the t-th tuple's entry for an image of a board
+    place_of: Any  # the index, within a stage, of the t-th tuple's entry for an image of a board
     value_of: Any  # the sum of all tuples' entries for an image of a board
 
 
 def _index_function(cells: Sequence[int]) -> Any:
-    """Return the function of an image of a board: the index of a tuple's entry.
+    """Return a function that computes the index of a tuple's entry from an image of a board.
 
-    A function for each cell, since the compiler then knows all shifts.
+    There is a function for each cell, so that the compiler knows all shifts.
     """
     shift = np.uint64(60 - 4 * cells[-1])
     if len(cells) == 1:
@@ -214,7 +219,7 @@ def _entry_functions(layout: NetworkLayout) -> _Entries:
     def value_of(_weights: Any, _pattern: Any, _begin: Any) -> Any:
         return float32(0)
 
-    # Each tuple wraps the functions of those before it.
+    # Each tuple wraps the functions of the earlier tuples.
     for number, (cells, offset) in enumerate(zip(layout.tuples, layout.offsets, strict=True)):
         place_of, value_of = _with_tuple(
             place_of, value_of, number, _index_function(cells), np.uint64(offset)
@@ -274,7 +279,7 @@ def _start_function(layout: NetworkLayout, boards: _Boards) -> Any:
 def _choice_function(layout: NetworkLayout, boards: _Boards, entries: _Entries) -> Any:
     """Return the function that chooses a move: ``(value, afterstate, reward, whether it is a goal)``.
 
-    The value is minus infinity where no move is legal. ``tiles`` is the sum of the board's different tiles.
+    The value is minus infinity if no move is legal. ``tiles`` is the sum of the board's different tiles.
     """
     transpose, downgraded, image, tiles_of, stage_of = (
         boards.transpose, boards.downgraded, boards.image, boards.tiles_of, boards.stage_of,
@@ -284,7 +289,7 @@ def _choice_function(layout: NetworkLayout, boards: _Boards, entries: _Entries) 
     @_device
     def choose(on: Any, board: Any, tiles: Any, flags: Any, reached: Any, goal_reward: Any) -> Any:
         k, group = cuda.laneid & 7, cuda.laneid >> 3
-        # The group's afterstate, turned so that the move is along the rows: its value is the same.
+        # The group's afterstate, transposed so that the move is along the rows. Its value is the same.
         source = transpose(board) if group < 2 else board
         after, points = uint64(0), uint64(0)
         for i in range(4):
@@ -421,9 +426,9 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
                 e, a, weight = float32(0), float32(0), float32(0)
                 if is_tuple:
                     e, a, weight = rates[place, 0], rates[place, 1], weights[place]
-                cuda.syncwarp()  # images that look the same have one entry: it moves once
+                cuda.syncwarp()  # equal images share an entry, which is updated once
                 if is_tuple:
-                    # At most 1: e and a can be of different updates, see `learning`.
+                    # At most 1, because e and a can be from different updates: see `learning`.
                     weight += rate * delta * (float32(1) if a == float32(0) or abs(e) > a else abs(e) / a)
                     weights[place] = weight
                     if coherent:
@@ -445,9 +450,9 @@ class GpuLearner:
 
     Args:
         layout: tuples and stages of the network.
-        games: games that are played at the same time.
-        pool_boards: boards of each stage that are kept to start games on, at least 1.
-        seed: decides the spawns. The order in which games learn is not reproducible.
+        games: number of games to play at once.
+        pool_boards: number of boards per stage to keep as starts of games, at least 1.
+        seed: seed of the spawns. The order in which games learn is not reproducible.
 
     Raises:
         ConfigError: there is no GPU, or too little of its memory is free.
@@ -456,15 +461,15 @@ class GpuLearner:
     def __init__(self, layout: NetworkLayout, games: int, pool_boards: int, seed: Sequence[int]) -> None:
         if not cuda.is_available():
             raise ConfigError(
-                "found device = 'cuda' and no CUDA GPU that numba can use",
-                hint="install numba-cuda for your version of CUDA, or train with device = 'cpu'",
+                "found no CUDA GPU that numba can use, expected one for device = 'cuda'",
+                hint="Install numba-cuda for your version of CUDA, or train with device = 'cpu'.",
             )
         needed, free = 12 * layout.entries, cuda.current_context().get_memory_info()[0]
         if needed > free:
             raise ConfigError(
-                f"found tuples and stages that need {needed / 1e9:.1f} GB on the GPU, and {free / 1e9:.1f} GB"
-                " are free",
-                hint="fewer stages, or tuples of fewer cells (a cell less is a sixteenth)",
+                f"found {free / 1e9:.1f} GB of free GPU memory, expected {needed / 1e9:.1f} GB for these "
+                "tuples and stages",
+                hint="Use fewer stages, or tuples with fewer cells (a cell less takes a sixteenth).",
             )
         self._games = games
         self._kernel = compiled(layout, SEGMENT_MOVES)
@@ -492,12 +497,12 @@ class GpuLearner:
         self._taken = 0
 
     def upload(self, entries: npt.NDArray[np.float32]) -> None:
-        """Take over the entries of the host, ``f32[entries, 4]``."""
+        """Copy the host's entries, ``f32[entries, 4]``, to the GPU."""
         self._on.weights.copy_to_device(np.ascontiguousarray(entries[:, WEIGHT]))
         self._on.rates.copy_to_device(np.ascontiguousarray(entries[:, E : A + 1]))
 
     def download(self, entries: npt.NDArray[np.float32]) -> None:
-        """Write the entries into the host's, ``f32[entries, 4]``."""
+        """Copy the GPU's entries to the host's, ``f32[entries, 4]``."""
         entries[:, WEIGHT] = self._on.weights.copy_to_host()
         entries[:, E : A + 1] = self._on.rates.copy_to_host()
 
@@ -512,14 +517,14 @@ class GpuLearner:
         decay: float,
         coherent: bool,
     ) -> int:
-        """Play and learn, and return the number of moves.
+        """Play and learn; return the number of moves.
 
         Args:
-            launches: how often each game plays :data:`SEGMENT_MOVES` moves.
-            begins: the sums at which stages start, or nothing before stages split. Then no pool is used.
-            goals: the sums with which games end.
-            guides: the sums from which every second game chooses by the halved board.
-            beta: the learning rate.
+            launches: number of segments of :data:`SEGMENT_MOVES` moves for each game.
+            begins: sums at which stages start; empty before stages split, when no pool is used.
+            goals: sums at which games end.
+            guides: sums from which every second game chooses by the halved board.
+            beta: learning rate.
             decay: lambda.
             coherent: whether entries learn at separate rates.
         """
@@ -534,7 +539,7 @@ class GpuLearner:
         return launches * self._games * SEGMENT_MOVES
 
     def results(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
-        """Return scores and highest exponents of new games since the last call, at most the last 65,536."""
+        """Return scores and highest exponents of new games since the last call, at most 65,536 games."""
         count = int(self._on.counts.copy_to_host()[0])
         new = np.arange(max(self._taken, count - RESULTS_MAX), count)
         self._taken = count
@@ -549,11 +554,11 @@ class GpuLearner:
 
     @property
     def goals(self) -> int:
-        """Games that reached their goal."""
+        """The number of games that reached a goal."""
         return int(self._on.counts.copy_to_host()[1])
 
     @property
     def tallies(self) -> npt.NDArray[np.int64]:
-        """Counts by stage, ``i64[3, S]``, as a lane's."""
+        """Counts by stage, ``i64[3, S]``, as in :class:`~tape2048_recorder.ntuple_training.learning.Lane`."""
         tallies: npt.NDArray[np.int64] = self._on.tallies.copy_to_host()
         return tallies

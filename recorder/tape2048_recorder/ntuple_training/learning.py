@@ -1,51 +1,50 @@
 r"""Temporal difference learning of afterstate values, compiled.
 
-It learns from a finished game backwards. For the afterstate :math:`s_i` of its move :math:`i`, the reward
-:math:`r_{i+1}` of the next move and the next afterstate,
+Learning runs backwards through a finished game. For the afterstate :math:`s_i` of move :math:`i`, the reward
+:math:`r_{i+1}` of the next move and the next afterstate :math:`s_{i+1}`,
 
 .. math::
 
     G_i = r_{i+1} + (1 - \lambda)\, V(s_{i+1}) + \lambda\, G_{i+1}, \qquad \delta_i = G_i - V(s_i),
 
-with :math:`G_i = 0` for the last one of a game that is over (the lambda-return of Sutton and Barto, 2nd ed.,
-section 12.1, over afterstates as in Szubert and Jaskowski 2014). Backwards, :math:`V(s_{i+1})` has already
-learned (Matsuzaki, "Developing 2048 player with backward temporal coherence learning and restart", ACG 2017).
-Each of
-the :math:`m` entries of :math:`V(s_i)` then moves at its own rate, by temporal coherence
-(Beal and Smith 1999; Jaskowski, "Mastering 2048 with delayed temporal coherence learning", 2018, section
-IV):
+with :math:`G_i = 0` for the last afterstate of a game that is over (the lambda-return of Sutton and Barto,
+2nd ed., section 12.1, over afterstates as in Szubert and Jaskowski 2014). Because learning runs backwards,
+:math:`V(s_{i+1})` is already updated (Matsuzaki, "Developing 2048 player with backward temporal coherence
+learning and restart", ACG 2017).
+
+Each of the :math:`m` entries of :math:`V(s_i)` is then updated at its own rate, by temporal coherence (Beal
+and Smith 1999; Jaskowski, "Mastering 2048 with delayed temporal coherence learning", 2018, section IV):
 
 .. math::
 
     w \leftarrow w + \frac{\beta}{m} \frac{|E|}{A}\, \delta, \qquad E \leftarrow E + \delta, \qquad
     A \leftarrow A + |\delta|
 
-where :math:`|E| / A` is 1 for an entry that has never moved.
+where :math:`|E| / A` is 1 for an entry that has never been updated.
 
-Late positions are rare. Two ways make them frequent. A finished game restarts from its middle (Matsuzaki's
-restart). Or a game starts on a board with which an earlier game entered a stage. The stage that has learned
-from the fewest moves comes first (a carousel, Jaskowski 2018, section VI, by moves instead of games). Each
-lane keeps the last boards that entered each stage. On average a board starts at most :data:`BEGINS_MAX`
-games: without that limit, the last stages of a young network learned a hundred boards by heart, from 35% of
-all moves.
+**Late positions** are rare in games from new boards. Two methods make them more frequent:
 
-A game may have goals: sums of different tiles, as for stages. It ends when it reaches a goal. The value of
-the rest is the network's value of the board with its large tiles halved
-(:func:`tape2048.ntuple.lookup.downgraded`). Otherwise a stage whose games seldom succeed has such low values
-that the stage before it learns to avoid it, and so on. The values of the halved board come from games that
-succeed.
+* A finished game restarts from its middle (Matsuzaki's restart).
+* A game starts on a board with which an earlier game entered a stage, in the stage that has learned from the
+  fewest moves (a carousel, as in Jaskowski 2018, section VI, but counting moves instead of games). Each lane
+  keeps the last boards that entered each stage. On average, a board starts at most :data:`BEGINS_MAX` games.
+  Without that limit, the last stages of a young network learned from a hundred boards in 35% of all moves.
 
-Every second game can be guided: from a sum on, it chooses by the values of the halved boards. While no game
-succeeds, a stage's values choose no better than chance. Guided games succeed now and then, and the stage's
-values learn from them.
+**Goals** are sums of different tiles, as for stages. A game ends when it reaches a goal, and the rest is
+valued as the board with its large tiles halved (:func:`tape2048.ntuple.lookup.downgraded`). Otherwise, a
+stage whose games seldom succeed gets values so low that the stage before it learns to avoid it. The values of
+the halved board come from games that succeed.
 
-An entry is a record of 16 bytes, so that learning reads and writes one cache line: its weight, E, A and
-padding. A register of 512 bits holds four entries. Narrower registers share them.
+**Guides.** From a sum of tiles on, every second game can choose by the values of the halved boards. While no
+game succeeds in a stage, the stage's values choose no better than chance. Guided games sometimes succeed, and
+the stage's values learn from these games.
 
-Threads learn into the same entries without locks, and an update of another thread can be lost. Processors
-other than x86 with AVX can also mix the halves of two records: then E is of one update and A of another, and
-:math:`|E| / A` is as large as one error is compared with another. The rate is therefore at most 1, as it is
-in every whole record.
+An entry is a record of 16 bytes (weight, E, A, padding), so that learning reads and writes one cache line. A
+512-bit register holds four entries.
+
+Threads update the same entries without locks, so the update of another thread can be lost. Except on x86 with
+AVX, the halves of two records can also be mixed: E and A are then from different updates, and :math:`|E| / A`
+can be above 1. Therefore the rate is limited to 1.
 """
 
 from __future__ import annotations
@@ -71,34 +70,34 @@ if TYPE_CHECKING:
 U64 = np.uint64
 F32 = np.float32
 
-#: Moves of a game that are kept. The longest possible game has about 65,000.
+#: Capacity of a lane's buffers, in moves. The longest possible game has about 65,000 moves.
 LENGTH_MAX = 1 << 17
 
-# The words of a lane's state: its generator; the first board of the next game, or 0 for a new game; and the
-# games that reached their goal.
+# The words of a lane's state: its generator (two words); the first board of the next game, or 0 for a new
+# board; and the number of games that reached a goal.
 _RANDOM, _GAMMA, _RESTART, GOALS = range(4)
 LANE_WORDS = 4
 
-#: Games that start on a stage's boards, for each board that entered it.
+#: Most games that start on a stage's boards, per board that entered the stage.
 BEGINS_MAX = 4
 
-#: Rows of a lane's ``tallies``: by stage the games that entered it, the games that started in it (from
-#: ``pools``; new boards count nowhere), and the moves learned from.
+#: Rows of a lane's ``tallies``, by stage: games that entered it, games that started in it from ``pools``, and
+#: moves learned from.
 ENTERED, BEGUN, LEARNED = range(3)
 
 
 class TrainingTables(NamedTuple):
-    """A learning network, which lanes share: ``f32[entries, 4]``, in its own order."""
+    """A learning network, shared by lanes; ``entries`` is ``f32[entries, 4]``."""
 
     entries: npt.NDArray[np.float32]
     places: Places
 
 
 class Plays(NamedTuple):
-    """The network that chooses the moves, as a player has it: the learning network's weights.
+    """The network that chooses moves: the learning network's weights in the form of a player.
 
-    ``goals`` are the sums that end a game, ``goal_reward`` the least reward of a move that can reach one.
-    ``guides`` are the sums from which guided games choose by the halved board.
+    ``goals`` are the sums at which games end. ``goal_reward`` is the least reward of a move that can reach a
+    goal. ``guides`` are the sums from which guided games choose by the halved board.
     """
 
     places: Places
@@ -110,10 +109,10 @@ class Plays(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """One sequence of games: the state of its generator, and buffers for a game.
+    """A sequence of games: the state of its generator, and buffers for a game.
 
-    ``pools`` (``u64[S, P]``) are the last boards that entered each stage, in a ring, and ``tallies``
-    (``i64[3, S]``) count.
+    ``pools`` (``u64[S, P]``) holds the last boards that entered each stage, in a ring. ``tallies``
+    (``i64[3, S]``) holds the counts :data:`ENTERED`, :data:`BEGUN` and :data:`LEARNED` of each stage.
     """
 
     state: npt.NDArray[np.uint64]
@@ -132,7 +131,7 @@ def _begin(state: Any, seed: Any) -> None:
 
 
 def new_lane(seed: np.uint64, layout: NetworkLayout, pool_boards: int = 1) -> Lane:
-    """Return a lane at its first game, with room for some boards of each stage."""
+    """Return a lane before its first game, with room for ``pool_boards`` boards of each stage."""
     state = np.zeros(LANE_WORDS, dtype=U64)
     _begin(state, seed)
     return Lane(
@@ -160,8 +159,14 @@ def learn_backwards(
 ) -> Any:
     """Learn from the ``length`` moves of the game in ``lane``, and return the sum of ``|delta|``.
 
-    ``end`` is what the last afterstate is worth (0 where the game is over), ``beta`` the learning rate,
-    ``decay`` lambda; ``coherent`` as in :func:`learn_entries`.
+    Args:
+        tables: the learning network.
+        lane: the lane with the game.
+        length: the number of moves.
+        end: the value of the last afterstate, 0 if the game is over.
+        beta: the learning rate.
+        decay: lambda.
+        coherent: whether entries learn at separate rates.
     """
     rate = F32(beta) / F32(lane.addresses.shape[1])
     decay = F32(decay)
@@ -172,7 +177,7 @@ def learn_backwards(
         i = length - 1 - j
         if j:
             target = lane.rewards[i + 1] + (F32(1) - decay) * next_value + decay * target
-        if i:  # the entries of the move before arrive while this one learns
+        if i:  # prefetch: the entries of the previous move arrive while this move learns
             _find(tables, lane, lane.afterstates[i - 1], lane.addresses[~j & 1])
         delta, next_value = learn_entries(
             tables.places.singles, lane.addresses[j & 1], target, rate, coherent
@@ -183,7 +188,7 @@ def learn_backwards(
 
 @register_jitable(forceinline=True)
 def _worth(plays: Any, after: Any, reward: Any, reached: Any, guided: Any) -> Any:
-    """Return the reward plus what the afterstate is worth to a game that has reached so many goals."""
+    """Return the reward plus the afterstate's value in a game that has reached ``reached`` goals."""
     seen = after
     if guided or (reward >= plays.goal_reward and stage_of(plays.goals, after) > reached):
         seen = downgraded(after)
@@ -192,7 +197,7 @@ def _worth(plays: Any, after: Any, reward: Any, reached: Any, guided: Any) -> An
 
 @register_jitable
 def _best_move(plays: Any, board: Any, reached: Any, guided: Any) -> Any:
-    """Return ``(afterstate, reward)`` of the best move; ``(board, 0)`` where none is legal."""
+    """Return ``(afterstate, reward)`` of the best move; ``(board, 0)`` without a legal move."""
     columns = transpose(board)
     column_score, row_score = F32(rows_merge_score(columns)), F32(rows_merge_score(board))
     best, best_after, reward = F32(-np.inf), board, F32(0)
@@ -201,8 +206,8 @@ def _best_move(plays: Any, board: Any, reached: Any, guided: Any) -> Any:
         source, merged = (columns, column_score) if vertical else (board, row_score)
         after = slide_rows(source, U64(m & 1))
         # A board and its transpose have the same value, so only the best board is transposed back. No branch
-        # on a value: it would wait for its look-ups, and delay those of the next move. Illegal moves are
-        # valued, too: that costs less than a mispredicted branch.
+        # depends on a value: it would wait for the value's look-ups, and delay those of the next move.
+        # Illegal moves are also valued, which costs less than a mispredicted branch.
         value = _worth(plays, after, merged, reached, guided)
         is_better = (after != source) & (value > best)
         best = value if is_better else best
@@ -216,7 +221,7 @@ def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
     entered, learned = lane.tallies[ENTERED], lane.tallies[LEARNED]
     stage = 0
     for other in range(1, learned.shape[0]):
-        # Not where as many games started as the boards that entered it are good for.
+        # Skip stages in which BEGINS_MAX games per board have started.
         if lane.tallies[BEGUN, other] < BEGINS_MAX * entered[other] and learned[other] < learned[stage]:
             stage = other
     if stage == 0:
@@ -228,7 +233,7 @@ def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
 
 @register_jitable
 def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any, guided: Any) -> Any:
-    """Play a game from a board: ``(moves, points, what the last afterstate is worth, last board)``."""
+    """Play a game from a board; return ``(moves, points, value of the last afterstate, last board)``."""
     length, score, end = 0, 0.0, F32(0)
     reached = stage_of(plays.goals, board)
     entered = stage_of(plays.places.stage_begins, board)
@@ -250,7 +255,7 @@ def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any
                 if wins(board, U64(m)) and slide(board, U64(m)) == after:
                     return length, score, reward, WON
         if reward >= plays.goal_reward and stage_of(plays.goals, after) > reached:
-            # A further turn of the loop, for the pool.
+            # The loop continues once more, to add the board to the pool.
             lane.state[GOALS] += U64(1)
             end = reward + value_of(plays.places, plays.table, plays.scales, downgraded(after))
         else:
@@ -277,12 +282,22 @@ def train(
 ) -> Any:
     """Play and learn game by game, until ``moves_max`` moves are made or ``scores`` is full.
 
-    ``coherent``: entries learn at separate rates (temporal coherence). ``pooling``: games start in the stage
-    that has learned least. ``guiding``: every second game is guided by ``plays.guides``. Games with
-    fewer moves than ``restart_moves_min`` do not restart from their middle. ``scores`` (``f64[n]``) and
-    ``highest`` (``u8[n]``, exponents) are filled with the results of new games.
+    Args:
+        tables: the learning network.
+        plays: the network that chooses moves.
+        lane: the lane.
+        beta: the learning rate.
+        decay: lambda.
+        coherent: whether entries learn at separate rates (temporal coherence).
+        pooling: whether games start on boards of the pools.
+        guiding: whether every second game is guided by ``plays.guides``.
+        restart_moves_min: the least number of moves of a game that restarts from its middle.
+        moves_max: the number of moves.
+        scores: receives the scores of games from new boards, ``f64[n]``.
+        highest: receives the exponents of their highest tiles, ``u8[n]``.
 
-    Returns the number of ``scores``, and over all games the number of moves and the sum of ``|delta|``.
+    Returns:
+        The number of ``scores``, and over all games the number of moves and the sum of ``|delta|``.
     """
     random, gamma, restart = lane.state[_RANDOM], lane.state[_GAMMA], lane.state[_RESTART]
     games, moves, errors = 0, 0, 0.0
@@ -311,7 +326,7 @@ def train(
 WEIGHT, E, A = range(3)
 ENTRY_BYTES = 16
 
-# An intrinsic is called without its first parameter, the typing context, which type checkers cannot see.
+# Callers omit an intrinsic's first parameter, the typing context. Type checkers do not know that.
 _intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
 
 _COLUMNS = 4
@@ -367,10 +382,10 @@ def _value(builder: Any, vectors: list[Any]) -> Any:
 def learn_entries(
     typing_context: Any, singles: Any, addresses: Any, target: Any, rate: Any, coherent: Any
 ) -> Any:
-    """Move a board's entries towards a target, each at its own rate: ``(delta, value)``.
+    """Update a board's entries towards a target, each at its own rate if ``coherent``.
 
     Returns:
-        The target minus the value before, and the value after, ``f32``.
+        ``(delta, value)``, both ``f32``: the target minus the old value, and the new value.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -394,7 +409,7 @@ def learn_entries(
         delta = builder.fsub(target_, _value(builder, before))
         size = _size(builder, delta)
         kept = builder.select(coherent_, ir.Constant(_F32, 1.0), nothing)
-        # By column: the step of a weight that moves at the full rate; delta; its size; nothing.
+        # By column: the step of a weight at the full rate; delta; its absolute value; 0.
         moves = _everywhere(builder, builder.fmul(rate_, delta))
         for column, value in (
             (E, builder.fmul(kept, delta)),
@@ -408,7 +423,7 @@ def learn_entries(
             ratio = builder.fdiv(_size(builder, _column(builder, entries, E)), total)
             is_full = builder.fcmp_ordered(">", ratio, one)
             is_full = builder.or_(is_full, builder.fcmp_ordered("==", total, zero))
-            ratio = builder.select(is_full, one, ratio)  # values out of range stay NaN, and end the training
+            ratio = builder.select(is_full, one, ratio)  # NaN stays NaN, and ends the training
             ratio = builder.select(_mask(WEIGHT), ratio, one)
             after.append(moved := builder.fadd(entries, builder.fmul(ratio, moves)))
             for i, pointer in enumerate(four):

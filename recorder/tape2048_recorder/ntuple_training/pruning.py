@@ -1,17 +1,17 @@
-r"""Pruning of networks: files a fraction of their size, for hardly weaker play.
+r"""Pruning of networks: much smaller files for slightly weaker play.
 
-Most entries of a network are seldom looked up. Rounding to a step :math:`\Delta` costs an entry that is
-looked up :math:`c` times a squared error of :math:`c\,\Delta^2 / 12` over all games, and saves
-:math:`\log_2 \Delta` bits. For a given number of bits, the sum of the errors is least where
+Most entries of a network are seldom looked up. Rounding an entry that is looked up :math:`c` times to a step
+:math:`\Delta` adds a squared error of :math:`c\,\Delta^2 / 12` over all games, and saves :math:`\log_2
+\Delta` bits. For a given number of bits, the sum of the errors is least for
 
 .. math::
 
     \Delta_i \propto 1 / \sqrt{c_i}
 
 (reverse water-filling; Cover and Thomas, "Elements of Information Theory", 2nd ed., section 10.3.3). Each
-entry is rounded to a power of two of the network's own steps: the fewer look-ups, the more coarsely. A file
-stores no zeros, and equal values in few bits. Look-ups are counted in games: of the afterstates of each
-board, and of the boards that can follow each afterstate, as in a 2-ply search.
+entry is rounded to a power of two of the network's steps: the fewer look-ups, the coarser. A file does not
+store zeros, and stores equal values in few bits. Look-ups are counted in games, for the afterstates of each
+board and for the boards that can follow each afterstate, as in a 2-ply search.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tape2048_recorder.players.ntuple import after_move, afterstates, of_network
 
 U64 = np.uint64
 
-_CREDIT = 1 / 16  # look-ups that each entry is credited with: none has been looked up in vain
+_CREDIT = 1 / 16  # look-ups added to each entry's count, so that no count is 0
 
-#: The coarsest rounding: an i16 of which only the sign and the highest bit are left.
+#: The coarsest rounding, which leaves only the sign and the highest bit of an i16.
 _SHIFT_MAX = 14.0
 _MOST = 32767
 
 _GAMES_AT_ONCE = 200  # games played at a time, which bounds the boards in memory
 
-#: Roundings differ by this factor, and this many are searched: up to a step of 2**20 times the finest.
+#: The factor between successive roundings, and the number of roundings: up to 2**20 times the finest.
 _FACTOR = 2**0.25
 _TRIES = 80
 _TRIES_MAX = _TRIES.bit_length()
@@ -53,7 +53,7 @@ _TRIES_MAX = _TRIES.bit_length()
 
 @register_jitable
 def _count_answers(network: Any, board: Any, places: Any, counts: Any) -> Any:
-    """Count the entries of a board's afterstates; return these and the legal moves."""
+    """Count the entries of a board's afterstates; return the result of :func:`afterstates`."""
     masks, offsets, begins, size = network
     options = afterstates(board)
     moves = options[4]
@@ -92,7 +92,7 @@ def count_lookups(
     threads: int,
     progress: Callable[[int, int], object] | None = None,
 ) -> npt.NDArray[np.uint32]:
-    """Return how often games look up each entry, ``u32[entries]``: half of them 1-ply, half always 2-ply."""
+    """Return how often games look up each entry, ``u32[entries]``; half of them are 1-ply, half 2-ply."""
     layout = network.layout
     facts = layout.masks, layout.offsets, stage_begins(layout), U64(layout.stage_size)
     counts = np.zeros(layout.entries, np.uint32)
@@ -116,7 +116,7 @@ def _round(values: Any, counts: Any, coarseness: Any, out: Any) -> None:
 
 
 def rounded(network: Network, counts: npt.NDArray[np.uint32], coarseness: float) -> Network:
-    """Return the network, each entry rounded to ``coarseness / sqrt(look-ups)`` of its points of score."""
+    """Return the network with each entry rounded to about ``coarseness / sqrt(look-ups)`` points of score."""
     table = np.empty_like(network.table)
     targets, numbers = (network.layout.tables(array) for array in (table, counts))
     for (stage, t), values in network.layout.tables(network.table).items():
@@ -127,7 +127,10 @@ def rounded(network: Network, counts: npt.NDArray[np.uint32], coarseness: float)
 def check_prunable(network: Network) -> None:
     """Raise ConfigError unless the tables are ``i16``."""
     if network.table.dtype != np.int16:
-        raise ConfigError("found tables of float32, expected int16", hint="`tape2048 player quantise` first")
+        raise ConfigError(
+            f"found tables of {network.table.dtype}, expected int16",
+            hint="Run `tape2048 player quantise` first.",
+        )
 
 
 def pruned(
@@ -136,11 +139,11 @@ def pruned(
     bytes_max: int,
     progress: Callable[[int, int], object] | None = None,
 ) -> Network:
-    """Return the finest rounding of a network whose file has at most so many bytes."""
+    """Return the finest rounding of a network whose file has at most ``bytes_max`` bytes."""
     check_prunable(network)
     finest = float(network.scales.min()) * _CREDIT**0.5  # leaves each entry unchanged
     fits: Network | None = None
-    low, high = 0, _TRIES  # of the powers of _FACTOR: those below low do not fit, those from high on do
+    low, high = 0, _TRIES  # powers of _FACTOR: below low no rounding fits, from high on every rounding does
     tried = 0
     while low < high:
         middle = (low + high) // 2
@@ -155,6 +158,6 @@ def pruned(
     if fits is None:
         raise ConfigError(
             f"found {size:,} bytes with the coarsest rounding, expected at most {bytes_max:,}",
-            hint="a network of fewer stages, or of tuples of fewer cells",
+            hint="Allow more bytes, or use a network with fewer stages or with tuples of fewer cells.",
         )
     return fits

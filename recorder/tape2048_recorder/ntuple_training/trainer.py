@@ -1,35 +1,36 @@
-"""Training with threads that play and learn into one set of tables, and its checkpoints.
+"""Training of n-tuple networks by threads that share the tables, and its checkpoints.
 
-Threads, not processes: the kernels run without the GIL, so threads share the tables as plain arrays, in
-huge pages where the system has them (shared memory between processes has none on most systems), and
-nothing outlives the trainer. They write without locks (Hogwild; Recht et al., NIPS 2011). Two learn as much
-from a move as one (``python -m tests.bench.training``). The default is one, whose games are reproducible.
+Threads share the tables as plain arrays, because the kernels run without the GIL. Unlike shared memory of
+processes on most systems, these arrays can be in huge pages, and they do not outlive the trainer. Threads
+write without locks (Hogwild; Recht et al., NIPS 2011). Two threads learn as much from a move as one
+(``python -m tests.bench.training``). The default is one thread, with which a training is reproducible.
 
-With ``device = "cuda"``, a GPU plays and learns with copies of the tables, which are written back for each
+With ``device = "cuda"``, a GPU plays and learns with copies of the tables, which are copied back for each
 checkpoint (:mod:`tape2048_recorder.ntuple_training.gpu_learner`).
 
-Moves are chosen by the current weights. A smaller copy of the weights, renewed now and then, was 1.5 times as
-fast and ruined large networks. For 45M moves at a time, they played by values that were known to be too high,
-and the games that reached 8192 fell from 72% to 22%. Without the copy, the same network recovered.
+Moves are chosen by the current weights. Choosing by a smaller copy of the weights, renewed now and then, was
+1.5 times as fast but ruined large networks. For 45M moves at a time, they played by values that were known to
+be too high, and the share of games that reached 8192 fell from 72% to 22%. Without the copy, the same network
+recovered.
 
-Training pauses at a game's end to split the stages and to write a checkpoint: the entries and the state of
-each lane. With one thread, resuming from a checkpoint gives the same network as no interruption, to
-the bit.
+Training pauses at a game's end to split the stages, and to write a checkpoint with the entries and the state
+of each lane. With one thread, resuming from a checkpoint gives bit for bit the same network as a training
+without interruption.
 
-A training can start from a network's weights. A network has no rates, and entries that have never moved would
-move at the full rate, which ruins a good network within 15M moves. Therefore rates start low, with a long
-memory.
+A training can start from a network's weights. A network's file has no rates, and entries without a rate would
+be updated at the full rate, which ruins a good network within 15M moves. Therefore rates start low, and
+change slowly.
 
 The files of a training::
 
     <dir>/
-        checkpoint.safetensors   state for resumption; replaced atomically
-        metrics.jsonl            a line every few seconds
-        network.safetensors      the network so far, float32; replaced with each checkpoint
-        network.ntuple           the same for shipping, int16 and compressed, when training ends
-        curve.svg                mean score and reach over moves, at the end (extra ``plot``)
+        checkpoint.safetensors   the state to resume from, replaced atomically
+        metrics.jsonl            a line every ten seconds
+        network.safetensors      the current network, float32, replaced with each checkpoint
+        network.ntuple           the final network, int16 and compressed
+        curve.svg                mean score and reach by moves, written at the end (extra ``plot``)
 
-A training that stops before its first moves leaves none of them.
+A training that is stopped before its first moves leaves no files.
 """
 
 from __future__ import annotations
@@ -106,33 +107,31 @@ METRICS_INTERVAL_S = 10.0
 
 CHECKPOINT_FORMAT = "tape2048 n-tuple checkpoint 4"
 
-#: Moves of one call of the compiled loop: a third of a second between looks at ``stop``.
+#: Moves per call of the compiled loop, a third of a second, between which ``stop`` is checked.
 _SLICE_MOVES = 500_000
 _SLICE_GAMES = 4096
 
 _TICK_S = 0.5
 
-#: The share of E and A that a new stage starts with: it keeps the rates |E| / A, with a short memory.
+#: The share of E and A with which a new stage starts: it has the same rates |E| / A, which change faster.
 _COHERENCE_KEPT = 0.1
 
-#: A in points of score, and |E| / A of known and of other entries, where a training starts from a network.
-#: From "strong" with two more tuples, the mean score of 257,000 fell to 255,000 in 20M moves. With an A of
-#: 1e6 it fell to 219,000 at rates of 0.02, and to 146,000 where other entries started at the full rate.
+#: For a training that starts from a network: A in points of score, and |E| / A of the network's entries and
+#: of new entries. From "strong" with two more tuples, the mean score fell from 257,000 to 255,000 in 20M
+#: moves. With an A of 1e6, it fell to 219,000 at rates of 0.02, and to 146,000 if new entries had the full
+#: rate.
 _START_ERRORS, _KNOWN_RATE, _NEW_RATE = 1e8, 0.002, 0.01
 
-#: The last new games, of which the figures of the progress are means.
+#: Number of last games from new boards over which scores and reach are averaged.
 WINDOW_GAMES = 1000
 
 
 class StageTally(NamedTuple):
-    """Moves learned from in a stage, games that started there, and games that entered it from an earlier one.
+    """Counts of a stage since the stages split."""
 
-    Since the stages split.
-    """
-
-    learned: int
-    begun: int
-    entered: int
+    learned: int  # moves learned from in the stage
+    begun: int  # games that started in the stage
+    entered: int  # games that entered the stage from an earlier stage
 
 
 class _Counts(msgspec.Struct):
@@ -140,16 +139,16 @@ class _Counts(msgspec.Struct):
     games: int = 0
     elapsed_s: float = 0.0
     parted: bool = False  # whether the stages have split
-    start: str = ""  # the SHA-256 of the network that it started from
+    start: str = ""  # the SHA-256 of the network from which the training started
 
 
 def memory_needed(config: TrainingConfig) -> int:
-    """Return the bytes of the entries, and of the network when it is written."""
+    """Return the bytes that the entries take, together with the network while it is written."""
     return config.layout.entries * (ENTRY_BYTES + 4 + (2 if config.quantise_step else 0))
 
 
 class Trainer:
-    """Trains a network."""
+    """The training of a network."""
 
     def __init__(self, config: TrainingConfig) -> None:
         self.config = config
@@ -157,8 +156,9 @@ class Trainer:
         needed, free = memory_needed(config), resources.ram_available()
         if needed > free:
             raise ConfigError(
-                f"found tuples and stages that need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free",
-                hint="fewer stages, or tuples of fewer cells (a cell less is a sixteenth)",
+                f"found {free / 1e9:.1f} GB of free memory, expected {needed / 1e9:.1f} GB for these tuples "
+                "and stages",
+                hint="Use fewer stages, or tuples with fewer cells (a cell less takes a sixteenth).",
             )
         self._counts = _Counts()
         self._lanes = [
@@ -170,14 +170,14 @@ class Trainer:
         self._scales = np.ones((self.layout.stage_count, len(self.layout.tuples)), np.float32)
         self._begun = time.monotonic()
         self._window: deque[tuple[float, int]] = deque(maxlen=WINDOW_GAMES)
-        # Of calls of the compiled loop: start, end, moves, errors.
+        # The last calls of the compiled loop: start, end, moves, errors.
         self._recent: deque[tuple[float, float, int, float]] = deque(maxlen=200)
         self._lock = threading.Lock()
         self._gpu: GpuLearner | None = None
 
     @property
     def moves(self) -> int:
-        """Moves learned from."""
+        """The number of moves learned from."""
         return self._counts.moves
 
     @property
@@ -187,13 +187,13 @@ class Trainer:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of training, including those before a resumption."""
+        """Seconds of training, including the time before it was resumed."""
         return self._counts.elapsed_s + time.monotonic() - self._begun
 
     def network(self) -> Network:
         """Return the network, with the facts of its training.
 
-        Before the stages split, each has the values of the first.
+        Before the stages split, every stage has the values of the first.
         """
         table = self._entries[:, WEIGHT].copy()
         if not self._counts.parted:
@@ -231,7 +231,7 @@ class Trainer:
             "mean_score": float(scores.mean()),
             "reach": {tile: float((highest >= tile.bit_length() - 1).mean()) for tile in REACH_TILES},
             "mean_error": error,
-            "goals": goals,  # games that reached theirs
+            "goals": goals,  # games that reached a goal
             "stages": [StageTally(*tally) for tally in tallies[[LEARNED, BEGUN, ENTERED]].T.tolist()],
         }
         return TrainingProgress("moves", self.moves, self.config.moves, moves_per_s, elapsed_s, figures)
@@ -241,7 +241,7 @@ class Trainer:
     ) -> None:
         """Learn from about ``moves`` more moves of whole games, up to the configured number.
 
-        ``stop`` ends it within a second or two; ``tick`` is called about twice a second while threads learn.
+        Setting ``stop`` ends it within two seconds. ``tick`` is called about twice a second.
         """
         stop = stop or threading.Event()
         target = min(self._counts.moves + moves, self.config.moves)
@@ -257,7 +257,7 @@ class Trainer:
 
         config = self.config
         if self._gpu is None:
-            # A resumed training does not repeat the games from the start.
+            # The seed depends on the moves so far, so that a resumed training does not repeat its games.
             seed = config.seed, self._counts.moves
             self._gpu = GpuLearner(self.layout, config.gpu_games, config.pool_boards, seed)
         gpu, launches = self._gpu, 1
@@ -265,7 +265,7 @@ class Trainer:
         begins = self.layout.stages if self._counts.parted else ()
         while not stop.is_set() and self._counts.moves < limit:
             begin = time.monotonic()
-            beta, coherent, _ = self._phase(self._counts.moves)  # guided to the end
+            beta, coherent, _ = self._phase(self._counts.moves)  # on a GPU, games are guided to the end
             moves = gpu.learn(
                 launches, begins=begins, goals=config.goal_sums, guides=config.guide_sums,
                 beta=beta, decay=config.decay, coherent=coherent,
@@ -302,7 +302,7 @@ class Trainer:
         self, lane: Lane, tables: TrainingTables, plays: Plays, limit: int, stop: threading.Event
     ) -> None:
         scores, highest = np.empty(_SLICE_GAMES), np.empty(_SLICE_GAMES, dtype=np.uint8)
-        # No game is longer, and a larger number may exceed i64.
+        # No game is longer than LENGTH_MAX, and the setting can exceed i64.
         restart_moves_min = min(self.config.restart_moves_min, LENGTH_MAX + 1)
         pooling = self.config.pool_boards > 0 and self._counts.parted
 
@@ -319,9 +319,9 @@ class Trainer:
             self._note(scores[:games], highest[:games], begin, moves, errors)
 
     def _phase(self, moves: int) -> tuple[float, bool, bool]:
-        """Return the learning rate, whether entries have separate rates, and whether games may be guided.
+        """Return the learning rate, whether entries have separate rates, and whether games are guided.
 
-        The rate falls to 0 over the last ``anneal_moves``, in which no game is guided.
+        Over the last ``anneal_moves``, the rate falls to 0 and no game is guided.
         """
         config = self.config
         left = config.moves - moves
@@ -339,8 +339,8 @@ class Trainer:
     ) -> None:
         if not math.isfinite(errors):
             raise ConfigError(
-                "the values have left the range of float32",
-                hint="a smaller initial_value or beta; an earlier checkpoint is intact",
+                "found values outside the range of float32, expected finite values",
+                hint="Lower initial_value or beta. The last checkpoint is intact.",
             )
         with self._lock:
             self._counts.moves += moves
@@ -355,9 +355,10 @@ class Trainer:
         self._counts.parted = True
 
     def _fill_stages(self, entries: npt.NDArray[np.float32], stages: tuple[int, ...]) -> None:
-        """Give each stage the values of the stage, among ``stages``, that contained it.
+        """Copy the values of ``entries``, a network with ``stages``, to all stages of the layout.
 
-        Of a new stage's rates it keeps the ratio, with a short memory.
+        A stage that is not in ``stages`` gets the values of the stage that contained it, and the same rates,
+        which change faster.
         """
         sources = entries.reshape(len(stages) + 1, -1, entries.shape[1])
         targets = self._entries.reshape(self.layout.stage_count, -1, entries.shape[1])
@@ -369,20 +370,20 @@ class Trainer:
                 targets[stage, :, [E, A]] *= np.float32(_COHERENCE_KEPT)
 
     def start_from(self, name: str) -> None:
-        """Take over a network's weights; ``name`` as for :func:`tape2048.ntuple.network.load_network`.
+        """Start from a network's weights; ``name`` as for :func:`tape2048.ntuple.network.load_network`.
 
-        Tuples that the network lacks keep the initial value. A stage that it lacks starts with the values of
-        the stage that it was part of.
+        Tuples that are not in the network keep the initial value. A stage that is not in the network starts
+        with the values of the stage that contained it.
         """
         start, network, ours = file_facts(name)["sha256"], load_network(name), self.layout
         layout = network.layout
         if not set(layout.tuples) <= set(ours.tuples) or not set(layout.stages) <= set(ours.stages):
             tuples, stages = " ".join(map(tuple_text, layout.tuples)), " ".join(map(str, layout.stages))
             raise ConfigError(
-                f"found the tuples {tuples!r} and the stages {stages!r}, expected some of "
-                f"{self.config.tuples!r} and of {self.config.stages!r}",
+                f"found the tuples {tuples!r} and the stages {stages!r}, expected only tuples of "
+                f"{self.config.tuples!r} and stages of {self.config.stages!r}",
                 path=name,
-                hint="add the tuples and stages of the network to the configuration",
+                hint="Add the network's tuples and stages to the configuration.",
             )
         self._entries[:, A] = _START_ERRORS
         self._entries[:, E] = _START_ERRORS * _NEW_RATE
@@ -396,7 +397,7 @@ class Trainer:
         self._counts.parted, self._counts.start = True, start
 
     def train(self, training: Training) -> Iterator[None]:
-        """Learn all configured moves; see :class:`tape2048.training.Learner`."""
+        """Learn from all configured moves; see :class:`tape2048.training.Learner`."""
         pause = threading.Event()
         noted, due = self.moves, time.monotonic() + METRICS_INTERVAL_S
 
@@ -415,12 +416,12 @@ class Trainer:
         while not self.done and not training.stopped():
             pause.clear()
             self.learn(self.config.moves, stop=pause, tick=tick)
-            if self.moves:  # else it was stopped, or a checkpoint was due, during compilation
+            if self.moves:  # otherwise it was stopped, or a checkpoint was due, while it compiled
                 note()
                 yield
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint, and the network beside it, instead of earlier ones."""
+        """Write a checkpoint, and the network next to it; they replace earlier ones."""
         counts = msgspec.structs.replace(self._counts, elapsed_s=self.elapsed_s)
         arrays: dict[str, npt.NDArray[Any]] = {
             "entries": self._entries,
@@ -428,7 +429,7 @@ class Trainer:
             "pools": np.stack([lane.pools.ravel() for lane in self._lanes]),
             "tallies": np.stack([lane.tallies.ravel() for lane in self._lanes]).view(U64),
         }
-        # The network first: a kill between the two repeats what both lack.
+        # The network first: if the process is killed between the two, the training repeats the moves.
         save_network(self.network(), path.with_name(NETWORK_F32), compress=False)
         text = msgspec.json.encode(counts).decode()
         write_checkpoint(path, CHECKPOINT_FORMAT, self.config, arrays, counts=text)
@@ -437,7 +438,10 @@ class Trainer:
     def resume(
         cls, content: memoryview, path: Path, config: TrainingConfig, start: str | None = None
     ) -> Trainer:
-        """Return a trainer that resumes from a checkpoint. The training must have started from ``start``."""
+        """Return a trainer that resumes from a checkpoint.
+
+        If ``start`` is given, the training must have started from that network.
+        """
         arrays, saved, texts = ArrayCheckpoint.of(content, path, CHECKPOINT_FORMAT)
         counts = decode_state(texts.get("counts", ""), path, _Counts)
         expected = {name: getattr(config, name) for name in ("tuples", "initial_value", "seed")}
@@ -445,7 +449,7 @@ class Trainer:
         try:
             stages = tuple(map(int, str(saved.get("stages")).split()))
         except ValueError:
-            stages = ()  # and its arrays will not fit
+            stages = ()  # the check of the arrays' shapes will fail
         if not set(stages) <= set(config.layout.stages):
             expected["stages"], found["stages"] = config.stages, saved.get("stages")
         if start is not None:
@@ -459,11 +463,11 @@ class Trainer:
         lanes, saved = len(self._lanes), arrays.get("lanes")
         if saved is not None and saved.ndim == 2 and len(saved) != lanes:
             raise StateError(
-                f"found the lanes of {counted(len(saved), 'thread')}, expected {lanes}",
+                f"found a checkpoint of {counted(len(saved), 'thread')}, expected {lanes}",
                 path=path,
-                hint=f"resume with --threads {len(saved)}",
+                hint=f"Resume with --threads {len(saved)}.",
             )
-        boards = arrays["pools"].size // lanes if "pools" in arrays else 0  # another number may be configured
+        boards = arrays["pools"].size // lanes if "pools" in arrays else 0  # pool_boards may have changed
         shapes = {
             "entries": ((len(stages) + 1) * self.layout.stage_size, self._entries.shape[1]),
             "lanes": (lanes, LANE_WORDS),
@@ -492,9 +496,10 @@ def train_player(
 ) -> Trainer:
     """Train in ``directory`` until the configured number of moves is reached or ``stop`` is set.
 
-    It resumes from the directory's checkpoint if there is one. Otherwise it starts from the network
-    ``start``, or from nothing. It ends with a checkpoint and a network unless it learned nothing (``moves``
-    of the trainer is 0). See :class:`tape2048.training.Training` for full disks.
+    The training resumes from the directory's checkpoint if there is one. Otherwise it starts from the network
+    ``start``, or from initial values. At the end it writes a checkpoint and a network, unless it learned from
+    no move (``moves`` of the trainer is 0). :class:`tape2048.training.Training` describes the behaviour on a
+    full disk.
     """
 
     def make(content: memoryview | None) -> Trainer:
@@ -510,9 +515,9 @@ def train_player(
     with files.locked():
         trainer = Training(files, view, stop.is_set, config.checkpoint_s).run(make)
         if not trainer.moves:
-            view.event("stopped before the first moves: nothing is learned, and no network is written")
+            view.event("stopped before the first moves: no network is written")
             return trainer
-        view.event("writing the network as it ships")
+        view.event(f"writing the final network to {directory / NETWORK}")
         network, step = trainer.network(), config.quantise_step
         save_network(network.quantised(step) if step else network, directory / NETWORK)
     return trainer

@@ -268,7 +268,7 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     full = SimpleNamespace(get_memory_info=lambda: (1000, 1000))
     monkeypatch.setattr(gpu_learner, "cuda", warp := Warp())
     monkeypatch.setattr(warp, "current_context", lambda: full)
-    with pytest.raises(ConfigError, match=r"0\.0 GB are free"):
+    with pytest.raises(ConfigError, match=r"found 0\.0 GB of free GPU memory"):
         Trainer(TrainingConfig(tuples="0123", stages="", device="cuda", pool_boards=1)).learn(1)
 
 

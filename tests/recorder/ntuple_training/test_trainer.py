@@ -394,7 +394,7 @@ def test_a_network_of_another_layout_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "first.ntuple")
     save_network(Trainer(small()).network(), path)
     for config in (small(tuples="0123 0146"), small(stages="256"), small(stages="")):
-        expected = f"'0123 0145' and the stages '128', expected some of '{config.tuples}' and of "
+        expected = f"'0123 0145' and the stages '128', expected only tuples of '{config.tuples}' and of "
         with pytest.raises(errors.ConfigError, match=f"{expected}'{config.stages}'") as caught:
             Trainer(config).start_from(path)
         assert caught.value.path == path
@@ -428,7 +428,7 @@ def test_another_or_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
         "stages = '128', not '256'": {"stages": "256"},
         "seed = 7, not 8": {"seed": 8},
         "initial_value = 0.0, not 1.0": {"initial_value": 1.0},
-        "lanes of 1 thread, expected 2": {"threads": 2},
+        "checkpoint of 1 thread, expected 2": {"threads": 2},
     }
     for said, changes in other.items():
         with pytest.raises(errors.StateError, match=said):
@@ -461,7 +461,7 @@ def test_too_little_memory_is_refused_with_the_number(monkeypatch: pytest.Monkey
     assert memory_needed(config) == entries * (16 + 4 + 2), "the network that ships is int16"
     assert memory_needed(msgspec.structs.replace(config, quantise_step=0.0)) == entries * (16 + 4)
     monkeypatch.setattr(resources, "ram_available", lambda: 700_000_000)
-    with pytest.raises(errors.ConfigError, match=r"need 1\.5 GB, and 0\.7 GB are free") as caught:
+    with pytest.raises(errors.ConfigError, match=r"0\.7 GB of free memory, expected 1\.5 GB") as caught:
         Trainer(config)
     assert "fewer stages" in (caught.value.hint or "")
 
@@ -514,7 +514,7 @@ def test_an_early_stop_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     trainer = train_player(small(), tmp_path, view, stop)
     assert trainer.moves == 0
     assert list(tmp_path.iterdir()) == []
-    assert view.events == ["stopped before the first moves: nothing is learned, and no network is written"]
+    assert view.events == ["stopped before the first moves: no network is written"]
 
 
 def test_metrics_are_written_every_ten_seconds_of_learning(

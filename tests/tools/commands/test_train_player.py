@@ -101,7 +101,7 @@ def test_a_preset_differs_from_the_default(tape: Tape) -> None:
         ([], 2, "either --config FILE or --preset NAME"),
         (["--config", "player.toml", "--preset", "small"], 2, "either --config FILE or --preset NAME"),
         (["--config", "player.toml"], 2, "--out DIR"),
-        (["--preset", "huge", "--out", "out"], 78, "one of: small, fast"),
+        (["--preset", "huge", "--out", "out"], 78, "Use one of: small, fast"),
         (["--config", "none.toml", "--out", "out"], 78, "none.toml"),
         (["--config", "none.toml", "--out", "out"], 78, "--preset small --print-config` prints a sample"),
         (["--config", "player.toml", "--out", "out", "--moves", "many"], 78, "--moves: found 'many'"),
@@ -128,7 +128,7 @@ def test_a_training_starts_from_a_network(tape: Tape, config: Path) -> None:
     done = tape(*command, "one/network.ntuple", "--out", "three")
     assert done.code == errors.ConfigError.exit_code
     assert "one/network.ntuple: found the tuples '0123 4567 0145 4589'" in done.err
-    assert "add the tuples and stages of the network to the configuration" in done.err
+    assert "Add the network's tuples and stages to the configuration" in done.err
     assert "found no network at 'none'" in tape(*command, "none", "--out", "three").err
     assert not Path("three").exists()
 
