@@ -1,4 +1,4 @@
-"""An engine for tape2048, in Python: the move with the most points and empty cells, as ``engine.cpp``.
+"""An engine for tape2048 in Python. It chooses the move with the most points and empty cells.
 
 Run it as a player::
 
@@ -9,14 +9,14 @@ import sys
 
 
 def lines(board: list[int], move: str) -> list[list[int]]:
-    """The lines of a board, each from the edge to which a move slides it."""
+    """Return the lines of a board, each starting at the edge to which a move slides it."""
     rows = [board[i : i + 4] for i in range(0, 16, 4)]
     found = rows if move in "LR" else [list(column) for column in zip(*rows, strict=True)]
     return [line[::-1] for line in found] if move in "DR" else found
 
 
 def value(board: list[int], move: str) -> int:
-    """The value of a move: its points, and 100 for each empty cell; -1 if no tile moves."""
+    """Return the value of a move: its points plus 100 per empty cell; -1 if no tile moves."""
     points, before, after = 0, lines(board, move), list[list[int]]()
     for line in before:
         slid, last = list[int](), 0

@@ -1,6 +1,6 @@
-"""Train a small policy network to move like the player of a corpus, and record with it.
+"""Train a small policy network to move like the player of a corpus, and record games with it.
 
-From recordings to a model and back to recordings, on a CPU, in minutes::
+It takes minutes on a CPU::
 
     tape2048 record --player ntuple --record-action --max-steps 20M --seed 1 --out teacher
     python examples/imitate.py teacher --out policy.safetensors
@@ -17,11 +17,11 @@ with ``student.toml``::
     model = "policy.safetensors"
     module = "examples/imitate.py:policy"
 
-The network values the board that each move leads to, before a tile appears: four moves, one network. It sees
-the four cells of each row, column and square of two by two as one input of 65,536 values, each of which has
-a learned vector; the seventeen vectors of a board go through a hidden layer to one number. It learns by
-cross-entropy over the legal moves, on boards turned by the eight symmetries, and from the first steps of
-games alone: a pupil that is worse than its teacher sees few others.
+The network values the board after each of the four moves, before a tile appears. Each row, column and
+two-by-two square is an input with 65,536 possible values, and each value has a learned vector. A hidden layer
+maps the seventeen vectors of a board to a number. The network learns by cross-entropy over the legal moves,
+on boards turned by the eight symmetries. It learns only from the first steps of games, because a student that
+is worse than its teacher reaches few later boards.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ ROWS = [[4 * r + c for c in range(4)] for r in range(4)]
 COLUMNS = [[4 * r + c for r in range(4)] for c in range(4)]
 SQUARES = [[4 * r + c, 4 * r + c + 1, 4 * r + c + 4, 4 * r + c + 5] for r in range(3) for c in range(3)]
 
-#: Which table of vectors each of them uses: lines at the edge, lines inside, squares.
+#: The table of vectors of each row, column and square: one for lines at the edge, inner lines, and squares.
 TABLES = [0, 1, 1, 0] + [0, 1, 1, 0] + [2] * 9
 
-#: Four exponents as one number, and back.
+#: Factors that turn four exponents into one number.
 POWERS = [16**3, 16**2, 16, 1]
 
 
 def slid(row: list[int]) -> list[int]:
-    """A row of exponents after a move to the left; a 65536 is seen as a 32768."""
+    """Return a row of exponents after a move to the left; a 65536 becomes a 32768."""
     tiles = [exponent for exponent in row if exponent]
     after = []
     while tiles:
@@ -60,7 +60,7 @@ def slid(row: list[int]) -> list[int]:
 
 
 class Policy(torch.nn.Module):
-    """``int64[B, 16]`` exponents to logits ``[B, 4]``, up, down, left, right."""
+    """A network from exponents ``int64[B, 16]`` to logits ``[B, 4]`` of up, down, left and right."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Policy(torch.nn.Module):
             self.register_buffer(name, torch.tensor(numbers), persistent=False)
 
     def afterstates(self, tokens: torch.Tensor) -> torch.Tensor:
-        """``int64[B, 4, 16]``: the boards that the moves lead to; that of an illegal move is the board."""
+        """Return the boards after each move, ``int64[B, 4, 16]``; illegal moves leave the board unchanged."""
         boards = tokens.view(-1, 4, 4)
         rows = boards @ self.powers
         columns = boards.transpose(1, 2) @ self.powers
@@ -88,25 +88,25 @@ class Policy(torch.nn.Module):
         return torch.stack([up, down, self.left[rows], self.right[rows]], dim=1).flatten(2)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits of the moves: what the network thinks of their boards."""
+        """Return the logits of the moves, which are the network's values of the boards after them."""
         seen = self.afterstates(tokens)[:, :, self.cells] @ self.powers + self.tables
         hidden = torch.relu(self.hidden(self.vectors(seen).flatten(2)))
         return self.out(hidden).squeeze(2)
 
 
 def policy(width: int = 8, hidden: int = 64) -> Policy:
-    """The network, with random weights: what ``module=examples/imitate.py:policy`` names."""
+    """Return the network with random weights. ``module=examples/imitate.py:policy`` names this function."""
     return Policy(width, hidden)
 
 
 def masked(logits: torch.Tensor, legal: torch.Tensor) -> torch.Tensor:
-    """Logits with illegal moves masked out; ``legal`` has bit m for move m."""
+    """Return the logits with illegal moves masked; bit m of ``legal`` stands for move m."""
     allowed = legal.unsqueeze(1).bitwise_right_shift(torch.arange(4)).bitwise_and(1).bool()
     return logits.masked_fill(~allowed, -1e9)
 
 
 def agreement(net: Policy, loader: CriticLoader) -> float:
-    """The share of positions on which the network would move as the teacher did."""
+    """Return the share of positions on which the network chooses the teacher's move."""
     same = count = 0
     with torch.inference_mode():
         for batch in loader:
@@ -127,7 +127,7 @@ def train(
     rate: float,
     seed: int,
 ) -> float:
-    """Train and save the weights; returns the agreement on games that were held out."""
+    """Train, and save the weights; return the agreement on held-out games."""
     parts = corpus.phase(steps=(0, steps)).split(train=0.98, held_out=0.02)
     fields = ("tokens", "action", "legal")
     loader = CriticLoader(parts["train"], batch_size, seed=seed, fields=fields, augment="d4")
@@ -135,7 +135,7 @@ def train(
     begin, done = time.monotonic(), 0
     while done < batches:
         for batch in loader:
-            optimizer.param_groups[0]["lr"] = rate * (1 - done / batches)  # linearly to 0
+            optimizer.param_groups[0]["lr"] = rate * (1 - done / batches)  # falls linearly to 0
             logits = masked(net(batch["tokens"].long()), batch["legal"])
             loss = torch.nn.functional.cross_entropy(logits, batch["action"].long())
             optimizer.zero_grad()
@@ -147,7 +147,7 @@ def train(
             if done == batches:
                 break
     net.eval()
-    # Under another name first: whoever watches the directory never sees a half.
+    # Write to another name first, so that no process loads an incomplete file.
     half = out.with_name(f".{out.name}.half")
     save_file(net.state_dict(), half)
     half.replace(out)
@@ -155,17 +155,17 @@ def train(
 
 
 def main() -> None:
-    """Read the command line, train, and say how often teacher and student agree."""
+    """Read the command line, train, and print how often teacher and student agree."""
     parser = argparse.ArgumentParser(
         description=__doc__.partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("corpus", type=Path, help="sessions recorded with --record-action")
-    parser.add_argument("--out", type=Path, default=Path("policy.safetensors"), help="the weights")
-    parser.add_argument("--batches", type=int, default=4000, help="how long to train")
+    parser.add_argument("--out", type=Path, default=Path("policy.safetensors"), help="file for the weights")
+    parser.add_argument("--batches", type=int, default=4000, help="number of batches")
     parser.add_argument("--batch-size", type=int, default=1024, help="positions in a batch")
-    parser.add_argument("--steps", type=int, default=4000, help="learn from this many steps of each game")
-    parser.add_argument("--rate", type=float, default=3e-3, help="learning rate at the beginning")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and shuffle")
+    parser.add_argument("--steps", type=int, default=4000, help="first steps of each game to learn from")
+    parser.add_argument("--rate", type=float, default=3e-3, help="initial learning rate")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and shuffle")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     try:
@@ -179,9 +179,9 @@ def main() -> None:
             rate=args.rate,
             seed=args.seed,
         )
-    except TapeError as error:  # no corpus, or one without moves
+    except TapeError as error:  # no corpus, or a corpus without moves
         raise SystemExit("\n".join(filter(None, (str(error), error.hint)))) from error
-    print(f"{args.out}: moves as the teacher did on {100 * share:.1f}% of positions of games held out")
+    print(f"{args.out}: chooses the teacher's move in {100 * share:.1f}% of held-out positions")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python examples/reference_corpus.py reference --rows 10M
 
-The number of rows of each player and the seed decide the games, their annotations and the splits, on any
-number of cores. ``checksums.txt`` has the SHA-256 of each player's games and of ``splits.csv``. After an
-interruption, the same command continues. ``reference_corpus_20k.txt`` has the checksums of ``--rows 20k``.
+``--rows`` and ``--seed`` determine the games, their annotations and the splits, on any number of cores.
+``checksums.txt`` has the SHA-256 of each player's games and of ``splits.csv``. If the command is interrupted,
+run it again to continue. ``reference_corpus_20k.txt`` has the checksums of ``--rows 20k``.
 
     DIR/<start>_model=<player>/   sessions on tape, with the columns values, best, loss and luck
     DIR/splits.csv                the part of each game: train, val or test
@@ -35,7 +35,7 @@ class Strength(NamedTuple):
     game_rows: int
 
 
-#: From the weakest player to the strongest.
+#: The players, from the weakest to the strongest.
 STRENGTHS = {
     "greedy": Strength("greedy", 180),
     "fast": Strength("ntuple:weights=fast,look_below=0", 2_300),
@@ -43,7 +43,7 @@ STRENGTHS = {
     "strong": Strength("ntuple:look_below=0", 13_500),
     "search": Strength("ntuple:look_below=16,look_margin=0", 16_500),
 }
-JUDGE = "ntuple"  # one judge of all players, so that losses can be compared
+JUDGE = "ntuple"  # the same judge for all players, so that their losses can be compared
 SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
 NETWORKS = ("fast", "small", "strong")
 
@@ -51,11 +51,11 @@ NETWORKS = ("fast", "small", "strong")
 def main() -> None:
     """Make the corpus."""
     parser = argparse.ArgumentParser(description="Make the reference corpus.")
-    parser.add_argument("out", type=Path, help="its directory")
+    parser.add_argument("out", type=Path, help="directory of the corpus")
     parser.add_argument(
         "--rows", default="10M", help="rows of each player, such as 100k or 10M (%(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="decides every game (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the games (%(default)s)")
     args = parser.parse_args()
     rows = count(args.rows)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -77,17 +77,17 @@ def count(text: str) -> int:
     """Read a number such as 20000, 100k or 10M."""
     unit = {"k": 1_000, "M": 1_000_000}.get(text[-1:], 1)
     if not (digits := text.rstrip("kM")).isdecimal() or not int(digits):
-        raise SystemExit(f"--rows is {text!r}; expected a number of rows, such as 100k or 10M")
+        raise SystemExit(f"--rows: found {text!r}, expected a number of rows, such as 100k or 10M")
     return int(digits) * unit
 
 
 def tape2048(*args: object) -> None:
-    """Run a command."""
+    """Run a command of tape2048."""
     subprocess.run([sys.executable, "-m", "tape2048", *map(str, args)], check=True, stdout=subprocess.DEVNULL)
 
 
 def recorded(out: Path, name: str, games: int, seed: int) -> Path:
-    """Record the first games of a seed, unless that is done; return the session."""
+    """Record the first games of a seed, unless they are recorded already; return the session."""
     found = [path for path in sessions(out) if path.name.endswith(f"_model={name}")]
     if not found:
         limits = ("--max-games", games, "--rotate-steps", "100G")
@@ -104,7 +104,7 @@ def recorded(out: Path, name: str, games: int, seed: int) -> Path:
 
 
 def digest(session: Session) -> str:
-    """Return the SHA-256 of games in the order of their ids: outcomes, rows, moves and columns."""
+    """Return the SHA-256 of a session's games in the order of their ids: outcomes, rows and columns."""
     found = hashlib.sha256()
     columns = [session.column(name).values for name in sorted(session.columns)]
     for run in np.argsort(session.runs["id"]).tolist():
@@ -124,7 +124,7 @@ def players_of(corpus: Corpus) -> list[str]:
 
 
 def write_splits(path: Path, parts: dict[str, Corpus]) -> None:
-    """Write the part of each game."""
+    """Write the part of each game (train, val or test)."""
     names = list(STRENGTHS)
     games = sorted(
         (names.index(player), int(run["id"]), part)
@@ -138,7 +138,7 @@ def write_splits(path: Path, parts: dict[str, Corpus]) -> None:
 
 
 def write_baselines(path: Path, parts: dict[str, Corpus]) -> None:
-    """Evaluate the shipped critic, and the scores that the shipped networks expect, on the test games."""
+    """Evaluate the shipped critic and networks on the test games."""
     from tape2048.critic import NTupleCritic, evaluate
     from tape2048_tools.critic_report import csv_text, expected_score
 

@@ -1,13 +1,13 @@
-"""From sessions to a critic, cell by cell: will this game reach these tiles?
+"""Train a critic on recorded sessions: will this game reach these tiles?
 
-Run it whole, or cell by cell in an editor that knows ``# %%``, where ``tape2048 record`` has left sessions::
+Run the script after ``tape2048 record``, as a whole, or cell by cell in an editor that supports ``# %%``::
 
     python examples/train_critic.py [SESSIONS]
 
-It suits a few hundred games of the default player. Nearly all of them reach 8192, and 86% reach 16384.
+A few hundred games of the default player are enough. Nearly all of them reach 8192, and 86% reach 16384.
 """
 
-# %% A corpus: every session of a directory, and what is in it
+# %% A corpus: every session of a directory
 from __future__ import annotations
 
 import argparse
@@ -30,7 +30,7 @@ print(
     dict(zip(THRESHOLDS, corpus.prevalence(THRESHOLDS).tolist(), strict=True)),
 )
 
-# %% Two parts by game, and at most 128 positions of each game in an epoch, each with its weight
+# %% A split by game, and at most 128 weighted positions of each game per epoch
 parts = corpus.where("steps >= 20").split(train=0.8, val=0.2)
 train = parts["train"].capped(per_run=128)
 loader = CriticLoader(
@@ -43,9 +43,9 @@ loader = CriticLoader(
     augment="d4",
 )
 mean_weight = len(parts["train"]) / len(train)
-print(train, "->", len(loader), "batches an epoch")
+print(train, "->", len(loader), "batches per epoch")
 
-# %% A critic as small as can be: a layer over the tiles' kinds
+# %% A minimal critic: a hidden layer over one-hot tiles
 torch.manual_seed(0)
 critic = torch.nn.Sequential(
     torch.nn.Linear(16 * 16, 64), torch.nn.ReLU(), torch.nn.Linear(64, len(THRESHOLDS))
@@ -60,7 +60,7 @@ def loss_of(tokens: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -
     return binary_cross_entropy_with_logits(logits, labels, weights[:, None], pos_weight=weight)
 
 
-# %% Some steps; the state is kept as a checkpoint would keep it
+# %% Training, with the loader's state for a checkpoint
 steps = 0
 state = loader.state_dict()
 while steps < STEPS:
@@ -74,8 +74,8 @@ while steps < STEPS:
         if steps == STEPS:
             break
 
-# %% What it learned, on games it has never seen
-fields = ("tokens", "labels", "weight")  # of all rows: each weight is 1
+# %% Validation on unseen games
+fields = ("tokens", "labels", "weight")  # all rows, so each weight is 1
 validation = parts["val"].fetch(slice(None), fields, thresholds=THRESHOLDS, label_dtype="float32")
 rows = [torch.from_numpy(validation[name]) for name in fields]
 with torch.no_grad():
@@ -83,5 +83,5 @@ with torch.no_grad():
     for parameter in critic.parameters():
         parameter.zero_()
     chance = float(loss_of(*rows))
-print(f"validation loss {found:.3f}; of a critic that knows nothing {chance:.3f}")
-print("to go on from:", {name: state[name] for name in ("seed", "epoch", "position")})
+print(f"validation loss {found:.3f}; without training {chance:.3f}")
+print("state of the loader:", {name: state[name] for name in ("seed", "epoch", "position")})

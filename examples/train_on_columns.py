@@ -87,7 +87,7 @@ def predictor(net: Net) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
 
 
 def main() -> None:
-    """Train on nine tenths of the games, and print what the network knows about the others."""
+    """Train on nine tenths of the games, and print the AUROC on the others."""
     parser = argparse.ArgumentParser(description="Train a critic on columns of recorded sessions.")
     parser.add_argument("sessions", nargs="?", default="selfplay", help="directory of sessions (%(default)s)")
     parser.add_argument("--steps", type=int, default=2500, help="number of batches (%(default)s)")

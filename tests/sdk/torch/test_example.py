@@ -40,12 +40,12 @@ def test_from_sessions_to_a_critic(tmp_path: Path) -> None:
         cwd=tmp_path, check=False, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    losses = re.search(r"validation loss ([\d.]+); of a critic that knows nothing ([\d.]+)", done.stdout)
+    losses = re.search(r"validation loss ([\d.]+); without training ([\d.]+)", done.stdout)
     assert losses is not None, done.stdout
     learned, chance = map(float, losses.groups())
     assert learned < 0.95 * chance
     assert "constant labels" not in done.stderr
-    assert re.search(r"to go on from: \{'seed': 1, 'epoch': \d+, 'position': \d+\}", done.stdout)
+    assert re.search(r"state of the loader: \{'seed': 1, 'epoch': \d+, 'position': \d+\}", done.stdout)
 
 
 def test_both_heads_learn_from_columns(tmp_path: Path) -> None:
