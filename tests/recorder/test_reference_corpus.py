@@ -37,5 +37,5 @@ def test_a_small_corpus_has_the_checksums(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("rows", ["0", "many", "1e7", "-5", ""])
 def test_invalid_rows_are_refused(tmp_path: Path, rows: str) -> None:
-    assert f"--rows is {rows!r}, expected a number of rows" in make(tmp_path, f"--rows={rows}", code=1)
+    assert f"--rows: found {rows!r}, expected a number of rows" in make(tmp_path, f"--rows={rows}", code=1)
     assert list(tmp_path.iterdir()) == []

@@ -140,7 +140,7 @@ class Instance:
             return []
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(
-                f"not the progress of an instance's games: {error}",
+                f"found a malformed file, expected the progress of an instance's games: {error}",
                 path=self.state_path,
                 hint="Restore the file, or move it away. Then every seed starts again with its first game.",
             ) from error

@@ -209,10 +209,7 @@ class Supervisor:
         worker.last_error = None
 
     def reap(self, worker: WorkerPlace) -> str:
-        """Reap a process whose socket has closed, and kill it if it does not exit; return how it ended.
-
-        The text is for messages.
-        """
+        """Reap a process whose socket has closed, killed if necessary; return how it ended, in words."""
         assert worker.process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.process.wait(BYE_S)

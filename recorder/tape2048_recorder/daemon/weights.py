@@ -152,7 +152,7 @@ class LiveWeights:
         return [*good[:1], *(one for one in good if one.player_sha256 is not None)][-1].weights
 
     def on_ready(self, generation: int, player_sha256: str) -> str | None:
-        """Note a worker's player; return a message if it differs from others of the same checkpoint."""
+        """Note a worker's player; return a message if another worker loaded a different one from the file."""
         found = self._generations[generation]
         if found.player_sha256 is None:
             if any(one.player_sha256 is not None for one in self._generations.values()):
