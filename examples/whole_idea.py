@@ -72,7 +72,7 @@ def value(board: int) -> float:
 
 
 def best_move(board: int) -> int | None:
-    """Choose the legal move to the best board; None if there is none, and the game has ended."""
+    """Return the legal move that leads to the best board; None if the game has ended."""
     mask = legal_mask(U64(board))
     legal = [move for move in range(4) if mask >> move & 1]
     return max(legal, key=lambda move: value(slide(U64(board), move)), default=None)

@@ -81,7 +81,7 @@ class RetentionLimits(Settings, frozen=True, kw_only=True):
     keep_last: Annotated[
         NonNegative,
         about(
-            "number of newest sessions of each model tag that stay whatever the limits",
+            "number of newest sessions of each model tag that are never removed",
             why="a wrong limit never removes the last session",
         ),
     ] = 1

@@ -40,14 +40,14 @@ def start(seed: Any) -> Any:
 
 @register_jitable
 def next_u64(state: Any, gamma: Any) -> Any:
-    """Draw 64 random bits: ``(bits, state)``."""
+    """Draw 64 random bits; return ``(bits, state)``."""
     state += gamma
     return mix(state), state
 
 
 @register_jitable
 def bounded(state: Any, gamma: Any, n: Any) -> Any:
-    """Draw uniformly from ``[0, n)``, ``0 < n < 2**32``: ``(draw, state)``."""
+    """Draw uniformly from ``[0, n)``, for ``0 < n < 2**32``; return ``(draw, state)``."""
     bits, state = next_u64(state, gamma)
     if bits * n < n:  # probability n / 2**64; only then can the product need a rejection
         threshold = (U64(0) - n) % n
@@ -58,7 +58,7 @@ def bounded(state: Any, gamma: Any, n: Any) -> Any:
 
 @register_jitable
 def uniform(state: Any, gamma: Any) -> Any:
-    """Draw a uniform ``f64`` from ``[0, 1)`` with 53 random bits: ``(draw, state)``."""
+    """Draw a uniform ``f64`` from ``[0, 1)`` with 53 random bits; return ``(draw, state)``."""
     bits, state = next_u64(state, gamma)
     return np.float64(bits >> U64(11)) * 2.0**-53, state
 

@@ -87,7 +87,7 @@ class Reserve(msgspec.Struct, tag=True):
 
 
 class BlockWritten(msgspec.Struct, tag=True):
-    """Report that a block is in the file; ``first_row`` of its ``runs`` (``RUN_DTYPE``) is 0 at the block."""
+    """Report that a block is in the file; ``first_row`` of ``runs`` (``RUN_DTYPE``) counts from the block."""
 
     session: int
     first_row: int

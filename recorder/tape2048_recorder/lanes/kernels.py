@@ -218,7 +218,7 @@ def _weight(policy: Any, score: Any, best: Any) -> Any:
 
 @register_jitable
 def _draw(policy: Any, scores: Any, i: Any, legal: Any, best: Any, state: Any, gamma: Any) -> Any:
-    """Draw a legal move by softmax, after ``top_k`` or ``top_p``: ``(move, state)``."""
+    """Draw a legal move by softmax, after ``top_k`` or ``top_p``; return ``(move, state)``."""
     total = 0.0
     for move in range(4):
         if (legal >> U64(move)) & U64(1):

@@ -94,9 +94,8 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
     pool_boards: Annotated[
         NonNegative,
         about(
-            "number of boards to keep per stage and thread, from games that entered the stage. After "
-            "`split_moves`, games that do not restart from their middle start on them, in the stage that has "
-            "learned from the fewest moves; 0: none",
+            "number of boards to keep, per stage and thread, with which games entered the stage; 0: none. "
+            "After `split_moves`, games start on these boards, unless they restart from their middle",
             why="restarts from the middle are enough for few stages",
         ),
     ] = 0

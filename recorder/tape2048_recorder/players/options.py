@@ -134,7 +134,7 @@ class NTupleArgs(Settings, frozen=True):
     epsilon: Annotated[Share, about("probability of a random legal move")] = 0.0
     temperature: Annotated[
         Points,
-        about("draw moves by a softmax of their values divided by this, in points of score; 0: best move"),
+        about("softmax temperature, in points of score, to draw moves by their values; 0: best move"),
     ] = 0.0
 
     def check(self) -> None:

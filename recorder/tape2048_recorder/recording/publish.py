@@ -464,7 +464,7 @@ def decode_games(
             while left and (count := world.os.preadv(source, [left], at)):
                 at, left = at + count, left[count:]
             if left:
-                raise TruncatedError("found the end of the file, expected more rows", path=path, offset=at)
+                raise TruncatedError("the file ends before its last run", path=path, offset=at)
             checked = check_games(tape, runs[piece], starts[piece], boards)
             for defect in checked.defects:
                 raise defect.error(runs[piece][defect.game], path)

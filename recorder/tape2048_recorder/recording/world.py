@@ -2,8 +2,8 @@
 
 The daemon, the recording and the instance use the operating system only through a :class:`World`.
 ``tests/recorder/simulation`` replaces it by a world with a virtual clock, files that lose unflushed data, and
-seeded workers. It replaces paths by the class of the output directory's path, from which all other paths of a
-recorder are derived.
+seeded workers. Its output directory is a path of a special class, and a recorder derives all its other paths
+from that path.
 """
 
 # ruff: noqa: D102 - the functions of the protocols are documented where they are defined

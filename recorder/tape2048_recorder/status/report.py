@@ -220,7 +220,7 @@ _SUFFIX = ".status.json"
 class Process(msgspec.Struct, frozen=True):
     """A process, identified by its pid and its start time (clock ticks since boot) in a ``space``.
 
-    The space is a boot of a machine, and a pid namespace, such as a container's. It is empty if unknown.
+    The space is a pid namespace, such as a container's, in one boot of a machine. It is empty if unknown.
     """
 
     pid: int
