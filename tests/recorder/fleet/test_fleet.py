@@ -217,7 +217,7 @@ def test_a_missing_or_other_store_gets_nothing(store: Store, tmp_path: Path) -> 
         with pytest.raises(FleetError, match="found no fleet"):
             spool.ship(session)
         create_fleet(store, RecorderConfig(**PINNED))
-        with pytest.raises(FleetError, match="another fleet now"):
+        with pytest.raises(FleetError, match="now holds another fleet"):
             spool.ship(session)
         assert spool.sessions() == [session]
         shutil.rmtree(store.root)
