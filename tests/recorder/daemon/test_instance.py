@@ -104,7 +104,7 @@ def test_two_users_of_a_group_share_a_directory(root: Path, blocks: Blocks, user
 def test_a_second_one_is_refused_and_told_who_holds_it(root: Path, holder: subprocess.Popen[str]) -> None:
     before = descriptors()
     for _ in range(2):  # the first refusal must not spoil the pid for the second
-        with pytest.raises(BusyError, match=f"pid {holder.pid} holds") as caught:
+        with pytest.raises(BusyError, match=f"pid {holder.pid} records into") as caught:
             Instance(root, "default")
         assert caught.value.path == str(root)
         assert "--instance" in (caught.value.hint or "")
@@ -122,7 +122,7 @@ def test_a_killed_one_leaves_no_lock(root: Path, holder: subprocess.Popen[str]) 
 
 def test_a_lock_that_says_nothing_is_a_lock(root: Path, holder: subprocess.Popen[str]) -> None:
     (root / ".recorder" / "default.lock").write_bytes(b"")
-    with pytest.raises(BusyError, match="another recorder holds"):
+    with pytest.raises(BusyError, match="another recorder records into"):
         Instance(root, "default")
 
 
@@ -131,11 +131,11 @@ def test_a_pid_of_another_container_says_so(root: Path, holder: subprocess.Popen
     lock = root / ".recorder" / "default.lock"
     lock.write_text(Process(os.getpid(), 1, "boot pid:[1]").line)
     with pytest.raises(
-        BusyError, match=rf"pid {os.getpid()}, in another container or on another host, holds"
+        BusyError, match=rf"pid {os.getpid()}, in another container or on another host, records into"
     ):
         Instance(root, "default")
     lock.write_text(f"{os.getpid()}\n")  # of an earlier release
-    with pytest.raises(BusyError, match=rf"the recorder with pid {os.getpid()} holds"):
+    with pytest.raises(BusyError, match=rf"the recorder with pid {os.getpid()} records into"):
         Instance(root, "default")
 
 
@@ -227,7 +227,7 @@ def test_the_least_recent_of_many_seeds_are_forgotten(root: Path, mine: Instance
 )  # fmt: skip
 def test_a_memory_that_makes_no_sense_is_an_error(root: Path, mine: Instance, content: bytes) -> None:
     state_file(root).write_bytes(content)
-    with pytest.raises(ConfigError, match="cannot be read") as caught:
+    with pytest.raises(ConfigError, match="found a malformed file") as caught:
         mine.load_state(1)
     assert caught.value.path == str(state_file(root))
     assert caught.value.hint
@@ -305,12 +305,12 @@ def _remove_and_make_again(root: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (shutil.rmtree, "is gone"),
-        (_make_again, "is gone"),
+        (shutil.rmtree, "was removed"),
+        (_make_again, "was removed"),
         (_make_again_and_lock, "was replaced"),
-        (_remove_and_make_again, "is gone"),
-        (lambda root: (root / ".recorder" / "default.lock").unlink(), "is gone"),
-        (lambda root: (root / ".recorder").rename(root / "elsewhere"), "is gone"),
+        (_remove_and_make_again, "was removed"),
+        (lambda root: (root / ".recorder" / "default.lock").unlink(), "was removed"),
+        (lambda root: (root / ".recorder").rename(root / "elsewhere"), "was removed"),
     ],
 )
 def test_a_lock_that_holds_nobody_back_is_lost(
@@ -320,7 +320,7 @@ def test_a_lock_that_holds_nobody_back_is_lost(
     change(root)
     lost = mine.lost()
     assert isinstance(lost, StorageError)
-    assert f"the recorder's lock {found}" in lost.message
+    assert f"the recorder's lock file {found}" in lost.message
     before = {path: path.read_bytes() for path in root.rglob("*.json")}
     with pytest.raises(StorageError, match="the recorder's lock"):
         mine.save_state(GameState(7, 30))

@@ -241,7 +241,7 @@ def test_games_that_have_not_begun_can_be_taken_back(begun: int) -> None:
 
 def test_as_many_ids_as_seeds() -> None:
     buffer = make_buffer()
-    with pytest.raises(ValueError, match="2 ids, 3 seeds"):
+    with pytest.raises(ValueError, match="2 ids and 3 seeds"):
         buffer.give(ids_of(2), seeds_of(ids_of(3)))
 
 

@@ -45,7 +45,7 @@ def test_names_of_another_form_are_refused(name: str) -> None:
     [
         ("python:no.such.module:make", "No module named 'no'"),
         ("python:/no/such/file.py:make", "No such file"),
-        (f"{FILE}:no_such_factory", "found nothing called 'no_such_factory'"),
+        (f"{FILE}:no_such_factory", "found nothing named 'no_such_factory'"),
         (f"{FILE}:not_a_factory", "found a int"),
         ("python:os:getcwd", "returned a str"),
     ],

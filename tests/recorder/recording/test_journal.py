@@ -114,7 +114,7 @@ def test_a_flipped_bit_of_the_header_is_an_error(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
-    with pytest.raises(FormatError, match=r"rows of|magic .* is missing") as caught:
+    with pytest.raises(FormatError, match=r"rows of|with the magic") as caught:
         read_journal(path, ROW_BYTES)
     assert (caught.value.path, caught.value.offset) == (str(path), 0)
 
