@@ -141,13 +141,13 @@ _SAMPLE_HEAD = """\
 Settings of the tape2048 recorder, each with its default.
 
 Remove the # in front of a setting to change it. Flags (--rotate-steps 5M) override environment
-variables (TAPE2048_ROTATE_STEPS=5M), and variables override this file. An unknown name is an error.
-Use the file with `tape2048 record --config FILE` or TAPE2048_CONFIG=FILE, and check the result with
-`tape2048 config show --origin`. Megabytes are 10**6 bytes."""
+variables (TAPE2048_ROTATE_STEPS=5M), and variables override this file. An unknown name is an
+error. Use the file with `tape2048 record --config FILE` or TAPE2048_CONFIG=FILE, and check the
+result with `tape2048 config show --origin`. Megabytes are 10**6 bytes."""
 
 _RETENTION_HEAD = """\
-Retention limits: `tape2048 prune --config FILE` removes the oldest sessions beyond these limits. The
-recorder itself removes nothing. Limits for the sessions of one model tag go into
+Retention limits: `tape2048 prune --config FILE` removes the oldest sessions beyond these limits.
+The recorder itself removes nothing. Limits for the sessions of one model tag go into
 [retention.tags.TAG]."""
 
 
