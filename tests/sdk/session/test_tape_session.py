@@ -213,7 +213,7 @@ class TestDamage:
         with pytest.raises(ManifestError, match=r"without manifest\.json"):
             Session.open(own)
         (own / "steps.npy").write_bytes(npy_bytes(as_rows(GAMES)))
-        with pytest.raises(NotASessionError, match=r"both tape\.npy and steps\.npy"):
+        with pytest.raises(NotASessionError, match=r"found tape\.npy and steps\.npy"):
             Session.open(own)
         (own / "steps.npy").unlink()
         (own / "anchors.npy").unlink()

@@ -223,4 +223,4 @@ def test_packs_of_another_program_become_one(cli: Cli, tmp_path: Path, halves: l
     assert document["rows"] == sum(len(game.steps) for game in played)
     cli("validate", tmp_path / "merged/d5")
     said = cli("merge", paths[0], halves[0], "--out", tmp_path / "no", expect=errors.MaintenanceError).err
-    assert "a foreign session" in said
+    assert "a session of another program" in said
