@@ -1,10 +1,14 @@
 """Self-play sessions of 2048: rows, runs, labels, batches, validation."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from tape2048 import errors as errors
 from tape2048._version import __version__ as __version__
 from tape2048.base.lazy import lazy
+
+if sys.platform == "win32":
+    raise ImportError("tape2048 does not run on Windows. Install it in WSL or in a Linux container.")
 
 if TYPE_CHECKING:
     from tape2048.base.findings import Finding as Finding, Report as Report

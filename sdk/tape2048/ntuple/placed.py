@@ -250,7 +250,7 @@ def _keep(stored: StoredNetwork, directory: Path, source: str) -> None:
     placed, checksum = allocate(dtype.itemsize * layout.stage_size).view(dtype), 0
     with new_file(directory / "table", replace=True, durable=False) as fd:
         # Bypass the page cache, which would get small pages if memory is fragmented.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AttributeError):  # macOS has no such flag
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
         for tables in stored.stages():
             if dtype == np.int16:

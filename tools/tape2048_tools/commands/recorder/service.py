@@ -101,6 +101,9 @@ def install(*, user: bool, instances: tuple[str, ...], root: Path, dry_run: bool
     A file of another program is an error. Nothing is started: this prints the commands that start the
     recorder.
     """
+    if sys.platform != "linux" and root == Path("/"):
+        hint = "`tape2048 service print` prints the units for another machine"
+        raise RecorderError(f"a systemd service needs Linux; this is {sys.platform}", hint=hint)
     paths = _paths(user=user)
     files = []
     for unit in _files(paths, instances, root):
