@@ -8,10 +8,12 @@ COPY . /src
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src
 
 FROM python:3.13-slim
-COPY constraints.txt /tmp/constraints.txt
+COPY requirements.lock /tmp/requirements.lock
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir --constraint /tmp/constraints.txt "$(echo /wheels/*.whl)[metrics,s3]" \
-    && rm -rf /wheels /tmp/constraints.txt \
+RUN grep -E '# .*\b(runtime|metrics|s3)\b' /tmp/requirements.lock > /tmp/wanted.txt \
+    && pip install --no-cache-dir --require-hashes --requirement /tmp/wanted.txt \
+    && pip install --no-cache-dir --no-deps /wheels/*.whl \
+    && rm -rf /wheels /tmp/*.txt /tmp/requirements.lock \
     && useradd --uid 2048 --create-home tape2048 \
     && install --directory --owner tape2048 --group tape2048 /data
 USER 2048

@@ -13,36 +13,28 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from sybil import Sybil
 from sybil.document import PythonDocStringDocument
-from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
+from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 from sybil.sybil import SybilCollection
+from tests.documentation import EXCLUDED, PAGES, RECORD, commands_of, fill, parsers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sybil import Example
 
-RECORD = [sys.executable, "-m", "tape2048_tools.cli", "record"]
-#: The session that the pages name.
-SESSION = "20261121T060000Z_model=ntuple"
-
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``tape2048 record`` leaves, and a critic."""
     directory = tmp_path_factory.mktemp("recorded")
-    command = [*RECORD, "--player", "greedy", "--workers", "1", "--max-games", "200"]
-    subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=120)
-    session = next((directory / "selfplay").glob("*_model=greedy"))
-    session.rename(session.with_name(SESSION))
-    _make_critic(directory / "critic/best")
+    fill(directory)
     return directory
 
 
@@ -65,37 +57,15 @@ def example_runs(examples_directory: None) -> None:  # noqa: ARG001 - the direct
         shutil.copy(golden, "runs")
 
 
-def _make_critic(path: Path) -> None:
-    """A critic that has learned nothing."""
-    from tape2048.critic.facts import SplitInfo
-    from tape2048.torch.critic import CriticInfo, TowerInfo, save_critic
-    from tape2048.torch.heads import CriticHead, HeadInfo
-    from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
-
-    tower = Tower(TowerConfig(dim=8, layers=1, heads=2, ffn=8))
-    info = CriticInfo(
-        thresholds=[8192, 16384, 32768],
-        kind="tokens",
-        tower=TowerInfo(sha256=tower_sha256(tower), config=tower.config),
-        head=HeadInfo(in_dim=8),
-        split=SplitInfo(fractions={"train": 0.8, "val": 0.2}),
-    )
-    save_critic(path, info, CriticHead(8, info.thresholds), tower)
-
-
 def _run_console(example: Example) -> None:
     """Run the lines of a console block that call a command of ours; each has to succeed."""
     from tape2048_tools.cli import cli, run
     from tape2048_tools.commands.runs import a2pack
 
     commands = {"tape2048": cli, "a2pack": a2pack.command}
-    lines = [line[2:] for line in example.parsed.splitlines() if line.startswith("$ ")]
-    assert lines, "a console block has a line that begins with $"
-    for line in lines:
+    for line in commands_of(example):
         program, *words = shlex.split(re.split(r"  #| [|>] ", line)[0])
         args = [path for word in words for path in (sorted(glob.glob(word)) if "*" in word else [word])]  # noqa: PTH207
-        if program not in commands:
-            continue
         if args[0] == "record":  # it handles signals and starts workers: a process of its own
             done = subprocess.run(
                 [*RECORD, *args[1:]], capture_output=True, text=True, timeout=300, check=False
@@ -119,14 +89,9 @@ def _load_toml(example: Example) -> None:
 pytest_collect_file = SybilCollection(
     [
         Sybil(
-            parsers=[
-                PythonCodeBlockParser(),
-                CodeBlockParser("console", _run_console),
-                CodeBlockParser("toml", _load_toml),
-                SkipParser(),
-            ],
-            patterns=["README.md", "docs/*.md", "docs/*/*.md", "docs/*/*/*.md"],
-            excludes=["docs/how-to/frameworks.md"],  # tests/sdk/test_frameworks.py runs its programs
+            parsers=parsers(_run_console, _load_toml, PythonCodeBlockParser()),
+            patterns=PAGES,
+            excludes=EXCLUDED,
             fixtures=["examples_directory"],
         ),
         Sybil(

@@ -8,6 +8,7 @@ Each part is enclosed by ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` in it
 import functools
 import html
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from tape2048_recorder.retention import RetentionLimits
 from tape2048_tools.cli import cli
 from tape2048_tools.commands.runs.a2pack import command as a2pack
 from tape2048_tools.options.recorder import settings_table
+
+from .dependencies import licence_of, needs
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -187,6 +190,22 @@ text { font: 14px sans-serif; fill: #1f2328 } .title { font-weight: bold } .valu
 _UNITS = {"k": 1e3, "M": 1e6}
 
 
+def licences_table() -> str:
+    """Return the licences of all dependencies."""
+    rows = ([name, licence_of(name), ", ".join(extras)] for name, extras in needs().items())
+    return table(["package", "licence", "needed by"], rows)
+
+
+def index_for_models() -> str:
+    """Return the tasks of the index of the documentation, as the lists of ``llms.txt``."""
+    index, lines = (CHECKOUT / "docs/index.md").read_text(), []
+    for heading, task, links in re.findall(r"^## (.*)$|^\| ([A-Z].*?) \| (.*) \|$", index, re.MULTILINE):
+        lines += [f"\n## {heading}\n\n"] * bool(heading)
+        found = re.findall(r"\[(.*?)\]\((.*?)\)", links)
+        lines += [f"- [{title[0].upper()}{title[1:]}](docs/{link}): {task}\n" for title, link in found]
+    return "".join(lines)
+
+
 def loaders_chart() -> str:
     """Return a bar chart, in SVG, of the page's table of loaders."""
     page = (CHECKOUT / "docs/explanation/speed.md").read_text()
@@ -234,6 +253,8 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/api/batches.md": {"fields": fields_table},
     "docs/reference/formats/index.md": {"formats": formats_table},
     "docs/reference/errors.md": {"errors": errors_table},
+    "docs/reference/licences.md": {"licences": licences_table},
+    "llms.txt": {"index": index_for_models},
     **{
         f"docs/reference/commands/{name}.md": {"command": functools.partial(command_reference, name)}
         for name in (*cli.lazy, "a2pack")

@@ -18,7 +18,7 @@ S = TypeVar("S")
 CHECKOUT = Path(__file__).resolve().parents[1]
 TREES = ("sdk", "recorder", "tools")
 
-_WHEELS = ("manylinux_2_28", "manylinux_2_27", "manylinux2014")
+_WHEELS = (*(f"manylinux_2_{minor}" for minor in range(28, 16, -1)), "manylinux2014")
 
 
 def lacking(programs: Mapping[str, str]) -> list[str]:
@@ -35,6 +35,16 @@ def debootstrap(rootfs: Path, release: str, packages: Sequence[str], *options: s
     subprocess.run([*command, release, str(rootfs), *script], check=True, stdout=subprocess.DEVNULL)
 
 
+def lend_network(rootfs: Path) -> None:
+    """Let pip in another system reach the index as here: name servers and certificates."""
+    certificates = "/etc/ssl/certs/ca-certificates.crt"
+    for file in ("/etc/resolv.conf", certificates):
+        target = rootfs / file[1:]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+    (rootfs / "etc/pip.conf").write_text(f"[global]\ncert = {certificates}\n")
+
+
 def install_wheels(
     site: Path,
     requirements: Iterable[str],
@@ -44,11 +54,25 @@ def install_wheels(
     constrained: bool = True,
 ) -> None:
     """Install wheels for another Python, such as "3.13", into a directory, from pip's index."""
+    command = [*_pip_install(python, machine, constrained=constrained), "--target", str(site), *requirements]
+    subprocess.run(command, check=True)
+
+
+def wheels_of(requirements: Iterable[str], python: str, machine: str) -> str:
+    """Return pip's report of the wheels that it would install for another Python, without dependencies."""
+    options = ["--target", "unused", "--no-deps", "--dry-run", "--ignore-installed", "--report", "-"]
+    command = [*_pip_install(python, machine), *options, *requirements]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LookupError(f"Python {python}, {machine}: {done.stderr}")
+    return done.stdout
+
+
+def _pip_install(python: str, machine: str, *, constrained: bool = True) -> list[str]:
     platforms = [argument for tag in _WHEELS for argument in ("--platform", f"{tag}_{machine}")]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     constraint = ["--constraint", str(CHECKOUT / "constraints.txt")] if constrained else []
-    where = ["--target", str(site), "--python-version", python, "--only-binary=:all:", *platforms]
-    subprocess.run([*pip, *where, *constraint, *requirements], check=True)
+    return [*pip, "--python-version", python, "--only-binary=:all:", *platforms, *constraint]
 
 
 def hold(checks: Sequence[Callable[[S], str]], subject: S) -> int:

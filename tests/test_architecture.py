@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 
 import pytest
@@ -270,13 +269,6 @@ for module in {those!r}:
         capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": packages},
     )  # fmt: skip
     assert (done.stderr, done.returncode) == ("", 0)
-
-
-def test_the_source_distribution_is_complete() -> None:
-    """A source distribution has what its makefile and tests need."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
-    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
-    assert {"/Makefile", "/conftest.py", "/constraints.txt", "/tests", "/README.md"} <= set(included)
 
 
 def test_every_error_is_described_in_its_class() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 import pytest
 
-from tape2048 import __version__
 from tape2048.errors import MissingPathError, TapeError
 from tape2048.settings.fields import settings_of
 from tape2048_recorder.record_options import ROW_BYTES_MAX, RecorderConfig, load_config
@@ -81,10 +80,6 @@ def test_make_record_keeps_its_limits() -> None:
         line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("record:")
     )
     assert f"SECONDS={config.max_wall_s:g} of play, at most 1 GB" in help_line
-
-
-def test_the_citation_has_the_version() -> None:
-    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_readme_is_short() -> None:
