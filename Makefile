@@ -110,7 +110,7 @@ screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer
 words: $(BIN)/python ## Count the words of the README and of each page.
 	@wc -w README.md $$(find docs -name '*.md' -not -path '*/_build/*' | sort)
 
-package: $(BIN)/python ## Build sdist and wheel, install the wheel in an empty environment, use it elsewhere (ARGS=extras).
+package: $(VENV)/.installed-dev ## Build dist/, install the wheel in an empty environment, run the documentation there (ARGS=).
 	$(BIN)/python -m tests.package $(ARGS)
 
 clean: ## Remove the virtual environment and all caches; recordings stay.
