@@ -197,12 +197,14 @@ def licences_table() -> str:
 
 
 def index_for_models() -> str:
-    """Return the tasks of the index of the documentation, as the lists of ``llms.txt``."""
-    index, lines = (CHECKOUT / "docs/index.md").read_text(), []
-    for heading, task, links in re.findall(r"^## (.*)$|^\| ([A-Z].*?) \| (.*) \|$", index, re.MULTILINE):
-        lines += [f"\n## {heading}\n\n"] * bool(heading)
-        found = re.findall(r"\[(.*?)\]\((.*?)\)", links)
-        lines += [f"- [{title[0].upper()}{title[1:]}](docs/{link}): {task}\n" for title, link in found]
+    """Return the pages of the documentation by part, as the lists of ``llms.txt``."""
+    lines = []
+    index = (CHECKOUT / "docs/index.md").read_text()
+    for part, names in re.findall(r":caption: (.*)\n\n((?:.+\n)+?)```", index):
+        lines.append(f"\n## {part}\n\n")
+        for name in names.split():
+            title = re.search(r"^# (.*)$", (CHECKOUT / f"docs/{name}.md").read_text(), re.MULTILINE)
+            lines.append(f"- [{title[1] if title else name.capitalize()}](docs/{name}.md)\n")
     return "".join(lines)
 
 
