@@ -43,7 +43,8 @@ class Engine:
     def __call__(self, *arguments: str, any_code: bool = False) -> str:
         """Return the standard output of a command, which has to succeed unless ``any_code``."""
         done = subprocess.run([self.program, *arguments], capture_output=True, text=True, check=False)
-        assert any_code or done.returncode == 0, f"{' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        said = f"{' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        assert any_code or done.returncode == 0, said
         return done.stdout.strip()
 
     def has(self, image: str) -> bool:
