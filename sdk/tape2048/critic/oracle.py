@@ -162,11 +162,16 @@ class Oracle(NamedTuple):
             "rollouts": str(self.rollouts),
             "seed": str(self.seed),
         }
-        digest = hashlib.sha256(msgspec.json.encode(texts) + boards[:_NAMING].tobytes()).hexdigest()
-        path = (self.directory or _default_directory()) / f"{digest[:32]}.safetensors"
-        with storage_errors(path.parent, "making the directory of rollouts"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        counts = _read(path, texts, boards) if path.exists() else np.empty((0, EXPONENTS), "<u2")
+        directory = self.directory or _default_directory()
+        with storage_errors(directory, "making the directory of rollouts"):
+            directory.mkdir(parents=True, exist_ok=True)
+        for named in (boards[:_NAMING], boards):  # another sample can differ in later positions only
+            digest = hashlib.sha256(msgspec.json.encode(texts) + named.tobytes()).hexdigest()
+            path = directory / f"{digest[:32]}.safetensors"
+            counts = _read(path, texts, boards) if path.exists() else np.empty((0, EXPONENTS), "<u2")
+            if counts is not None:
+                break
+        assert counts is not None  # the second name stands for all positions
         known, size, total = min(len(counts), len(boards)), 1, len(boards) * self.rollouts
 
         def save() -> None:
@@ -202,7 +207,8 @@ def _default_directory() -> Path:
     return base / "tape2048/oracle"
 
 
-def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> NDArray[np.uint16]:
+def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> NDArray[np.uint16] | None:
+    """Return the counts in a file; None if it has other positions after the first ones."""
     try:
         arrays, found = decode(read_path(path).tobytes(), str(path))
     except FormatError as error:
@@ -216,13 +222,13 @@ def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> NDAr
     both = min(len(known), len(boards))
     if (
         found != texts
-        or not np.array_equal(known[:both], boards[:both])
+        or not np.array_equal(known[:_NAMING][:both], boards[:_NAMING][:both])
         or (counts.dtype, counts.shape) != (np.dtype("<u2"), (len(known), EXPONENTS))
         or not (done.isascii() and done.isdecimal() and int(done) <= len(known))
     ):
         message = "does not match its name; expected rollouts of this player, seed and positions"
         raise FormatError(message, path=path, hint=_REMOVE)
-    return counts[: int(done)].copy()
+    return counts[: int(done)].copy() if np.array_equal(known[:both], boards[:both]) else None
 
 
 _VARIANCE_MIN = 1e-12  # a variance of q below this is rounding

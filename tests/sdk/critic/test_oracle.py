@@ -72,6 +72,16 @@ def test_further_positions_are_added(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_samples_with_the_same_first_positions_are_kept_apart(tmp_path: Path) -> None:
+    boards = np.random.default_rng(2).integers(0, 2**63, 100).astype(np.uint64)
+    others = np.concatenate([boards[:64], boards[:63:-1]])
+    first, second = (ask(tmp_path, boards=each) for each in (boards, others))
+    for each, before in ((boards, first), (others, second)):
+        again = ask(tmp_path, play := Played(), boards=each)
+        assert (play.asked, again.known) == ([], 100)
+        assert (again.counts == before.counts).all()
+
+
 @pytest.mark.parametrize(
     "other", [{"seed": 4}, {"rollouts": 9}, {"player_sha256": "cd" * 32}, {"boards": BOARDS[::-1]}]
 )
