@@ -162,16 +162,7 @@ class Oracle(NamedTuple):
             "rollouts": str(self.rollouts),
             "seed": str(self.seed),
         }
-        directory = self.directory or _default_directory()
-        with storage_errors(directory, "making the directory of rollouts"):
-            directory.mkdir(parents=True, exist_ok=True)
-        for named in (boards[:_NAMING], boards):  # another sample can differ in later positions only
-            digest = hashlib.sha256(msgspec.json.encode(texts) + named.tobytes()).hexdigest()
-            path = directory / f"{digest[:32]}.safetensors"
-            counts = _read(path, texts, boards) if path.exists() else np.empty((0, EXPONENTS), "<u2")
-            if counts is not None:
-                break
-        assert counts is not None  # the second name stands for all positions
+        path, counts = _find(self.directory or _default_directory(), texts, boards)
         known, size, total = min(len(counts), len(boards)), 1, len(boards) * self.rollouts
 
         def save() -> None:
@@ -205,6 +196,23 @@ def _default_directory() -> Path:
             hint="set XDG_CACHE_HOME to a directory",
         )
     return base / "tape2048/oracle"
+
+
+def _find(
+    directory: Path, texts: dict[str, str], boards: NDArray[np.uint64]
+) -> tuple[Path, NDArray[np.uint16]]:
+    """Return the path of a sample's rollouts, and the counts in this file."""
+    with storage_errors(directory, "making the directory of rollouts"):
+        directory.mkdir(parents=True, exist_ok=True)
+    for named in (boards[:_NAMING], boards):  # another sample can differ in later positions only
+        digest = hashlib.sha256(msgspec.json.encode(texts) + named.tobytes()).hexdigest()
+        path = directory / f"{digest[:32]}.safetensors"
+        counts = _read(path, texts, boards) if path.exists() else np.empty((0, EXPONENTS), "<u2")
+        if counts is not None:
+            return path, counts
+    raise FormatError(
+        "does not match its name; expected rollouts of other positions", path=path, hint=_REMOVE
+    )
 
 
 def _read(path: Path, texts: dict[str, str], boards: NDArray[np.uint64]) -> NDArray[np.uint16] | None:
