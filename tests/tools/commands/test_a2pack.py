@@ -102,7 +102,7 @@ def test_validate(a2pack: A2pack, here: Path) -> None:
     (here / "bad").write_bytes(data)
     done = a2pack("validate --packfile bad", expect=2)
     assert done.out == ""
-    assert done.err.startswith("INVALID: bad (ChecksumError: CRC-32C of entry 2 is ")
+    assert done.err.startswith("INVALID: bad (ChecksumError: the CRC-32C of entry 2 is ")
     done = a2pack("validate --packfile bad --json", expect=2)
     assert (done.err, done.json["ok"], done.json["runs"]) == ("", False, None)
     (found,) = done.json["findings"]
