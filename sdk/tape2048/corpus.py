@@ -807,9 +807,9 @@ class Corpus(RowView):
         return self.fetch(rows, ("tokens",))["tokens"]
 
     def pieces(self, rows_max: int = 1 << 20) -> Iterator[NDArray[np.void]]:
-        """Iterate over all rows in order, in read-only arrays of at most ``rows_max`` rows of any runs.
+        """Iterate over all rows in order, in read-only arrays of at most ``rows_max`` rows.
 
-        Rows that are adjacent in memory are not copied.
+        An array can have rows of several runs. Rows that are adjacent in memory are not copied.
         """
         if rows_max < 1:
             raise ValueError(f"rows_max={rows_max}; expected at least 1")

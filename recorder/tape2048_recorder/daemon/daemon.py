@@ -459,7 +459,7 @@ class Daemon:
         worker.answer(NoMoreGames() if games is None else PlayGames(*games))
 
     def _rows_left(self) -> int:
-        """Return how many more rows can be finished below ``max_steps`` and ``max_disk_mb``."""
+        """Return how many more rows can be finished before ``max_steps`` or ``max_disk_mb`` is reached."""
         rows = self.supervisor.rows_unconfirmed
         steps = self.config.max_steps or NO_LIMIT
         return min(steps - self.tally.rows - rows, self.recording.rows_left(self.world.now, rows))

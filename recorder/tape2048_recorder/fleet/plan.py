@@ -160,7 +160,8 @@ def refuse_differences(plan: FleetPlan, given: Loaded) -> None:
         raise ConfigError(
             f"found the player {config.player} with SHA-256 {here[:12]}, expected {plan.player_sha256[:12]}, "
             "the fleet's player",
-            hint="Install the version of tape2048, and the network, with which the fleet was started.",
+            hint="Install the version of tape2048 that started the fleet. If the player reads a network, "
+            "install the same file.",
         )
 
 

@@ -211,11 +211,14 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
 
 @kernel
 def play_unrecorded(player: Any, boards: Any, seeds: Any, scores: Any, highest: Any) -> int:
-    """Play a game from each seed, ``u64[n]``, without rows, and return the number of moves.
+    """Play a game from each seed without recording rows, and return the total number of moves.
 
-    The games start from ``boards`` (``u64[n]``, each before a move), or are new if ``boards`` is empty.
-    ``scores`` (``u64[n]``) receives the points, and ``highest`` (``u8[n]``) the exponents of the highest
-    tiles.
+    Args:
+        player: the player.
+        boards: packed boards to start from, ``u64[n]``; 0, or an empty array: a new game.
+        seeds: seeds of the games, ``u64[n]``.
+        scores: output, ``u64[n]``: points of each game since its start.
+        highest: output, ``u8[n]``: exponent of each game's highest tile.
     """
     steps = 0
     for i in range(seeds.shape[0]):
@@ -377,7 +380,7 @@ class Buffer(BlockBuffer):
         self._waiting = np.ascontiguousarray(self._waiting[:, :end])
 
     def resize(self, rows_max: int) -> None:
-        """Change the capacity to this many rows, but at least to the current rows."""
+        """Change the capacity to ``rows_max`` rows, or to the number of buffered rows if that is larger."""
         rows = int(self._game[_ROWS])
 
         def resized(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -26,9 +26,9 @@ inherited by descriptor. Each word has one writer, and no process waits for a wo
 any point leaves nothing locked. The kernel frees the memory with the last process that maps it, so nothing
 stays in ``/dev/shm``.
 
-Some processors show the writes of another process in any order. So no word announces that other data is
-ready: data comes through the socket, or was confirmed through it. A word is 8 aligned bytes, which every
-processor reads and writes at once.
+On some processors, a process sees the writes of another process in a different order. Therefore, no word in
+the shared memory announces that other data is ready. A message on the socket carries the data, or confirms
+it. A word is 8 aligned bytes, which every processor reads and writes atomically.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def make(
         module: for ``.safetensors``, the factory of the module.
         device: ``auto`` (CUDA if available), ``cpu``, ``cuda`` or ``cuda:N``.
         dtype: ``auto`` (bfloat16 on CUDA, float32 on a CPU), float32, bfloat16 or float16.
-        batch: boards in a batch; 0: the largest number of boards in a call. If it is set, games do not depend
-            on the number of lanes, but can depend on ``batch``.
+        batch: number of boards in each batch; 0: as many as the worker passes in its largest call. If
+            ``batch`` is not 0, games do not depend on the number of lanes, but can depend on ``batch``.
         compile: whether to use ``torch.compile``.
         **module_args: further arguments of ``module``.
 

@@ -469,7 +469,7 @@ class GpuLearner:
             raise ConfigError(
                 f"found {free / 1e9:.1f} GB of free GPU memory, expected {needed / 1e9:.1f} GB for these "
                 "tuples and stages",
-                hint="Use fewer stages or smaller tuples: a tuple with one cell less takes a sixteenth.",
+                hint="Use fewer stages or smaller tuples. One cell less leaves 1/16 of a tuple's entries.",
             )
         self._games = games
         self._kernel = compiled(layout, SEGMENT_MOVES)

@@ -158,7 +158,7 @@ class Trainer:
             raise ConfigError(
                 f"found {free / 1e9:.1f} GB of free memory, expected {needed / 1e9:.1f} GB for these tuples "
                 "and stages",
-                hint="Use fewer stages or smaller tuples: a tuple with one cell less takes a sixteenth.",
+                hint="Use fewer stages or smaller tuples. One cell less leaves 1/16 of a tuple's entries.",
             )
         self._counts = _Counts()
         self._lanes = [

@@ -354,7 +354,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def of(cls, session: int) -> Usage:
-        """Return the resources of the processes of a session (``setsid``)."""
+        """Return the resources that the processes of a Unix session (an id of ``setsid``) have used."""
         ticks = peak = 0
         for directory in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has just ended

@@ -370,21 +370,21 @@ _reward_words = stack_words(32)
 
 @register_jitable(forceinline=True)
 def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: Any, last: Any) -> Any:
-    """Add a leaf to the list, unless it is illegal or equals the last leaf on its side.
+    """Append a leaf to the list, unless it is illegal or equals the last leaf of its side.
 
-    The leaf is ``board``, which includes a spawn, with its rows moved to one side.
+    The leaf is the board after a spawn and a move to the left or to the right.
 
     Args:
-        board: the board with the spawn.
-        rest: the rows moved without the spawn, and 0 in the row of the spawn.
-        shift: the lowest bit of that row.
-        side: 0 for left, ``_RIGHT`` for right.
-        leaves: the address of the list.
-        count: the length of the list.
-        last: the last legal leaf on this side, and its number.
+        board: the board after the spawn, before the move.
+        rest: the three rows without the spawn, after the move. The row with the spawn is 0.
+        shift: lowest bit of the row with the spawn.
+        side: direction of the move: 0 for left, ``_RIGHT`` for right.
+        leaves: address of the list.
+        count: length of the list.
+        last: the last leaf of this side (0: none, or illegal), and the number of the last legal leaf.
 
     Returns:
-        The number of the leaf (0: illegal), the new length, and the new ``last``.
+        The number of the leaf, from 1 (0: illegal), the new length of the list, and the new ``last``.
     """
     leaf = rest | U64(SLIDE[side + (board >> shift & _ROW)]) << shift
     legal = leaf != board

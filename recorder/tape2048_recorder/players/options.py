@@ -289,8 +289,9 @@ def own(player: Any) -> Any:
 def player_sha256(name: str, player: Any) -> str:
     """Return the SHA-256 (hex) of a player's name, version, parameters and tables.
 
-    Two players with the same hash choose the same moves. Fields called ``cache_...`` are not hashed. A player
-    that keeps its tables in another order than its file computes the hash itself, in its field ``identity``.
+    Two players with the same hash choose the same moves. Fields called ``cache_...`` are not hashed. If a
+    player has a field ``identity``, the field is the hash. Players whose tables in memory have a different
+    order than in the file have this field.
     """
     if "identity" in player._fields:
         return bytes(player.identity).hex()

@@ -124,7 +124,10 @@ class Recording:
         return None
 
     def place(self, rows: int, generation: int = 0) -> Range:
-        """Reserve a range for a block in the open session of the weights that played it."""
+        """Reserve a range of ``rows`` rows in the open session of this generation of weights.
+
+        If the generation has no open session, open one.
+        """
         session = self._open.get(generation)
         if session is None:
             self._serial += 1

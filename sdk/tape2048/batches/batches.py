@@ -291,7 +291,7 @@ def _whole_only(source: Any, corpus: Any, span: int) -> Any:
     try:
         firsts = corpus.phase(rows_left=(max(first, span), end))
     except (EmptyCorpusError, ValueError) as error:
-        msg = f"no row of {len(corpus):,} has {span:,} rows after it in its game, so no window is whole"
+        msg = f"no window is whole: none of the {len(corpus):,} rows is followed by {span:,} rows of its game"
         raise EmptyCorpusError(msg, hint=f"{_WINDOW_HINT} Or pass pad=True.") from error
     return firsts if source is corpus else firsts.capped(source.per_run, source.spread, source.by)
 
@@ -734,9 +734,10 @@ class MixedBatches(Batches):
         shares = [1 / len(counts)] * len(counts) if callable(mixture.shares) else mixture.shares
         extra = options["extra"] or {}
         if any(len(arrays) != len(counts) for arrays in extra.values()):
+            found = {name: len(arrays) for name, arrays in extra.items()}
             raise ValueError(
-                f"extra has {[*map(len, extra.values())]} arrays for its names; expected {len(counts)} for "
-                "each, one for each source"
+                f"extra has these numbers of arrays: {found}; expected {len(counts)} for each name, one for "
+                "each source"
             )
         parts = []
         for number, (one, share, rows) in enumerate(zip(mixture.sources, shares, counts, strict=True)):

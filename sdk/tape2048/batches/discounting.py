@@ -29,7 +29,8 @@ def discounted(tables: ViewTables, discount: float) -> NDArray[np.float32]:
     starts, all_rows = tables.rowmap.run_starts.astype(np.int64), tables.whole.rowmap.rows
     if starts[-1] != all_rows:
         raise CorpusError(
-            f"found {starts[-1]:,} of the {all_rows:,} rows of these games; a return needs them all",
+            f"found {starts[-1]:,} of the {all_rows:,} rows of these games; expected all rows, because a "
+            "return depends on every later row of its game",
             hint="Compute it before phase, select and rows_where.",
         )
     layout, _ = plan_fields(tables, ("return_1",), np.empty(0, np.int64), "bool")

@@ -64,7 +64,13 @@ class _Epoch(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """A pool in memory: its plan, the plan's words, and the keys of its order."""
+    """A pool in memory.
+
+    Attributes:
+        plan: plan that gathers the pool's rows. It owns the arrays that ``words`` points to.
+        words: the plan as 64-bit words for the kernel.
+        keys: keys of the random order of the pool's rows.
+    """
 
     plan: Plan
     words: NDArray[np.uint64]

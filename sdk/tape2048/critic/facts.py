@@ -196,6 +196,7 @@ def embeddings_of(session: Session | RemoteSession, tower_sha256: str) -> NDArra
             f"found embeddings of the tower {made_by[:16]}...; expected embeddings of the critic's tower "
             f"{tower_sha256[:16]}...",
             path=path.parent,
-            hint="name the critic's tower (--tower), or make embeddings with it",
+            hint="Pass the critic's tower as --tower, or make embeddings with that tower: "
+            "tape2048 embed --tower TOWER --force",
         )
     return values

@@ -118,10 +118,13 @@ def _checksum_findings(
 def row_findings(
     source: Dataset | DataPack, path: Path, table: Path, progress: Callable[[int, int], object] | None = None
 ) -> Iterator[Finding]:
-    """Check every row of a whole source against the run table and the rules.
+    """Check every row against the run table and the rules of the game, and yield the findings.
 
-    Findings name ``path``, or ``table`` as the file of the run table. ``progress`` is called with the rows
-    checked and all rows.
+    Args:
+        source: an open data set or pack.dat with all its rows, not a view.
+        path: file or directory that the findings about rows name.
+        table: file that the findings about the run table name.
+        progress: function that is called with the number of rows checked so far, and the number of all rows.
     """
     runs = source.runs
     done = 0

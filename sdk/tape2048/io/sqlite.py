@@ -220,9 +220,10 @@ def _is_long(path: str | os.PathLike[str]) -> bool:
 def limited_work(
     database: sqlite3.Connection, operations: int, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Interrupt the statements of the block (SQLITE_INTERRUPT) after a number of operations.
+    """Interrupt the statements of the ``with`` block after about this many operations of SQLite.
 
-    If ``stop`` returns True, they are interrupted as well, with KeyboardInterrupt.
+    ``stop`` is called repeatedly. If it returns true, the statements are interrupted as well. An interrupted
+    statement raises OperationalError with SQLITE_INTERRUPT. After Ctrl-C, it raises KeyboardInterrupt.
     """
     calls_left = 1 + operations // _OPERATIONS_PER_CALLBACK
 

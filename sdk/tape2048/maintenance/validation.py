@@ -342,7 +342,7 @@ class BlockSums:
         return len(self._blocks)
 
     def update(self, content: memoryview) -> None:
-        """Add the next bytes of the rows."""
+        """Add bytes of the session's rows to the checksums. They follow the bytes of the previous call."""
         for at in range(len(self.found), len(self._ends)):
             piece = content[: self._ends[at] - self._done]
             self._sum = crc32c(piece, self._sum)

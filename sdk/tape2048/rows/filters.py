@@ -281,7 +281,8 @@ def _check_times(condition: str) -> None:
         elif word.lower() in TIMES and not _is_time(words, at, calls):
             found = f"found {' '.join(tokens[max(0, at - 3) : at + 2])!r:.80}"
             raise ConfigError(
-                f"the condition {condition[:200]!r} is rejected: {word.lower()} is a time, {found}",
+                f"the condition {condition[:200]!r} is rejected: {found}, but {word.lower()} is a time, "
+                "not a number or text",
                 hint="Compare it with a time, as in started >= '2026-11-21 06:00', or seconds since 1970. "
                 f"Or pass it to a function of times: {', '.join(_OF_TIMES)}.",
             )

@@ -144,7 +144,10 @@ class RunColumns:
             begin = end
 
     def each(self, make: Callable[[NDArray[np.void]], NDArray[Any]]) -> NDArray[Any]:
-        """Apply a function to the table of some sessions at a time, and join the values, ``[R]``."""
+        """Return a value of each run, ``[R]``, without reading the whole table at once.
+
+        ``make`` computes the values of a part of the table: the runs of some sessions.
+        """
         values: NDArray[Any] | None = None
         for where, table in self.parts():
             made = make(table)

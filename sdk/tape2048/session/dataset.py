@@ -124,7 +124,10 @@ class OpenDataset(NamedTuple):
         return _metadata(self.table)
 
     def shifted(self, shift: int) -> OpenDataset:
-        """Return the data set with ``shift`` added to the ids of runs in its tables, not in its rows."""
+        """Return the data set with ``shift`` added to the run ids in its tables.
+
+        The rows keep the run ids of their files.
+        """
         rows, table = copy.copy(self.rows), self.table.rows.copy()
         rows.runs = rows.runs.copy()
         rows.runs["id"] += np.uint64(shift)

@@ -112,7 +112,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def env(self) -> str:
-        """The environment variable."""
+        """The name of the environment variable that sets the setting."""
         return ENV_PREFIX + self.name.upper()
 
     @property

@@ -214,7 +214,7 @@ def _check_tower(config: CriticConfig, embeddings: Column) -> None:
             f"found embeddings of the tower {facts.get('model_sha')} (D = {embeddings.values.shape[1]}), "
             f"expected {found.sha256}, as {config.tower}",
             path=config.data,
-            hint="make the embeddings again by this tower: tape2048 embed --force",
+            hint=f"Make embeddings with this tower: tape2048 embed --tower {config.tower} --force",
         )
 
 

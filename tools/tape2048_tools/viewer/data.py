@@ -359,7 +359,7 @@ class Data:
         return None
 
     def training(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return the curves of a training (``id``)."""
+        """Return the learning curves of the training whose id is ``given["id"]``."""
         trainings = self.collection.trainings()
         if given.get("id", "") not in trainings:
             raise MissingPathError("no training has this id", hint="Reload the page: it was removed.")
