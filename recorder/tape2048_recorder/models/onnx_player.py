@@ -40,7 +40,7 @@ def make(*, model: str, batch: int = 0, device: str = "auto") -> OnnxPlayer:
 
     Args:
         model: the file.
-        batch: boards in a batch; 0: the largest number of boards in a call.
+        batch: number of boards in each batch; 0: as many as the worker passes in its largest call.
         device: ``auto`` (CUDA if onnxruntime supports it), ``cpu`` or ``cuda``.
 
     Raises:
