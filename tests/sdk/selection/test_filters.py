@@ -277,7 +277,7 @@ class TestNamed:
         ],
     )  # fmt: skip
     def test_a_time_is_no_number_and_no_text(self, corpus: Corpus, condition: str) -> None:
-        with pytest.raises(errors.ConfigError, match="found .*, but started is a time, not") as caught:
+        with pytest.raises(errors.ConfigError, match=r"found .*, but started is a time, not") as caught:
             corpus.where(condition)
         assert "julianday" in (caught.value.hint or "")
 
