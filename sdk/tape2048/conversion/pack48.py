@@ -1,4 +1,4 @@
-"""Packs of 48-byte rows: conversion of runs to a pack, and merging of packs with any rows.
+"""Packs of 48-byte rows: conversion of runs to a pack, and merging of packs of any row type.
 
 ::
 

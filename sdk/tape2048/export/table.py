@@ -1,4 +1,4 @@
-"""The rows and runs of a corpus, and run files, as columns, which every export format writes."""
+"""Columns that every export format writes, made from the rows and runs of a corpus or from run files."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ field      type     meaning
 =========  =======  ===============================================================
 run_id     ``<u8``  ``runs.id``
 step_idx   ``<u4``  0-based move number within its run
-exps       ``u1``   [16] exponents, row-major, cell 0 first: 0 empty, 1 = 2, 2 = 4
+exps       ``u1``   [16] exponents, row-major: 0 is an empty cell, k a tile 2**k
 action     ``u1``   only with ``record_action``: 0 up, 1 down, 2 left, 3 right
 =========  =======  ===============================================================
 

@@ -1,22 +1,26 @@
 """N-tuple networks: tuples and stages, the network in memory, and its files.
 
-A **tuple** is a set of cells. Its table has an entry for each way to fill them, indexed by the number whose
-hexadecimal digits are the exponents in the tuple's cells, lowest cell first. Each **stage** has its own set
-of tables. It starts at a **sum of different tiles**: a board belongs to the last stage whose sum its tiles
-reach, where each size of tile counts once. Stage 8192 starts when the board has an 8192, and stage 12288 when
-it also has a 4096. A board of 4096 tiles reaches neither, since they count once.
+A **tuple** is a set of cells. Its table has an entry for each way to fill them. The exponents in the cells
+are the hexadecimal digits of the entry's index, and the cell with the lowest number gives the first digit.
+Each **stage** has its own set of tables. It starts at a **sum of different tiles**. To find a board's stage,
+add its tiles, but each size of tile only once. The board belongs to the last stage that starts at or below
+this sum. Stage 8192 starts when the board has an 8192, and stage 12288 when it also has a 4096. A board with
+several 4096 and no larger tile reaches neither, since 4096 is added once.
 
-Tables hold values in points of score, as ``f32``, or as ``i16`` in steps of a scale for each table.
+Tables hold values in points of score. The entries are ``f32``, or ``i16`` that are multiplied by the table's
+scale.
 
 A **network file** is safetensors. There is an array for each stage and tuple, ``<stage>/<tuple>``
-(``0/01245``), and ``scales`` (``f32[S, T]``). In the header's metadata, ``stages`` lists the tiles at which
-stages start (``8192 16384``), and ``facts`` is a JSON object about the training. There are two formats:
+(``0/01245``), and ``scales`` (``f32[S, T]``). In the header's metadata, ``stages`` lists the sums at which
+the second and later stages start (``8192 12288``), and ``facts`` is a JSON object about the training. There
+are two formats:
 
 * ``tape2048 n-tuple network 1``: the tables are all ``f32`` or all ``i16``. The file may be compressed by xz.
 * ``tape2048 n-tuple network 2`` stores only the entries of ``i16`` tables that are not 0. A table is ``u8``:
   a zlib stream of three planes of ``n`` bytes each. The first plane holds the distance of each stored entry
-  from the previous one, at least 1; for the first entry, its index plus 1. The other planes hold the low and
-  the high byte of each value plus 128. A distance above 255 is split by stored entries of value 0.
+  from the previous one, at least 1; for the first entry, its index plus 1. The writer adds 128 to each value.
+  The second plane holds the low bytes of these sums, and the third plane holds the high bytes. A distance
+  above 255 is split by stored entries of value 0.
 
 The second format is smaller, and takes a seventh of the time to read. Networks that expand to 4 GiB or more
 are not compressed, because readers reject such files.
@@ -24,9 +28,9 @@ are not compressed, because readers reject such files.
 **In a player**, tuples that share all cells but one share cache lines. The entries of a board are spread over
 megabytes, beyond the first caches of a core, so the number of cache lines determines the time for a value.
 For example, the tuples 01234 and 01245 share the cells 0, 1, 2 and 4. The digits of these four cells come
-first in the index, and a word holds one entry of each tuple. The 32 entries of both tuples with the same four
-exponents are then one line of 64 bytes. The 32 entries of a board in four 5-tuples (or 6-tuples) that
-pairwise share all cells except one take 16 lines.
+first in the index, and each 4-byte word holds one entry of each tuple. The 32 entries of both tuples with
+the same four exponents are then one line of 64 bytes. Four tuples in two such pairs have 32 entries for
+a board, in its eight symmetries. These entries take 16 lines.
 
 Only ``i16`` tables are reordered. ``f32`` tables, which learn, keep their order.
 """

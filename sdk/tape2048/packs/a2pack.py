@@ -20,8 +20,9 @@ Payloads are whole run files, byte for byte. Entries are in order of their offse
 compressed payload is one zstd frame or one LZ4 frame (the frame format, magic ``04 22 4d 18``; not a bare
 block), with nothing after it.
 
-The stats have two parts: these fields in the ``postcard`` encoding (see :mod:`tape2048.runs.a2run2`), and a
-JSON object with the other fields, to the end of the block. A reader of the first part can ignore the second::
+The stats have two parts. The first has the fields below, in the ``postcard`` encoding (see
+:mod:`tape2048.runs.a2run2`). The second fills the rest of the block: a JSON object with the other fields. A
+reader of the first part can ignore the second::
 
     Stats = count: u64, total_steps: u64, min_len: u32, max_len: u32, mean_len: f64,
             p50_len: u32, p90_len: u32, p99_len: u32

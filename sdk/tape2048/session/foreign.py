@@ -1,4 +1,4 @@
-"""Rows of other programs: shards, rows of no run, and structured rows of other types.
+"""Rows of other programs: in shards, with rows that belong to no run, or of other row types.
 
 A file of rows can be opened if each row has a run id, a step index and a board:
 
@@ -15,16 +15,16 @@ field                           type and meaning
                                 more. A packed board has 15 there
 ==============================  ============================================================================
 
-The order of the fields, padding and the size of a row are free. Every other field of a numeric type, ``[]``
-or ``[D]``, is a column, unless a built-in field of batches has its name. The content of ``<field>s.json``
-(such as ``valuation_types.json``) becomes the column's fact ``names``. ``branch_evs`` has a value for each
-move.
+The order of the fields, padding and the size of a row are free. Every other field that holds a number, or a
+list of D numbers, is a column, unless it has the name of a built-in field of batches. The content of
+``<field>s.json`` (such as ``valuation_types.json``) becomes the column's fact ``names``. ``branch_evs`` has a
+value for each move.
 
 Files are mapped, and rows are not copied. If the runs are stored one after the other by id, with a row for
 each step, the time to open a file grows only with its runs. Otherwise, the run id of every row is read.
 
-Two 32768 tiles end a game here. A run is read up to the move that makes the first 65536, and its
-``highest_tile`` is then 65536. Its ``max_score`` stays the score of the whole game.
+In tape2048, a game ends when two 32768 tiles merge. A run is read up to the move that makes the first
+65536, and its ``highest_tile`` is then 65536. Its ``max_score`` stays the score of the whole game.
 """
 
 from __future__ import annotations

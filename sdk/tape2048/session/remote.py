@@ -17,13 +17,14 @@ The cache of a store's sessions is bounded, and shared by any number of processe
     <cache>/
         <name>/              a copy of a whole session; every byte was compared with its checksum
         .tables/<name>/      its metadata.db and manifest.json: the run table, without the rows
-        .<name>.<0...>.tmp/  a download: a draft (``durable``), of one process at a time
+        .<name>.<0...>.tmp/  a download in progress, by one process at a time
         .recorder/           locks
 
 Nothing in the cache can be out of date. A download reserves its space first: it removes sessions that no
 process holds, the least recently used first, and gives its files their final sizes. It becomes visible by a
-rename. Hidden directories without a lock are leftovers of killed processes, of earlier releases too. They are
-removed when space is needed. Sessions in use are locked as in any directory (``locks``).
+rename. Hidden directories without a lock are leftovers of killed processes, which may have run an earlier
+release. They are removed when space is needed. Sessions in use are locked in the same way as in other
+directories of sessions: see ``tape2048.session.locks``.
 """
 
 from __future__ import annotations
