@@ -8,9 +8,9 @@
     drain.json                    a request that every node ends, after its games or now
 
 A claim's name is random, so no write replaces another claim. A node writes its claim, then lists the claims
-of the lease, and gives up the lease if it sees a second claim. If two nodes claim the same lease, at least
-the node that lists last sees both claims. So no lease has two holders. The store needs no conditional writes,
-but it must list completed writes.
+of the lease, and takes the lease only if it sees its own claim alone. If two nodes claim the same lease, at
+least the node that lists last sees both claims. So no lease has two holders. The store needs no conditional
+writes. Listings can be old, but each must show the state of the store at one moment.
 """
 
 from __future__ import annotations
