@@ -39,9 +39,17 @@ def _read(corpus: Corpus) -> int:
 
 
 def figures(directory: Path, *, rows: int, games: int, rounds: int) -> list[Figure]:
-    """Shares, and then rates."""
+    """Shares, and then rates, on one core."""
     del directory
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        return _figures(rows, games, rounds)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _figures(rows: int, games: int, rounds: int) -> list[Figure]:
     played = play(PLAYER, games)
     once = corpus_on_tape(played, len(played.tape))
     table = []

@@ -158,7 +158,7 @@ PLANTED = {
         "tape2048.session.foreign:check_ends", "(found != steps)", "(found > 99)"
     ),
     "dataset manifest's version": (
-        f"{SESSION}:parse_manifest", "manifest.version != version", "manifest.version < 0"
+        f"{SESSION}:parse_manifest", "head.version != version", "head.version < 0"
     ),
     "tape wrong steps": (f"{TAPE}.codec:judge", "wrong[game] or ", ""),
     "tape a game that does not end": (f"{TAPE}.codec:judge", "or legal_mask(final) != U64(0) ", ""),

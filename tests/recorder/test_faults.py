@@ -562,7 +562,7 @@ def test_an_out_dir_that_vanishes(recorders: Recorders, root: Path) -> None:
     recorder.wait_for_event("recording again")
     shutil.rmtree(root)
     assert recorder.end() == StorageError.exit_code
-    assert "the recorder's lock is gone" in recorder.error["message"]
+    assert "the recorder's lock file was removed" in recorder.error["message"]
     assert recorder.error["hint"]
 
 

@@ -35,7 +35,7 @@ for line in sys.argv[1:]:
     print(run(line.split()), file=sys.stderr)
 """
 NEED_LINUX = {
-    "record --player greedy --max-games 1": "the recorder needs Linux; this is darwin",
+    "record --player greedy --max-games 1": "found the system darwin, expected Linux",
     "prune --keep-last 1": "sessions cannot be removed on darwin",
     "service install": "a systemd service needs Linux; this is darwin",
 }

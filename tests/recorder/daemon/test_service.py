@@ -123,7 +123,9 @@ def check_that_another_user_may_not(service: Service) -> None:
         env=environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
     owner = pwd.getpwuid(0).pw_name
-    assert f"(pid {service.process.pid}) belongs to {owner}, you are nobody" in done.stdout, done.stderr
+    assert f"(pid {service.process.pid}) belongs to user {owner}, but you are nobody" in done.stdout, (
+        done.stderr
+    )
     assert "as root" in done.stdout
 
 

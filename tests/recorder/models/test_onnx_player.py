@@ -103,7 +103,7 @@ def test_scores_that_depend_on_the_place_are_reported(tmp_path: Path, boards: in
 )
 def test_a_missing_gpu_is_an_error(tmp_path: Path) -> None:
     path = save(tmp_path / "p.onnx")
-    with pytest.raises(ConfigError, match="computes by CPUExecutionProvider"):
+    with pytest.raises(ConfigError, match="uses CPUExecutionProvider"):
         make(model=path, device="cuda")
     assert make(model=path, device="auto").sha256 == make(model=path, device="cpu").sha256
 

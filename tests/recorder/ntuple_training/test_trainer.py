@@ -394,7 +394,9 @@ def test_a_network_of_another_layout_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "first.ntuple")
     save_network(Trainer(small()).network(), path)
     for config in (small(tuples="0123 0146"), small(stages="256"), small(stages="")):
-        expected = f"'0123 0145' and the stages '128', expected only tuples of '{config.tuples}' and of "
+        expected = (
+            f"'0123 0145' and the stages '128', expected only tuples of '{config.tuples}' and stages of "
+        )
         with pytest.raises(errors.ConfigError, match=f"{expected}'{config.stages}'") as caught:
             Trainer(config).start_from(path)
         assert caught.value.path == path
@@ -571,11 +573,11 @@ INVALID = [
     ('tuples = "012"', "groups of 4 to 6 digits"),
     ('tuples = "0132"', "ascending"),
     ('tuples = "0123 0123"', "each once"),
-    ('stages = "8192 4096"', "in ascending order"),
-    ('stages = "0"', "in ascending order"),
-    ('stages = "1002"', "in ascending order"),
-    (f'stages = "{"9" * 5000}"', "in ascending order"),
-    ("stages = 8192", "in ascending order"),
+    ('stages = "8192 4096"', "expected ascending tiles or sums"),
+    ('stages = "0"', "expected ascending tiles or sums"),
+    ('stages = "1002"', "expected ascending tiles or sums"),
+    (f'stages = "{"9" * 5000}"', "expected ascending tiles or sums"),
+    ("stages = 8192", "expected ascending tiles or sums"),
     ("beta = 0", "above 0"),
     ("decay = 1.5", "from 0 to 1"),
     ("moves = 0", "of at least 1"),

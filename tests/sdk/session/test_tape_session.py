@@ -217,7 +217,7 @@ class TestDamage:
             Session.open(own)
         (own / "steps.npy").unlink()
         (own / "anchors.npy").unlink()
-        with pytest.raises(NotASessionError, match=r"no anchors\.npy"):
+        with pytest.raises(NotASessionError, match=r"without anchors\.npy"):
             Session.open(own)
 
     @pytest.mark.parametrize(

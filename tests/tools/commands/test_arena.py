@@ -135,9 +135,9 @@ def test_a_player_that_fails_costs_its_own_games_only(cli: Cli, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        ("greedy exec:./no-such-engine", 78, "found no program './no-such-engine'"),
+        ("greedy exec:./no-such-engine", 78, "found './no-such-engine', which is no file"),
         ("greedy gredy", 78, "did you mean 'greedy'"),
-        (f"greedy '{engine('strange')}'", errors.StartError.exit_code, "found the hello 'hello there'"),
+        (f"greedy '{engine('strange')}'", errors.StartError.exit_code, "found the hello line 'hello there'"),
         ("greedy --games 0", 2, "--games"),
         ("", 2, "PLAYERS"),
     ],

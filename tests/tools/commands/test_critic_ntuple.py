@@ -103,7 +103,7 @@ def test_from_a_player_to_a_critic(tape: Tape, tmp_path: Path) -> None:
         (("--preset", "default", "--config", "a.toml"), 2, "not both"),
         (("--player", "gredy", "--games", "5"), errors.ConfigError.exit_code, "gredy"),
         (("--player", "greedy", "--games", "1"), errors.EmptyCorpusError.exit_code, "more games"),
-        (("--player", "greedy", "--games", str(10**13)), errors.ConfigError.exit_code, "are free"),
+        (("--player", "greedy", "--games", str(10**13)), errors.ConfigError.exit_code, "of free memory"),
         (("--tower-dim", "8"), 2, "--tower-dim"),
         (("--kind", "forest"), 2, "forest"),
         (("nowhere",), errors.MissingPathError.exit_code, "nowhere"),

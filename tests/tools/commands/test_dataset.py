@@ -55,7 +55,7 @@ def test_a_session_in_the_place_of_a_data_set_is_told(
         done = cli("dataset", command, path, *sources, expect=3)
         assert done.out == ""
         assert f"{path}: found {found}, expected a data set\n" in done.err
-        assert "tape2048 list" in done.err
+        assert "such as tape2048 show" in done.err
         assert "tape2048 dataset build" in done.err
 
 

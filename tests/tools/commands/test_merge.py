@@ -195,7 +195,7 @@ def test_recovering_by_hand(cli: Cli, tmp_path: Path) -> None:
     (partial / "session").mkdir()
     (partial / "journal").write_bytes(b"no journal of ours, and longer than a header")
     done = cli("recover", root, expect=1)
-    assert "put into .quarantine" in done.out
+    assert "moved to .quarantine" in done.out
     assert "nothing could be recovered" in done.out
 
 

@@ -81,7 +81,7 @@ def test_print_config_is_a_configuration(tape: Tape, config: Path, tmp_path: Pat
     values = tomllib.loads(done.out)
     assert set(values) == set(TrainingConfig.__struct_fields__)
     assert (values["tuples"], values["moves"], values["seed"]) == ("0123 4567 0145 4589", 60_000, 99)
-    assert "# The learning rate" in done.out
+    assert "# Learning rate of a value" in done.out
     (tmp_path / "again.toml").write_text(done.out)
     assert tape("train-player", "--config", "again.toml", "--print-config").out == done.out
     assert not (tmp_path / "out").exists()

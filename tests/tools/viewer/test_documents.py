@@ -532,7 +532,7 @@ def test_a_judge_whose_network_is_missing_is_refused_at_the_start() -> None:
 
 
 def test_the_judge_own_takes_no_settings() -> None:
-    with pytest.raises(ConfigError, match="expected own alone"):
+    with pytest.raises(ConfigError, match="expected own without parameters"):
         Judges(["own:ahead=2"], Path("default"))
 
 
