@@ -89,7 +89,7 @@ def save_critic(
     if tower is not None:
         tensors |= {f"tower.{name}": tensor for name, tensor in tower.state_dict().items()}
     model = tensor_bytes(tensors)
-    info = msgspec.structs.replace(info, model_sha256=hashlib.sha256(model).hexdigest())
+    info = msgspec.structs.replace(info, model_sha256=hashlib.sha256(model).hexdigest(), release=__version__)
     publish_directory(directory, {MODEL: model, CRITIC_JSON: pretty_json(info)}, replace=replace)
     return info
 

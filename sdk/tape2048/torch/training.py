@@ -147,7 +147,7 @@ def load_checkpoint(  # noqa: PLR0917
         )
     known, data = ({"corpus": one.corpus, "version": one.version} for one in (state, expected))
     config.check_resumed(state.config, known, {**expected.config, **data}, path)
-    state.world_size = expected.world_size
+    state.world_size, state.release = expected.world_size, expected.release
     parts = by_prefix(tensors)
     kept = {int(number): values for number, values in by_prefix(parts["optimizer"]).items()}
     try:

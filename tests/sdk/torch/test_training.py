@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tape2048 import Corpus, errors
+from tape2048 import Corpus, __version__, errors
 from tape2048.critic.facts import SplitInfo
 from tape2048.io.durable import replace_file
 from tape2048.session.session import Session
@@ -177,11 +177,14 @@ def test_a_training_that_an_earlier_version_started(
     for name in ("player_name", "weight"):
         del state["config"][name]
     state["config"] |= {"targets": "outcome", "teacher": teacher}
+    state |= {"ended": None, "release": "0.9.0"}
     tensors["state"] = torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
     del tensors["sha256"]
     checkpoint.write_bytes(tensor_bytes(tensors))
     if not teacher:
         train_critic(whole(games, tmp_path / "critic"))
+        state = json.loads(bytes(read_tensors(checkpoint)["state"].numpy()))
+        assert state["release"] == __version__
         return
     with pytest.raises(errors.StateError, match="has teacher = 'critics/one', not None") as caught:
         train_critic(whole(games, tmp_path / "critic"))
