@@ -89,7 +89,7 @@ pythons: $(VENV)/.installed-dev ## Run the same sample on newer Pythons and on t
 docs: generate site ## Write what is made from the sources anew, and build the site: docs/_build/html.
 
 generate: $(VENV)/.installed-dev ## Write anew: tables and commands in docs/, sample files, systemd/, the picture of the packages.
-	$(BIN)/python -m tape2048_tools.options.critic
+	$(BIN)/python -m tape2048_tools.options.critic_options
 	$(BIN)/python -m tape2048_tools.machine.units
 	$(BIN)/python -m tests.pages
 	$(BIN)/python -m tests.layers

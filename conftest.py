@@ -60,7 +60,7 @@ def example_runs(examples_directory: None) -> None:  # noqa: ARG001 - the direct
 def _run_console(example: Example) -> None:
     """Run the lines of a console block that call a command of ours; each has to succeed."""
     from tape2048_tools.cli import cli, run
-    from tape2048_tools.commands.runs import a2pack
+    from tape2048_tools.commands.runs import a2pack_command as a2pack
 
     commands = {"tape2048": cli, "a2pack": a2pack.command}
     for line in commands_of(example):

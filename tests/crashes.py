@@ -12,7 +12,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape2048.io import durable
+from tape2048.files import durable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -74,8 +74,8 @@ def fill(directory: Path) -> None:
 def _make_critic(path: Path) -> None:
     """Make a critic that has learned nothing."""
     from tape2048.critic.facts import SplitInfo
-    from tape2048.torch.critic import CriticInfo, TowerInfo, save_critic
     from tape2048.torch.heads import CriticHead, HeadInfo
+    from tape2048.torch.torch_critic import CriticInfo, TowerInfo, save_critic
     from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
 
     tower = Tower(TowerConfig(dim=8, layers=1, heads=2, ffn=8))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tape2048.critic.ntuple.critic import GameBoards
+from tape2048.critic.ntuple.ntuple_critic import GameBoards
 from tape2048.game import boards_to_exps, slide
 from tape2048.game.rules import LEFT, UP
 from tape2048.jit.compiler import kernel

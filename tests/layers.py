@@ -20,17 +20,17 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 #: The parts of each package, lowest layer first. A part imports from lower layers only.
 LAYERS = {
     "tape2048": [
-        "_version", "errors", "base jit", "io settings game", "formats training players", "tape ntuple",
-        "runs", "session", "packs maintenance rows", "batches", "corpus mixture", "datasets", "conversion",
-        "export critic", "torch", "__init__ __main__",
+        "_version", "errors", "base jit", "files game players", "formats ntuple session", "stores packs",
+        "loader maintenance", "corpus", "datasets", "conversion critic export runs", "torch",
+        "__init__ __main__",
     ],
     "tape2048_recorder": [
         "game ipc", "players retention", "record_options lanes models replay", "evaluation",
         "ntuple_training status", "recording", "daemon workers", "recorder", "fleet", "__init__",
     ],
     "tape2048_tools": [
-        "terminal options machine sessions", "progress", "views card critic_report report viewer", "commands",
-        "cli", "__init__ __main__",
+        "terminal options machine sessions", "progress", "views dataset_card critic_report report viewer",
+        "commands", "cli", "__init__ __main__",
     ],
 }  # fmt: skip
 
@@ -93,7 +93,7 @@ def arrows() -> dict[str, set[str]]:
 
 
 def package_of(module: str) -> tuple[str, str]:
-    """Package and part of a module: ``("tape2048", "session")`` of ``tape2048.session.locks``."""
+    """Package and part of a module: ``("tape2048", "session")`` of ``tape2048.files.locks``."""
     package, _, rest = module.partition(".")
     return package, rest.partition(".")[0] or "__init__"
 

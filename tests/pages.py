@@ -15,17 +15,17 @@ from pathlib import Path
 import click
 import numpy as np
 
-from tape2048.batches import FIELDS
-from tape2048.critic.config import CriticConfig, NTupleCriticConfig
+from tape2048.critic.critic_config import CriticConfig, NTupleCriticConfig
 from tape2048.errors import TapeError
-from tape2048.formats.batch_fields import AHEAD
 from tape2048.formats.registry import FORMATS
-from tape2048_recorder.ntuple_training.config import TrainingConfig
+from tape2048.loader import FIELDS
+from tape2048.session.batch_fields import AHEAD
+from tape2048_recorder.ntuple_training.training_config import TrainingConfig
 from tape2048_recorder.players.options import REGISTRY
 from tape2048_recorder.retention import RetentionLimits
 from tape2048_tools.cli import cli
-from tape2048_tools.commands.runs.a2pack import command as a2pack
-from tape2048_tools.options.recorder import settings_table
+from tape2048_tools.commands.runs.a2pack_command import command as a2pack
+from tape2048_tools.options.recorder_options import settings_table
 
 from .dependencies import licence_of, needs
 
@@ -252,7 +252,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "player-training": lambda: settings_table(TrainingConfig),
     },
     "docs/reference/players.md": {"players": players_table},
-    "docs/reference/api/batches.md": {"fields": fields_table},
+    "docs/reference/api/loader.md": {"fields": fields_table},
     "docs/reference/formats/index.md": {"formats": formats_table},
     "docs/reference/errors.md": {"errors": errors_table},
     "docs/reference/licences.md": {"licences": licences_table},

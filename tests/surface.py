@@ -16,12 +16,12 @@ from typing import Any
 
 import click
 
-from tape2048.batches import FIELDS
-from tape2048.batches.batches import DEFAULTS
 from tape2048.errors import TapeError
+from tape2048.loader import FIELDS
+from tape2048.loader.batches import DEFAULTS
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_tools import cli
-from tape2048_tools.commands.runs.a2pack import command as a2pack
+from tape2048_tools.commands.runs.a2pack_command import command as a2pack
 
 from .pages import error_tree
 

@@ -35,11 +35,11 @@ MAY_IMPORT = {
     "tape2048_tools": {"tape2048", "tape2048_recorder", "tape2048_tools"},
 }
 #: The SDK's packages that the recorder does without: it writes sessions, and loads no batches.
-NOT_FOR_THE_RECORDER = {"batches", "conversion", "corpus", "critic", "datasets", "export", "packs", "torch"}
+NOT_FOR_THE_RECORDER = {"conversion", "corpus", "critic", "datasets", "export", "packs", "torch"}
 #: Modules of these packages that it needs: critics choose moves, and learn from games that it plays; whole
 #: games of sessions are judged.
 FOR_THE_RECORDER = (
-    "tape2048.critic.config.", "tape2048.critic.facts.", "tape2048.critic.ntuple.",
+    "tape2048.critic.critic_config.", "tape2048.critic.facts.", "tape2048.critic.ntuple.",
     "tape2048.conversion.session_runs.",
 )  # fmt: skip
 
@@ -52,13 +52,13 @@ HEAVY = {
     "numba": (
         "sdk/tape2048/jit/",
         "sdk/tape2048/game/",
-        "sdk/tape2048/critic/ntuple/critic.py",
+        "sdk/tape2048/critic/ntuple/ntuple_critic.py",
         "sdk/tape2048/ntuple/lookup.py",
         "sdk/tape2048/runs/a2run2_codec.py",
-        "sdk/tape2048/rows/boards.py",
-        "sdk/tape2048/tape/codec.py",
+        "sdk/tape2048/loader/boards.py",
+        "sdk/tape2048/session/tape_codec.py",
         "sdk/tape2048/datasets/records.py",
-        "sdk/tape2048/batches/",
+        "sdk/tape2048/loader/",
         "recorder/tape2048_recorder/game/",
         "recorder/tape2048_recorder/players/",
         "recorder/tape2048_recorder/ntuple_training/learning.py",
@@ -70,7 +70,7 @@ HEAVY = {
     "torch": ("sdk/tape2048/torch/", "recorder/tape2048_recorder/models/torch_player.py"),
     "onnxruntime": ("recorder/tape2048_recorder/models/onnx_player.py",),
     "pyarrow": ("sdk/tape2048/export/arrow.py",),
-    "prometheus_client": ("recorder/tape2048_recorder/status/metrics.py",),
+    "prometheus_client": ("recorder/tape2048_recorder/status/prometheus.py",),
 } | dict.fromkeys(
     [
         "lz4",
@@ -97,32 +97,32 @@ LOADS_WITHOUT = {
     "tape2048_recorder.recorder": ("obstore", "ray", "rich", "click", "scipy", "torch"),
     "tape2048_tools.commands.players.player": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.players.bench": ("numba", "numpy", "rich", "scipy", "torch"),
-    "tape2048_tools.commands.players.train": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.players.train_player": ("numba", "rich", "scipy", "torch"),
     "tape2048_recorder.players.options": ("numba", "rich", "click", "torch"),
     "tape2048_recorder.replay.replay": ("numba", "rich", "click", "torch"),
     "tape2048.conversion.targets": ("numba", "rich", "click", "torch"),
     "tape2048.ntuple.network": ("numba", "rich", "click", "torch"),
-    "tape2048_tools.commands.recorder.config": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.recorder.prepare": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.sessions.show": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.sessions.view": ("numba", "numpy", "rich", "torch"),
     "tape2048_tools.commands.sessions.export": ("numba", "rich", "numpy", "pyarrow", "torch"),
     "tape2048.export.write": ("numba", "rich", "pyarrow", "torch"),
-    "tape2048.io.objects": ("numba", "obstore", "rich", "torch"),
-    "tape2048.session.remote": ("numba", "obstore", "rich", "torch"),
+    "tape2048.stores.objects": ("numba", "obstore", "rich", "torch"),
+    "tape2048.stores.remote": ("numba", "obstore", "rich", "torch"),
     "tape2048_tools.commands.recorder.fleet": ("numba", "obstore", "ray", "rich", "torch"),
     "tape2048_recorder.fleet.ray_engine": ("numba", "obstore", "ray", "rich", "torch"),
-    "tape2048_tools.sessions.jobs": ("numba", "ray", "rich", "torch"),
+    "tape2048_tools.sessions.session_jobs": ("numba", "ray", "rich", "torch"),
     "tape2048_tools.commands.critic.group": ("numba", "numpy", "rich", "torch"),
-    "tape2048_tools.commands.critic.train": ("numba", "rich", "scipy", "torch"),
+    "tape2048_tools.commands.critic.train_critic": ("numba", "rich", "scipy", "torch"),
     "tape2048_tools.commands.critic.eval": ("numba", "numpy", "rich", "torch", "sklearn", "matplotlib"),
     "tape2048_tools.commands.critic.score": ("numba", "numpy", "rich", "torch"),
     "tape2048_tools.commands.critic.ask": ("numba", "numpy", "rich", "torch"),
-    "tape2048.critic.config": ("numba", "rich", "torch"),
-    "tape2048.critic.ntuple.critic": ("rich", "click", "torch"),
-    "tape2048_recorder.evaluation.games": ("rich", "click", "torch"),
+    "tape2048.critic.critic_config": ("numba", "rich", "torch"),
+    "tape2048.critic.ntuple.ntuple_critic": ("rich", "click", "torch"),
+    "tape2048_recorder.evaluation.evaluated_games": ("rich", "click", "torch"),
     "tape2048.critic.metrics": ("rich", "torch", "sklearn"),
     "tape2048_tools.commands.critic.embed": ("numba", "numpy", "rich", "torch"),
-    "tape2048_tools.commands.runs.a2pack": ("lz4", "numba", "rich", "zstandard"),
+    "tape2048_tools.commands.runs.a2pack_command": ("lz4", "numba", "rich", "zstandard"),
     "tape2048.packs.reader": ("lz4", "numba", "rich", "zstandard"),
 }
 

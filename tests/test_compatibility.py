@@ -14,12 +14,12 @@ from crc32c import crc32c
 
 from tape2048 import Corpus, Session, __version__, sessions
 from tape2048.errors import TapeError, VersionError
-from tape2048.io.objects import open_store
+from tape2048.files.training_directory import ArrayCheckpoint
 from tape2048.ntuple import Network, NetworkLayout, load_network, save_network
 from tape2048.packs import PackReader
 from tape2048.runs import read_run
+from tape2048.stores.objects import open_store
 from tape2048.torch import TorchCritic
-from tape2048.training import ArrayCheckpoint
 from tape2048_recorder.fleet.plan import read_plan
 
 from .releases import DATA, READERS, state

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tape2048.io.safetensors import decode
-from tape2048.training import CHECKPOINT, TrainingProgress
+from tape2048.files.safetensors import decode
+from tape2048.files.training_directory import CHECKPOINT, TrainingProgress
 
 from .sdk.critics import config, lines
 
@@ -74,7 +74,7 @@ class Watch:
 
 def player(_games: Path) -> Train:
     from tape2048_recorder.ntuple_training import trainer
-    from tape2048_recorder.ntuple_training.config import TrainingConfig
+    from tape2048_recorder.ntuple_training.training_config import TrainingConfig
 
     trainer._SLICE_MOVES, trainer._TICK_S = 5_000, 0.002
     settings = TrainingConfig(
@@ -85,7 +85,7 @@ def player(_games: Path) -> Train:
 
 
 def ntuple(games: Path) -> Train:
-    from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic
+    from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, ntuple_critic as critic
 
     critic._ROUND_GAMES = 16
     settings = NTupleCriticConfig(

@@ -26,12 +26,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from tape2048.base.resources import available_cores
-from tape2048.base.text import counted
-from tape2048.errors import ConfigError
-from tape2048.formats.session import STEPS_BLOCK_ROWS, TAPE
-from tape2048.players import split_text
-from tape2048.session.locks import READERS_LOCK
-from tape2048.settings.fields import (
+from tape2048.base.settings import (
     DEFAULT,
     ENV_PREFIX,
     Count,
@@ -51,8 +46,13 @@ from tape2048.settings.fields import (
     settings_of,
     unknown_key,
 )
-from tape2048.tape.layout import TAPE_BLOCK_ROWS
-from tape2048_recorder.players.batch import is_batched, read_sampling
+from tape2048.base.text import counted
+from tape2048.errors import ConfigError
+from tape2048.files.locks import READERS_LOCK
+from tape2048.players import split_text
+from tape2048.session.layout import STEPS_BLOCK_ROWS, TAPE
+from tape2048.session.tape_layout import TAPE_BLOCK_ROWS
+from tape2048_recorder.players.batch_player import is_batched, read_sampling
 from tape2048_recorder.players.engine import EXEC
 from tape2048_recorder.players.options import REGISTRY, check_player, takes_text
 from tape2048_recorder.retention import RETENTION, read_retention

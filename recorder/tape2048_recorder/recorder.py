@@ -20,23 +20,24 @@ import msgspec
 from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
 from tape2048.errors import DiskFullError, RecorderError, StartError, StorageError
-from tape2048.io.durable import storage_error
+from tape2048.files.durable import storage_error
 from tape2048.players import player_text
 from tape2048.session.directory import kind_of_directory
 from tape2048_recorder.daemon.daemon import Daemon, Reload
 from tape2048_recorder.daemon.instance import GameProgress, Instance, Ledger
 from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.daemon.weights import Playing
-from tape2048_recorder.game.starts import StartBoards, keep_starts
+from tape2048_recorder.game.start_file import StartBoards, keep_starts
 from tape2048_recorder.players.options import check_player
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_recorder.recording.partial import utc_text
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.recording import MEGABYTE, Recording
 from tape2048_recorder.recording.world import REAL, World
-from tape2048_recorder.status.metrics import Metrics
 from tape2048_recorder.status.notify import Manager
-from tape2048_recorder.status.report import (
+from tape2048_recorder.status.prometheus import Metrics
+from tape2048_recorder.status.signals import Signals
+from tape2048_recorder.status.status_report import (
     Level,
     Process,
     RecordingSummary,
@@ -45,7 +46,6 @@ from tape2048_recorder.status.report import (
     Status,
     StatusFile,
 )
-from tape2048_recorder.status.signals import Signals
 
 if TYPE_CHECKING:
     import numpy as np

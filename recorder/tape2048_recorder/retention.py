@@ -24,7 +24,7 @@ from typing import Annotated
 
 import msgspec
 
-from tape2048.settings.fields import (
+from tape2048.base.settings import (
     Count,
     NonNegative,
     Origin,

@@ -16,11 +16,24 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import as_int, counted, facts_table
-from tape2048.batches.batch import Batch, BatchOptions, check_options
-from tape2048.batches.stages import even_shares, stage_firsts
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
-from tape2048.formats.rows import RowView, row_numbers, run_ordinal, unchecked_numbers
-from tape2048.formats.session import STEP_DTYPE
+from tape2048.files.row_source import RowView, row_numbers, run_ordinal, unchecked_numbers
+from tape2048.loader.batch import Batch, BatchOptions, check_options
+from tape2048.loader.buffers import CorpusLoad, find_sessions, load_rows, open_sessions
+from tape2048.loader.duplicates import Copies, warn_of_doubled
+from tape2048.loader.filters import (
+    Filters,
+    check_filters,
+    check_some,
+    choose_from,
+    newest_sessions,
+    session_columns,
+)
+from tape2048.loader.phases import ALL, Phase, make_phase
+from tape2048.loader.row_view import ViewTables
+from tape2048.loader.run_columns import RunColumns, ordinals_of_mask
+from tape2048.loader.splits import check_shares, parts_of_hashes, run_hash, split_hash
+from tape2048.loader.stages import even_shares, stage_firsts
 from tape2048.players import (
     PlayerGames,
     PlayerTable,
@@ -29,23 +42,10 @@ from tape2048.players import (
     name_players,
     player_label,
 )
-from tape2048.rows.buffers import CorpusLoad, find_sessions, load_rows, open_sessions
-from tape2048.rows.duplicates import Copies, warn_of_doubled
-from tape2048.rows.filters import (
-    Filters,
-    check_filters,
-    check_some,
-    choose_from,
-    newest_sessions,
-    session_columns,
-)
-from tape2048.rows.phases import ALL, Phase, make_phase
-from tape2048.rows.run_columns import RunColumns, ordinals_of_mask
-from tape2048.rows.splits import check_shares, parts_of_hashes, run_hash, split_hash
-from tape2048.rows.view import ViewTables
 from tape2048.session import run_table
-from tape2048.session.remote import CACHE_MAX_MB
+from tape2048.session.layout import STEP_DTYPE
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, game_facts
+from tape2048.stores.remote import CACHE_MAX_MB
 
 if TYPE_CHECKING:
     import os
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.batches.batch import LabelDtype
-    from tape2048.batches.batches import Batches
-    from tape2048.batches.gatherer import Gatherer
-    from tape2048.rows.buffers import Found, HeldLoad, RowBuffers
+    from tape2048.loader.batch import LabelDtype
+    from tape2048.loader.batches import Batches
+    from tape2048.loader.buffers import Found, HeldLoad, RowBuffers
+    from tape2048.loader.gatherer import Gatherer
     from tape2048.session.session import Rows, Session
 
 
@@ -467,7 +467,7 @@ class Corpus(RowView):
 
     @cached_property
     def _gatherer(self) -> Gatherer:
-        from tape2048.batches.gatherer import Gatherer
+        from tape2048.loader.gatherer import Gatherer
 
         return Gatherer(self._tables, (), np.empty(0, np.int64))
 
@@ -621,7 +621,7 @@ class Corpus(RowView):
             >>> len(early) == 10 * len(early.runs)
             True
         """
-        from tape2048.rows.boards import bits_of
+        from tape2048.loader.boards import bits_of
 
         return self._of_bits(bits_of(rows, len(self)), "the selection")
 
@@ -646,7 +646,7 @@ class Corpus(RowView):
             >>> bool((late[:]["exps"][:, 0] != 0).all())
             True
         """
-        from tape2048.batches.condition import mark_rows
+        from tape2048.loader.condition import mark_rows
 
         runs = self._tables.runs
         of_runs = {
@@ -678,7 +678,7 @@ class Corpus(RowView):
             >>> len(kept) == len(np.unique(boards, axis=0)) > len(corpus.unique(symmetry=True))
             True
         """
-        from tape2048.batches.unique import mark_first
+        from tape2048.loader.unique import mark_first
 
         return self._of_bits(mark_first(self._tables, symmetry=bool(symmetry)), "unique")
 
@@ -744,7 +744,7 @@ class Corpus(RowView):
 
         Args:
             rows: a slice, row numbers, or a mask ``bool[N]``.
-            fields: names of fields; see :class:`tape2048.batches.Batches`.
+            fields: names of fields; see :class:`tape2048.loader.Batches`.
             thresholds: tiles of the labels.
             label_dtype: ``"bool"`` or ``"float32"``.
             targets: the column that replaces the labels.
@@ -764,8 +764,8 @@ class Corpus(RowView):
             >>> fields["step"]
             array([0, 5], dtype=uint32)
         """
-        from tape2048.batches.columns import plan_fields
-        from tape2048.batches.gatherer import Gatherer
+        from tape2048.loader.column_fields import plan_fields
+        from tape2048.loader.gatherer import Gatherer
 
         numbers, tiles = self._row_numbers(rows), check_thresholds(thresholds)
         layout, columns = plan_fields(
@@ -798,7 +798,7 @@ class Corpus(RowView):
             >>> batch.value.shape
             (32,)
         """
-        from tape2048.batches.discounting import discounted
+        from tape2048.loader.discounting import discounted
 
         return discounted(self._tables, discount)
 
@@ -816,8 +816,8 @@ class Corpus(RowView):
         return (self[rows] for rows in self._tables.pieces(rows_max))
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """Serve batches of all rows, epoch after epoch; options as for :class:`tape2048.batches.Batches`."""
-        from tape2048.batches.batches import Batches
+        """Serve batches of all rows, epoch after epoch; options as for :class:`tape2048.loader.Batches`."""
+        from tape2048.loader.batches import Batches
 
         check_options("batches", options)
         return Batches(self, batch_size, **options)
@@ -941,7 +941,7 @@ class Capped:
 
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
         """Serve batches of the sample, epoch after epoch; options as for :meth:`Corpus.batches`."""
-        from tape2048.batches.batches import Batches
+        from tape2048.loader.batches import Batches
 
         check_options("batches", options)
         return Batches(self, batch_size, **options)

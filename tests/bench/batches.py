@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session
-from tape2048.batches.gatherer import Gatherer
-from tape2048.formats.session import STEP_DTYPE, STEPS_NPY
-from tape2048.io.bulk_read import allocate
-from tape2048.rows.boards import pack_rows
-from tape2048.rows.buffers import PackedBoards, RowBuffers
-from tape2048.rows.row_map import BOARD_BYTES, Segments
-from tape2048.rows.run_columns import CORPUS_RUN_DTYPE, RunColumns
-from tape2048.rows.view import tables_of
+from tape2048.files.bulk_read import allocate
+from tape2048.loader.boards import pack_rows
+from tape2048.loader.buffers import PackedBoards, RowBuffers
+from tape2048.loader.gatherer import Gatherer
+from tape2048.loader.row_map import BOARD_BYTES, Segments
+from tape2048.loader.row_view import tables_of
+from tape2048.loader.run_columns import CORPUS_RUN_DTYPE, RunColumns
+from tape2048.session.layout import STEP_DTYPE, STEPS_NPY
 
 from . import corpora
 from .figures import (

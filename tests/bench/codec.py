@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tape2048.tape import check_games, decode, encode
+from tape2048.session import check_games, decode, encode
 
 from .figures import Benchmark, Figure, cpu_rate, in_turns, median_of
 from .games import play

@@ -17,10 +17,10 @@ from tests.sdk.builders import NAME
 from tests.sdk.tapes import TapeGames, write_tape
 
 from tape2048 import Session
-from tape2048.formats.session import RUN_DTYPE
-from tape2048.io.reading import crc32c, map_path
+from tape2048.files.reading import crc32c, map_path
 from tape2048.session.column_draft import write_columns
 from tape2048.session.columns import ColumnInfo
+from tape2048.session.layout import RUN_DTYPE
 
 GAME_ROWS = 200_000  # a session on tape has no longer games
 COLUMN = ColumnInfo("mixed", "u8", facts={"maker": "a test"})

@@ -7,9 +7,8 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from tape2048.formats.metadata import write_metadata
-from tape2048.formats.npy import rows_header
-from tape2048.formats.session import (
+from tape2048.files.npy import rows_header
+from tape2048.session.layout import (
     BLOCK_DTYPE,
     FORMAT_VERSION,
     MANIFEST,
@@ -21,6 +20,7 @@ from tape2048.formats.session import (
     FileEntry,
     Manifest,
 )  # fmt: skip
+from tape2048.session.metadata import write_metadata
 
 #: Rows of a session and of a game, about as long as the default recorder and a strong player make them.
 SESSION_ROWS = 10_000_000

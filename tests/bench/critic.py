@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from tape2048.corpus import Corpus
-from tape2048.critic.config import CriticConfig
+from tape2048.critic.critic_config import CriticConfig
 
 from .corpora import make_corpus
 from .figures import ROUNDS_MIN, Benchmark, Figure, alternate, median_of

@@ -22,7 +22,7 @@ from tape2048 import Corpus
 from tape2048.critic import RunBootstrap, oracle_scores
 from tape2048.critic.evaluation import R2_RUNS_MIN, rarer
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
-from tape2048.critic.ntuple.critic import NTupleCritic
+from tape2048.critic.ntuple.ntuple_critic import NTupleCritic
 from tape2048.critic.oracle import OracleScores
 from tape2048.game import boards_to_exps
 

@@ -11,7 +11,7 @@ manager does. At the end the faults stop, the fleet drains, and each session is 
 
 The exit code is 1 unless every game is there once and legal, with its id in the lease of its node; every game
 that a killed recorder's journal had is among them; and no id is missing but those of games that died with a
-recorder. The kinds of servers are those of ``tests.sdk.stores``.
+recorder. The kinds of servers are those of ``tests.sdk.store_servers``.
 """
 
 import argparse
@@ -32,21 +32,21 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from tape2048.errors import TapeError
-from tape2048.io.objects import Store, open_store
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import Session
+from tape2048.stores.objects import Store, open_store
+from tape2048.stores.remote import RemoteName, list_sessions
 from tape2048_recorder.daemon.instance import Instance
 from tape2048_recorder.fleet.plan import create_fleet
 from tape2048_recorder.fleet.spool import read_member
 from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.recorder import run
-from tape2048_recorder.status.report import read_snapshot
+from tape2048_recorder.status.status_report import read_snapshot
 
 from ..recorder import processes
 from ..recorder.checks import Listener, confirmed_in_journals
 from ..recorder.processes import PATIENCE_S, environment, kill, wait_until
-from ..sdk.stores import fetch_session, s3_environment, s3_server
+from ..sdk.store_servers import fetch_session, s3_environment, s3_server
 from .soak import HELD_GAMES_MAX, unexplained
 
 SEED = 7

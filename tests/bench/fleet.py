@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tape2048.errors import TapeError
-from tape2048_recorder.status.control import Running
-from tape2048_recorder.status.report import Snapshot, read_snapshot
+from tape2048_recorder.status.control_socket import Running
+from tape2048_recorder.status.status_report import Snapshot, read_snapshot
 
 from .figures import ROUNDS_MIN, Benchmark, Figure, alternate, median_of
 from .recording import Deleting

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.game.moves import last_boards
-from tape2048_recorder.game.loop import BUFFER_FULL, Buffer, play_into, play_unrecorded
+from tape2048_recorder.game.game_loop import BUFFER_FULL, Buffer, play_into, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.options import make_player
 from tape2048_recorder.record_options import split_player

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tape2048.batches.shuffle import Permutation
-from tape2048.io.bulk_read import allocate
+from tape2048.files.bulk_read import allocate
+from tape2048.loader.shuffle import Permutation
 
 from .figures import ROUNDS_MIN, Benchmark, Figure, in_turns, median_of, ratios
 from .floor import ROW_BYTES, Floor, load_floor

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.game.rules import boards_to_exps
-from tape2048_recorder.game.loop import Buffer, play_all
+from tape2048_recorder.game.game_loop import Buffer, play_all
 from tape2048_recorder.game.rng import game_seeds, start_boards
 
 from .games import Games

@@ -24,7 +24,7 @@ from tape2048.critic import CriticConfig, Estimate, evaluate
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, train_ntuple_critic
 from tape2048.torch.training import train_critic
 from tape2048_tools.critic_report import estimate_text, rollouts_of
-from tape2048_tools.options.critic import open_critic
+from tape2048_tools.options.critic_options import open_critic
 
 PLAYER = "ntuple:weights=small,look_below=0"
 TILES = (8192, 16384)

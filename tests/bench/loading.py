@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tape2048.formats.session import STEP_DTYPE
-from tape2048.io.bulk_read import Stretch, read_rows
-from tape2048.rows.boards import read_boards
-from tape2048.rows.row_map import BOARD_BYTES
+from tape2048.files.bulk_read import Stretch, read_rows
+from tape2048.loader.boards import read_boards
+from tape2048.loader.row_map import BOARD_BYTES
+from tape2048.session.layout import STEP_DTYPE
 
 from .figures import ROUNDS_MIN, Benchmark, Figure, alternate, cat_s, make_cold, median_of
 

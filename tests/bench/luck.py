@@ -20,7 +20,7 @@ from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.options import check_player, make_player, player_sha256
 from tape2048_recorder.replay.judging import OWN_JUDGE, Judge
 from tape2048_recorder.replay.replay import replayer
-from tape2048_tools.options.recorder import parse_player
+from tape2048_tools.options.recorder_options import parse_player
 
 #: Players, and the number of their games.
 PLAYERS = {

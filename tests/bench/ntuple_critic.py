@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tape2048.base.resources import available_cores
-from tape2048.critic.config import NTupleCriticConfig
-from tape2048.critic.ntuple.critic import learn, new_scratch, predict_all, tables_of, width_of
+from tape2048.critic.critic_config import NTupleCriticConfig
+from tape2048.critic.ntuple.ntuple_critic import learn, new_scratch, predict_all, tables_of, width_of
 from tape2048.ntuple import load_network
-from tape2048_recorder.evaluation.games import play_games
+from tape2048_recorder.evaluation.evaluated_games import play_games
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.options import make_player
 
 from .figures import Benchmark, Figure, median_of, ratios
 
 if TYPE_CHECKING:
-    from tape2048.critic.ntuple.critic import CriticTables, GameBoards
+    from tape2048.critic.ntuple.ntuple_critic import CriticTables, GameBoards
 
 LEARNED_TARGET, JUDGED_TARGET = 2e6, 3e6
 

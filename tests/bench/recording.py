@@ -125,7 +125,7 @@ def _child(what: str, **arguments: Any) -> subprocess.Popen[bytes]:
 def _play_child(player: str, index: int) -> None:
     import numpy as np
 
-    from tape2048_recorder.game.loop import play_unrecorded
+    from tape2048_recorder.game.game_loop import play_unrecorded
     from tape2048_recorder.game.rng import game_seeds
     from tape2048_recorder.players.options import make_player
     from tape2048_recorder.record_options import split_player

@@ -5,7 +5,7 @@
     python -m tests.bench.remote_sessions [--sessions 1000] [--kind rclone]
 
 First with an empty cache, then with the run tables in it; each in a process of its own. The kinds are those
-of ``tests.sdk.stores``: an S3 server on this machine, or a directory.
+of ``tests.sdk.store_servers``: an S3 server on this machine, or a directory.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from ..sdk.builders import write_ours
-from ..sdk.stores import s3_environment, s3_server
+from ..sdk.store_servers import s3_environment, s3_server
 from ..tools.small_sessions import session_name
 from .start import recorder_env
 

@@ -22,8 +22,8 @@ import numpy as np
 from crc32c import crc32c
 from tests.sdk.tapes import games_on_tape, plain_npy
 
-from tape2048.formats.metadata import write_metadata
-from tape2048.formats.session import BLOCK_DTYPE, FORMAT_VERSION, MANIFEST, METADATA_DB, FileEntry, Manifest
+from tape2048.session.layout import BLOCK_DTYPE, FORMAT_VERSION, MANIFEST, METADATA_DB, FileEntry, Manifest
+from tape2048.session.metadata import write_metadata
 
 from .figures import TREES, Benchmark, Figure
 
@@ -31,7 +31,7 @@ _SEEDS = 200
 _CHILD = """
 import json, sys, time
 from tape2048 import Corpus
-from tape2048.rows import run_columns
+from tape2048.loader import run_columns
 run_columns.KEPT_RUNS = min(run_columns.KEPT_RUNS, int(sys.argv[2]))
 found = []
 def step(name, work):

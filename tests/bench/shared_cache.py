@@ -10,7 +10,7 @@ seed, shuffles one session at a time (``pool_sessions=1``), trains a linear crit
 with that of a local directory with the same sessions.
 
 The exit code is 1 if a reader fails, gets another batch, or never removes a session to make room, or if the
-cache ever takes more than ``cache_max_mb``. The kinds are those of ``tests.sdk.stores``.
+cache ever takes more than ``cache_max_mb``. The kinds are those of ``tests.sdk.store_servers``.
 """
 
 import argparse
@@ -30,16 +30,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tape2048 import Corpus
-from tape2048.io.objects import open_store
-from tape2048.session import remote
-from tape2048.session.remote import SessionCache, put_session
 from tape2048.session.session import sessions
+from tape2048.stores import remote
+from tape2048.stores.objects import open_store
+from tape2048.stores.remote import SessionCache, put_session
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 
 from ..recorder.checks import Listener
 from ..recorder.processes import PATIENCE_S, environment
-from ..sdk.stores import Watch, s3_environment, s3_server, size_of
+from ..sdk.store_servers import Watch, s3_environment, s3_server, size_of
 
 #: About a megabyte on tape each, of games with some thousand moves.
 PLAYER: dict[str, Any] = {

@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tape2048.files.locks import RemovalLock
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.locks import RemovalLock
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.daemon.instance import IDS_AHEAD, GameState, Instance
 from tape2048_recorder.ipc.protocol import Shared

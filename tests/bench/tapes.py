@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session
-from tape2048.formats.session import STEP_DTYPE
-from tape2048.io.bulk_read import allocate
-from tape2048.rows.buffers import RowBuffers, Tapes
-from tape2048.rows.row_map import Segments
-from tape2048.rows.run_columns import CORPUS_RUN_DTYPE, RunColumns
-from tape2048.rows.view import tables_of
-from tape2048.tape import ANCHOR_ROWS, TapeWriter, encode
+from tape2048.files.bulk_read import allocate
+from tape2048.loader.buffers import RowBuffers, Tapes
+from tape2048.loader.row_map import Segments
+from tape2048.loader.row_view import tables_of
+from tape2048.loader.run_columns import CORPUS_RUN_DTYPE, RunColumns
+from tape2048.session import ANCHOR_ROWS, TapeWriter, encode
+from tape2048.session.layout import STEP_DTYPE
 
 from .batches import _Memory, fills
 from .figures import Benchmark, Figure, alternate, cat_s, in_turns, make_cold, median_of

@@ -26,8 +26,8 @@ from tests.bench.peers import CACHE
 from tape2048.game.rules import boards_to_exps, slide
 from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.network import load_network
-from tape2048_recorder.evaluation.games import play_games
-from tape2048_recorder.game.loop import play_unrecorded
+from tape2048_recorder.evaluation.evaluated_games import play_games
+from tape2048_recorder.game.game_loop import play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.options import make_player

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ..sdk.stores import size_of
+from ..sdk.store_servers import size_of
 from ..sdk.tapes import games_on_tape, write_tape
 from ..tools.small_sessions import session_name
 from .shared_cache import hold

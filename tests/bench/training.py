@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tape2048.base.resources import available_cores
-from tape2048_recorder.evaluation.arena import play
-from tape2048_recorder.ntuple_training.config import TrainingConfig
+from tape2048_recorder.evaluation.paired_games import play
 from tape2048_recorder.ntuple_training.trainer import Trainer
+from tape2048_recorder.ntuple_training.training_config import TrainingConfig
 from tape2048_recorder.players.ntuple import of_network
 
 from .figures import Benchmark, Figure, median_of

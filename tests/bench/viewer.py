@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tape2048.formats.session import RUN_DTYPE
+from tape2048.session.layout import RUN_DTYPE
 from tape2048_tools.viewer.collection import (
     COLUMNS,
     SORTS,

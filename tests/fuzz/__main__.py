@@ -30,7 +30,7 @@ def main() -> None:
 
     # Before the targets import them: what is imported here is traced.
     with atheris.instrument_imports(
-        include=["tape2048.formats", "tape2048.tape", "tape2048.maintenance.validation"],
+        include=["tape2048.files", "tape2048.session", "tape2048.maintenance.validation"],
         enable_loader_override=False,
     ):
         from tests.fuzz import harness

@@ -28,12 +28,12 @@ from tests.sdk import run_builders as build
 from tests.sdk.datasets.set_builders import dataset_rows
 
 from tape2048.errors import FieldError
+from tape2048.files.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, DatasetManifest
-from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
-from tape2048.formats.session import parse_manifest
 from tape2048.session.dataset import check_files, check_whole
 from tape2048.session.dataset_runs import RunTable, table_of_columns
 from tape2048.session.foreign import Layout, check_ends
+from tape2048.session.layout import parse_manifest
 
 SPLIT = b"\n====\n"
 PATH = Path("metadata.db")

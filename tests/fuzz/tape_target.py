@@ -24,14 +24,14 @@ from tests.fuzz.harness import EXTREMES, Field, Target, pick
 from tests.sdk.tapes import TapeGames, games_on_tape, plain_npy
 
 from tape2048.errors import FieldError, FormatError, ManifestError
-from tape2048.formats.metadata import Metadata
-from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
-from tape2048.formats.session import RUN_DTYPE, Manifest, file_defects, parse_manifest
+from tape2048.files.npy import HEADER_TEXT_BYTES_MAX as _TEXT_MAX, NpyHeader, check_header
 from tape2048.maintenance.validation import TapeChecks
 from tape2048.session.directory import PLAIN_NAME
+from tape2048.session.layout import RUN_DTYPE, Manifest, file_defects, parse_manifest
+from tape2048.session.metadata import Metadata
 from tape2048.session.run_table import from_run_table
-from tape2048.tape.layout import ANCHOR_DTYPE, TAPE_DTYPE
-from tape2048.tape.reader import Tape, check_anchor_rows, make_tape
+from tape2048.session.tape_layout import ANCHOR_DTYPE, TAPE_DTYPE
+from tape2048.session.tape_reader import Tape, check_anchor_rows, make_tape
 
 SPLIT = b"\n====\n"
 

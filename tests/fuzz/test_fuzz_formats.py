@@ -98,10 +98,10 @@ def test_the_corpus_keeps_its_verdicts(name: str) -> None:
         assert found >= {"ok", *FORMATS[name].corpus.split()}
 
 
-A2RUN2, A2PACK, TAPE = "tape2048.runs.a2run2", "tape2048.packs.a2pack", "tape2048.tape"
+A2RUN2, A2PACK, TAPE = "tape2048.runs.a2run2", "tape2048.packs.a2pack", "tape2048.session"
 PACKDAT, TABLE = "tape2048.session.packdat", "tape2048.session.dataset_runs:RunTable"
 TILES = "tape2048.session.run_table:check_tiles"
-SESSION, NPY = "tape2048.formats.session", "tape2048.formats.npy"
+SESSION, NPY = "tape2048.session.layout", "tape2048.files.npy"
 
 #: Checks taken out, one at a time; a name begins with the format whose fuzzing has to notice.
 PLANTED = {

@@ -4,7 +4,7 @@ import sys
 import zlib
 
 from tape2048 import Corpus
-from tape2048.batches import FIELDS
+from tape2048.loader import FIELDS
 
 
 def main() -> None:

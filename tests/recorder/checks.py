@@ -20,7 +20,7 @@ from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
 from tape2048_recorder.recording.partial import JOURNAL, read_journal, stage_of
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.world import REAL, World
-from tape2048_recorder.status.report import Level, Status
+from tape2048_recorder.status.status_report import Level, Status
 
 from .materials import Blocks, Prepared
 

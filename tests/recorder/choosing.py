@@ -10,7 +10,7 @@ from scipy import stats
 from tests import reference
 
 from tape2048.jit.compiler import kernel
-from tape2048_recorder.game.loop import play_unrecorded
+from tape2048_recorder.game.game_loop import play_unrecorded
 from tape2048_recorder.game.player_api import choose
 
 GAMMA = np.uint64(reference.GOLDEN_GAMMA)

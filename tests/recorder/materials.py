@@ -12,7 +12,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE
+from tape2048.session.layout import RUN_DTYPE, STEP_DTYPE
 from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
 from tape2048_recorder.ipc.protocol import BlockWritten
 from tape2048_recorder.recording import publish as publishing
@@ -95,7 +95,7 @@ Blocks = list[Prepared]
 
 def play_blocks(count: int, games_each: int, storage: str = "rows") -> Blocks:
     """Blocks of random games, played by the recorder's own loop."""
-    from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
+    from tape2048_recorder.game.game_loop import GAMES_PLAYED, Buffer, play_into
     from tape2048_recorder.game.rng import game_seeds
     from tape2048_recorder.players.options import make_player
 

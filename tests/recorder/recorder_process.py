@@ -19,7 +19,7 @@ from tape2048.errors import TapeError
 from tape2048_recorder.evaluation.positions import read_starts
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
-from tape2048_recorder.status.report import Level, Status
+from tape2048_recorder.status.status_report import Level, Status
 
 
 def say(**what: Any) -> None:

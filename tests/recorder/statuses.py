@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
-from tape2048_recorder.status.report import Process, Snapshot, Status
+from tape2048_recorder.status.status_report import Process, Snapshot, Status
 
 
 def status_now(**fields: Any) -> Status:

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from tape2048.errors import BusyError, DiskFullError, RecorderError, StartError, StorageError
-from tape2048.formats.session import STEP_DTYPE
 from tape2048.jit.compiler import private_dir
 from tape2048.ntuple.network import save_network
+from tape2048.session.layout import STEP_DTYPE
 from tape2048.session.session import sessions
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.replay.replay import replay_session

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tape2048.errors import StartError
-from tape2048.io.durable import write_file
+from tape2048.files.durable import write_file
 from tape2048.maintenance.merging import merge_sessions
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.game.rng import game_seeds

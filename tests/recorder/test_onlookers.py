@@ -21,8 +21,8 @@ import pytest
 from tape2048.errors import StorageError
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import Service
-from tape2048_recorder.status.report import Level, Status, judge, read_snapshot, status_path
 from tape2048_recorder.status.signals import Signals
+from tape2048_recorder.status.status_report import Level, Status, judge, read_snapshot, status_path
 
 from .checks import assert_all_published, run_table
 from .processes import PATIENCE_S, environment, wait_until, workers_of

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from tape2048.base.settings import CONFIG_BYTES_MAX, Origin, read_toml, settings_of
 from tape2048.errors import ConfigError
-from tape2048.formats.session import ACTION_STEP_DTYPE, SESSION_NAME, step_dtype
-from tape2048.settings.fields import CONFIG_BYTES_MAX, Origin, read_toml, settings_of
-from tape2048.tape.layout import ANCHOR_DTYPE, ANCHOR_ROWS, TAPE_DTYPE
+from tape2048.session.layout import ACTION_STEP_DTYPE, SESSION_NAME, step_dtype
+from tape2048.session.tape_layout import ANCHOR_DTYPE, ANCHOR_ROWS, TAPE_DTYPE
 from tape2048_recorder import record_options as loading
 from tape2048_recorder.record_options import (
     LEASE_MAX,

@@ -25,7 +25,7 @@ import msgspec
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from tape2048.critic.config import CriticConfig
+from tape2048.critic.critic_config import CriticConfig
 from tape2048.jit.compiler import cache_dir
 from tape2048.torch.training import train_critic
 

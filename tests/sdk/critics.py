@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tape2048.base.text import pretty_json
-from tape2048.critic.config import CriticConfig
+from tape2048.critic.critic_config import CriticConfig
 
 from .builders import Game, Spec, write_ours
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tape2048.io import durable
+from tape2048.files import durable
 
 
 class Naming:

@@ -1,4 +1,4 @@
-"""Tables of runs and blocks, as :func:`tape2048.formats.metadata.write_metadata` takes them."""
+"""Tables of runs and blocks, as :func:`tape2048.session.metadata.write_metadata` takes them."""
 
 import zlib
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE
+from tape2048.session.layout import BLOCK_DTYPE, RUN_DTYPE
 
 from .builders import change_database
 

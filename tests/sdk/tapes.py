@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tests import reference as ref
 
-from tape2048.formats.session import RUN_DTYPE
+from tape2048.session.layout import RUN_DTYPE
 
 from .builders import (
     OUR_SCHEMA,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session, errors
 from tape2048.export.write import export
-from tape2048.formats.session import STEP_DTYPE
-from tape2048.rows.view import tables_of
+from tape2048.loader.row_view import tables_of
+from tape2048.session.layout import STEP_DTYPE
 
 from .builders import Game, Spec, change_database, open_files, write_foreign, write_ours
 from .corpora import OURS, THEIRS, Built, build
@@ -95,7 +95,7 @@ class TestOpen:
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
         if ranks is not None:
             monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-        monkeypatch.setattr("tape2048.rows.buffers.ram_available", lambda: 2 * 28 * rows)
+        monkeypatch.setattr("tape2048.loader.buffers.ram_available", lambda: 2 * 28 * rows)
         assert Corpus.open(ours).load == load
         assert Corpus.open(ours, ram_budget=28 * rows).load == "ram"  # it is each one's own
 

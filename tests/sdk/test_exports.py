@@ -12,8 +12,8 @@ import pytest
 
 import tape2048
 from tape2048 import Corpus
-from tape2048.batches.batch import BatchOptions
-from tape2048.batches.batches import DEFAULTS
+from tape2048.loader.batch import BatchOptions
+from tape2048.loader.batches import DEFAULTS
 
 FOUND = [found.name for found in pkgutil.walk_packages(tape2048.__path__, "tape2048.")]
 MODULES = ["tape2048", *(name for name in FOUND if "._" not in name)]

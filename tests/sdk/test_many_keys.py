@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tape2048 import Corpus
-from tape2048.io.objects import Store, open_store
-from tape2048.session.remote import list_sessions
+from tape2048.stores.objects import Store, open_store
+from tape2048.stores.remote import list_sessions
 from tape2048_recorder.fleet.agent import Beat
 from tape2048_recorder.fleet.plan import create_fleet, lease_label
 from tape2048_recorder.record_options import RecorderConfig
@@ -17,7 +17,7 @@ from tape2048_tools.cli import run
 
 from ..bench.remote_sessions import fill_store
 from .builders import NAME, write_ours
-from .stores import store_url
+from .store_servers import store_url
 
 #: Three files each: more than a page of keys, as are the nodes' heartbeats.
 SESSIONS, NODES = 334, 1001

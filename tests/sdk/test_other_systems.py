@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 CORE = (
-    "tests/sdk/io/test_reading.py",
+    "tests/sdk/files/test_reading.py",
     "tests/sdk/session/test_session.py",
     "tests/sdk/torch/test_loader.py",
 )

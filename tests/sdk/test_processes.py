@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tape2048.io.objects import open_store
-from tape2048.session.remote import put_session
+from tape2048.stores.objects import open_store
+from tape2048.stores.remote import put_session
 
 from .processes import ROWS
-from .stores import hub_server, s3_environment, store_url
+from .store_servers import hub_server, s3_environment, store_url
 from .tapes import games_on_tape
 from .test_tape_corpus import write
 

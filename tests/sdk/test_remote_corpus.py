@@ -34,11 +34,11 @@ from tape2048.errors import (
     TapeError,
     TruncatedError,
 )
-from tape2048.io.objects import DirectoryStore, Store, open_store
+from tape2048.files.locks import RemovalLock
 from tape2048.maintenance.removal import remove_sessions
-from tape2048.session import remote as caches, remote_session
-from tape2048.session.locks import RemovalLock
-from tape2048.session.remote import (
+from tape2048.stores import remote as caches, remote_session
+from tape2048.stores.objects import DirectoryStore, Store, open_store
+from tape2048.stores.remote import (
     SessionCache,
     bury_session,
     list_sessions,
@@ -46,11 +46,11 @@ from tape2048.session.remote import (
     read_manifest,
     sweep_sessions,
 )
-from tape2048.session.remote_session import RemoteSession
+from tape2048.stores.remote_session import RemoteSession
 
 from ..bench.remote_sessions import fill_store
 from .row_source_contract import Sample, boards_of, check_contract
-from .stores import CLOUDS, KINDS, Watch, hub_server, s3_environment, size_of, store_url
+from .store_servers import CLOUDS, KINDS, Watch, hub_server, s3_environment, size_of, store_url
 from .tapes import games_on_tape
 from .test_tape_corpus import write
 
@@ -287,7 +287,7 @@ def test_windows_serve_every_row_once(
     rows: list[int], pool_sessions: int, pool_rows: int, world: int, epoch: int
 ) -> None:
     """The chunks of a window come together; it has rows of at most so many sessions, or is one chunk."""
-    from tape2048.batches.pool import PoolReader
+    from tape2048.loader.pool import PoolReader
 
     class Rows:
         """What a reader asks its gatherer for while it plans."""
@@ -474,7 +474,7 @@ def test_a_session_that_is_removed_while_it_is_taken(place: str, tmp_path: Path,
 READER = """
 import sys, hashlib
 from tape2048 import Corpus
-from tape2048.session import remote as caches
+from tape2048.stores import remote as caches
 from tests.sdk.test_remote_corpus import digest
 caches.MEGABYTE, caches._PATIENCE_S = 1000, 300.0
 url, where, bound, seed = sys.argv[1:]
@@ -508,7 +508,7 @@ def test_processes_share_a_cache(local: Path, place: str, tmp_path: Path) -> Non
 SLOW = """
 import sys, time
 from tape2048 import Corpus
-from tape2048.io.objects import DirectoryStore
+from tape2048.stores.objects import DirectoryStore
 whole = DirectoryStore.chunks
 def slowly(self, key):
     for data in whole(self, key):
@@ -766,7 +766,7 @@ def test_opening_loads_no_client_and_no_compiler(place: str, tmp_path: Path) -> 
 
 def test_manifests_of_other_forms_are_named(place: str, tmp_path: Path) -> None:
     """A manifest that its own name represents, of files that no recorder writes."""
-    from tape2048.session.remote import _digest
+    from tape2048.stores.remote import _digest
 
     name = first_name(place)
     path = Path(place, "sessions", name)

@@ -14,7 +14,7 @@ from tape2048 import Corpus
 from tape2048.base import guide
 from tape2048.datasets import Dataset
 from tape2048.errors import EmptyCorpusError
-from tape2048.rows import run_columns
+from tape2048.loader import run_columns
 
 from .builders import SEED_SCHEMA, Game, Spec, signed, write_database, write_foreign
 from .corpora import move_between

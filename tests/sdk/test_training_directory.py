@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.recorder.disks import unsaid
 
-from tape2048 import training as training_module
 from tape2048.errors import BusyError, DiskFullError, StateError, StorageError
-from tape2048.io.durable import write_all
-from tape2048.training import (
+from tape2048.files import training_directory as training_module
+from tape2048.files.durable import write_all
+from tape2048.files.training_directory import (
     CHECKPOINT,
     METRICS,
     Training,
@@ -102,7 +102,7 @@ def test_a_line_is_written_whole_or_costs_itself_alone(
 
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr("tape2048.training.write_all", write_half)
+            patch.setattr("tape2048.files.training_directory.write_all", write_half)
             assert [training.append_metrics({"step": step}, said.append) for step in (2, 3)] == [False, False]
         assert training.append_metrics({"step": 4}, said.append)
     assert training.metrics.read_bytes() == b'{"step":1}\n' + b'{"step":4}\n' * 2

@@ -14,7 +14,7 @@ from tape2048.game import last_boards, recover
 from tape2048.game.moves import NO_CELL
 from tape2048.maintenance import validate_session
 from tape2048.runs import Run, RunMeta, check_rules, write_run
-from tape2048.tape import check_games
+from tape2048.session import check_games
 
 from .tapes import WON_SEED, TapeGames, games_on_tape, write_rows, write_tape
 

@@ -22,11 +22,11 @@ from tests.sdk.builders import raising
 
 from tape2048 import errors
 from tape2048._version import __version__
-from tape2048.critic.config import NTupleCriticConfig
-from tape2048.settings.fields import settings_of
+from tape2048.base.settings import settings_of
+from tape2048.critic.critic_config import NTupleCriticConfig
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_tools import cli
-from tape2048_tools.options.critic import load_critic_config
+from tape2048_tools.options.critic_options import load_critic_config
 
 from ..pages import error_tree
 from .conftest import Process, Tape
@@ -401,9 +401,9 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path, environment: dict
 
 _SIGNALLED = """
 import signal, sys, time, weakref
-from tape2048.io.durable import new_file
+from tape2048.files.durable import new_file
 from tape2048_tools import cli
-from tape2048_tools.options.critic import load_critic_config
+from tape2048_tools.options.critic_options import load_critic_config
 
 def send(*_):
     for name in sys.argv[2:]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tape2048.io.objects import open_store
 from tape2048.runs import read_run, write_run
+from tape2048.stores.objects import open_store
 from tape2048_recorder.fleet.agent import Beat
 from tape2048_recorder.fleet.plan import create_fleet
 from tape2048_recorder.record_options import RecorderConfig

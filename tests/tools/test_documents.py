@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 import pytest
 
+from tape2048.base.settings import settings_of
 from tape2048.errors import MissingPathError, TapeError
-from tape2048.settings.fields import settings_of
 from tape2048_recorder.record_options import ROW_BYTES_MAX, RecorderConfig, load_config
 from tape2048_tools.cli import COMMANDS, cli
-from tape2048_tools.commands.runs.a2pack import command as a2pack
+from tape2048_tools.commands.runs.a2pack_command import command as a2pack
 
 from ..pages import PARTS, error_tree, with_parts
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session, sessions, validate_session
-from tape2048.batches import Batches
+from tape2048.loader import Batches
 from tape2048.torch import CriticDataset, CriticLoader, TorchCritic, as_torch_dataset
 
 

@@ -33,9 +33,9 @@ _GROUPS = {
         "status": ("recorder.control:status", "Show the state of the recorders in a directory."),
         "rotate": ("recorder.control:rotate", "Have a recorder publish its open session now."),
         "stop": ("recorder.control:stop", "Stop a recorder, and wait until it has ended."),
-        "config": ("recorder.config", "Show the recorder's settings, or write a sample file."),
+        "config": ("recorder.prepare", "Show the recorder's settings, or write a sample file."),
         "service": ("recorder.service", "Install the recorder as a systemd service."),
-        "doctor": ("recorder.config:doctor", "Check whether this machine is ready to record."),
+        "doctor": ("recorder.prepare:doctor", "Check whether this machine is ready to record."),
     },
     "Record on many nodes": {
         "fleet": ("recorder.fleet", "Start, join, record, watch, prune and end a fleet.")
@@ -62,16 +62,16 @@ _GROUPS = {
         "embed": ("critic.embed", "Compute a tower's embedding of every row."),
         "arena": ("players.arena", "Compare players and engines in the same games."),
         "player": ("players.player", "Evaluate players; show and quantise their networks."),
-        "train-player": ("players.train", "Train an n-tuple network."),
+        "train-player": ("players.train_player", "Train an n-tuple network."),
         "bench-player": ("players.bench", "Measure the speed of a batched player."),
-        "examples": ("recorder.config:examples", "Write sample settings and example scripts."),
+        "examples": ("recorder.prepare:examples", "Write sample settings and example scripts."),
     },
     "Other formats": {
         "card": ("sessions.card", "Write a dataset card for the Hugging Face Hub."),
         "publish": ("sessions.card:publish", "Upload sessions to the Hugging Face Hub, with a card."),
         "export": ("sessions.export", "Write rows or runs as Parquet, Arrow or JSON lines."),
         "convert": ("runs.convert", "Convert runs from one format to another."),
-        "dataset": ("runs.dataset", "Build, extend, filter and check data sets of runs."),
+        "dataset": ("runs.dataset_command", "Build, extend, filter and check data sets of runs."),
     },
 }
 COMMANDS = {
@@ -180,7 +180,7 @@ def _open_streams() -> None:
 
 def a2pack() -> None:
     """Run ``a2pack``, which writes and reads packs."""
-    from tape2048_tools.commands.runs.a2pack import command
+    from tape2048_tools.commands.runs.a2pack_command import command
 
     main(command, "a2pack")
 

@@ -13,12 +13,12 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048.critic.facts import check_embeddings, stranger_remarks
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
+from tape2048.files.training_directory import METRICS, read_metrics
+from tape2048.loader.row_view import tables_of
+from tape2048.loader.splits import parts_of_hashes, split_hash
 from tape2048.players import name_players, only_player
-from tape2048.rows.splits import parts_of_hashes, split_hash
-from tape2048.rows.view import tables_of
-from tape2048.training import METRICS, read_metrics
-from tape2048_tools.options.critic import open_critic
-from tape2048_tools.options.recorder import parse_player
+from tape2048_tools.options.critic_options import open_critic
+from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.progress.panel import stages_bar
 from tape2048_tools.terminal.display import number
 from tape2048_tools.terminal.output import cell, columns, table
@@ -167,7 +167,7 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
     """Return the oracle that finishes games of a corpus with the player that recorded them, on all cores."""
     from tape2048.base.resources import available_cores
     from tape2048.critic.oracle import Oracle
-    from tape2048_recorder.evaluation.games import play_rollouts
+    from tape2048_recorder.evaluation.evaluated_games import play_rollouts
     from tape2048_recorder.replay.replay import recorded_player
 
     sessions = [corpus.sessions[number] for number in sorted(set(corpus.runs["session"].tolist()))]

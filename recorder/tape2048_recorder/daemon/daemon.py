@@ -11,7 +11,7 @@ Signal handlers only note a signal, and the loop acts on it:
 A reload can change limits and intervals (:data:`LIVE`). Other settings stay until the next start. An
 unreadable or invalid file changes nothing.
 
-The daemon reports through a :class:`~tape2048_recorder.status.report.Reporter`, and does not exit the
+The daemon reports through a :class:`~tape2048_recorder.status.status_report.Reporter`, and does not exit the
 process. It logs the warnings of workers as its own warnings, so that equal warnings are reported once.
 """
 
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from tape2048.base.settings import settings_of
 from tape2048.base.text import counted
 from tape2048.errors import (
     FormatError,
@@ -39,8 +40,7 @@ from tape2048.errors import (
     TapeError,
     error_class,
 )
-from tape2048.formats.session import RUN_DTYPE
-from tape2048.settings.fields import settings_of
+from tape2048.session.layout import RUN_DTYPE
 from tape2048_recorder.daemon.supervisor import Supervisor, Watch, WorkerPlace
 from tape2048_recorder.ipc.protocol import (
     DRAIN,
@@ -71,8 +71,8 @@ from tape2048_recorder.recording.recording import (
     Recording,
 )
 from tape2048_recorder.recording.world import REAL, World
-from tape2048_recorder.status.report import Counts, Reporter, Rotation, State, Status, Tally
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW, Signals
+from tape2048_recorder.status.status_report import Counts, Reporter, Rotation, State, Status, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

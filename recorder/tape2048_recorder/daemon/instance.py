@@ -6,8 +6,8 @@ The files of an instance are in ``<out_dir>/.recorder/``:
   recorder ends.
 * ``<instance>.json`` holds the progress through the games of each configured seed and lease, so that the next
   recorder continues there and repeats no game.
-* ``<instance>.status.json`` is described in :mod:`tape2048_recorder.status.report`, and ``readers.lock``,
-  which all instances share, in :mod:`tape2048.session.locks`.
+* ``<instance>.status.json`` is described in :mod:`tape2048_recorder.status.status_report`, and
+  ``readers.lock``, which all instances share, in :mod:`tape2048.files.locks`.
 
 The ledger knows which worker holds which game, so that every game is recorded once, even if workers die. A
 game's id determines the game, so another worker plays a dead worker's game again in the same way.
@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.errors import BusyError, ConfigError, StorageError
-from tape2048.io.durable import storage_error, storage_errors
-from tape2048.session.locks import LOCKS_DIRECTORY
+from tape2048.files.durable import storage_error, storage_errors
+from tape2048.files.locks import LOCKS_DIRECTORY
 from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.recording.world import REAL, World
-from tape2048_recorder.status.report import Process, status_path
+from tape2048_recorder.status.status_report import Process, status_path
 
 #: The saved progress is this many ids ahead of the games, so a crash skips at most this many ids.
 IDS_AHEAD = 1 << 24

@@ -28,9 +28,9 @@ import msgspec
 
 from tape2048._version import __version__
 from tape2048.errors import PlayerError, RecorderError
-from tape2048.formats.session import FORMAT_VERSION, RULES
-from tape2048.io.durable import storage_error
+from tape2048.files.durable import storage_error
 from tape2048.players import player_name
+from tape2048.session.layout import FORMAT_VERSION, RULES
 from tape2048_recorder.ipc.protocol import (
     LOADS,
     FromWorker,
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tape2048_recorder.daemon.supervisor import Supervisor, WorkerPlace
-    from tape2048_recorder.game.starts import StartBoards
+    from tape2048_recorder.game.start_file import StartBoards
     from tape2048_recorder.record_options import RecorderConfig
     from tape2048_recorder.recording.recording import Recording
-    from tape2048_recorder.status.report import Reporter
+    from tape2048_recorder.status.status_report import Reporter
 
 #: Polling interval. A poll costs microseconds, and a checkpoint takes longer to write.
 POLL_S = 1.0

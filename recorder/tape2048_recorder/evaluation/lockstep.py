@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tape2048_recorder.evaluation.threads import in_threads
-from tape2048_recorder.lanes.table import Finished, LaneTable
-from tape2048_recorder.players.batch import Caller, Sampling
+from tape2048_recorder.evaluation.game_threads import in_threads
+from tape2048_recorder.lanes.lane_table import Finished, LaneTable
+from tape2048_recorder.players.batch_player import Caller, Sampling
 from tape2048_recorder.players.engine import EnginePlayer, Usage
 
 if TYPE_CHECKING:

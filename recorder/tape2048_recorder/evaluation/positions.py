@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tape2048.critic.ntuple.critic import GameBoards
+from tape2048.critic.ntuple.ntuple_critic import GameBoards
 from tape2048.errors import ConfigError, EmptyCorpusError, FieldError
-from tape2048.formats.npy import HEADER_TEXT_BYTES_MAX, check_header
+from tape2048.files.durable import publishing_file
+from tape2048.files.npy import HEADER_TEXT_BYTES_MAX, check_header
+from tape2048.files.reading import map_path
 from tape2048.game.moves import START_FAULTS, start_faults
 from tape2048.game.rules import boards_to_exps, exps_to_boards
-from tape2048.io.durable import publishing_file
-from tape2048.io.reading import map_path
-from tape2048.rows.buffers import find_sessions, open_sessions
-from tape2048.rows.duplicates import distinct_runs
+from tape2048.loader.buffers import find_sessions, open_sessions
+from tape2048.loader.duplicates import distinct_runs
 from tape2048.session.run_table import exponents_of
 
 if TYPE_CHECKING:

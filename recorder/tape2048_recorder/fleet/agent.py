@@ -24,8 +24,8 @@ import msgspec
 from tape2048.base.text import counted, pretty_json
 from tape2048.base.threads import map_ordered
 from tape2048.errors import FleetError, MissingPathError, NotRunningError, StorageError, TapeError
-from tape2048.session.locks import LOCKS_DIRECTORY
-from tape2048.session.remote import RemoteName, list_sessions
+from tape2048.files.locks import LOCKS_DIRECTORY
+from tape2048.stores.remote import RemoteName, list_sessions
 from tape2048_recorder.fleet.launching import start_recorder, trim_log
 from tape2048_recorder.fleet.plan import (
     AGENTS,
@@ -37,13 +37,13 @@ from tape2048_recorder.fleet.plan import (
     read_plan,
 )
 from tape2048_recorder.fleet.spool import AGENT_LOG, OF_A_SESSION, Spool
-from tape2048_recorder.status.control import Running
-from tape2048_recorder.status.report import Level, Process
+from tape2048_recorder.status.control_socket import Running
+from tape2048_recorder.status.status_report import Level, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tape2048.io.objects import Store
+    from tape2048.stores.objects import Store
     from tape2048_recorder.record_options import RecorderConfig
 
 #: Interval of heartbeats, and of checking whether the fleet drains.

@@ -31,14 +31,14 @@ from tape2048._version import __version__
 from tape2048.base.text import pretty_json
 from tape2048.errors import ConfigError, FleetError, MissingPathError, NameTakenError, reader_hint
 from tape2048.players import player_name
-from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.players.batch_player import is_batched
 from tape2048_recorder.players.options import with_defaults
 from tape2048_recorder.record_options import LEASE_MAX, Loaded, RecorderConfig, row_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048.io.objects import Store
+    from tape2048.stores.objects import Store
 
 FLEET_JSON, DRAIN_JSON = "fleet.json", "drain.json"
 AGENTS, LEASES = "agents", "leases"

@@ -21,11 +21,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tape2048.base.settings import settings_of
 from tape2048.base.text import counted
 from tape2048.errors import BusyError, FleetError, MissingPackageError, StoreError, TapeError
-from tape2048.io.objects import open_store
-from tape2048.session.locks import LOCKS_DIRECTORY
-from tape2048.settings.fields import settings_of
+from tape2048.files.locks import LOCKS_DIRECTORY
+from tape2048.stores.objects import open_store
 from tape2048_recorder.fleet.agent import ENDED, RETRY_S_MAX, RETRY_S_MIN, read_beat
 from tape2048_recorder.fleet.launching import end_of, start_agent
 from tape2048_recorder.fleet.plan import node_settings, read_plan, refuse_differences
@@ -35,7 +35,7 @@ from tape2048_recorder.record_options import RecorderConfig, load_config, merge_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tape2048_recorder.status.report import Level, Process
+    from tape2048_recorder.status.status_report import Level, Process
 
 _LOOK_S = 0.5
 

@@ -25,22 +25,22 @@ from tape2048.errors import (
     StorageError,
     TapeError,
 )
-from tape2048.formats.metadata import read_metadata
-from tape2048.formats.session import METADATA_DB, SESSION_NAME
-from tape2048.io.durable import open_owned, replace_file, storage_errors, try_lock, write_all
+from tape2048.files.durable import open_owned, replace_file, storage_errors, try_lock, write_all
+from tape2048.files.locks import LOCKS_DIRECTORY, RemovalLock, make_readers_lock
 from tape2048.maintenance.removal import clear_leftovers, remove_sessions
 from tape2048.session.columns import column_files
-from tape2048.session.locks import LOCKS_DIRECTORY, RemovalLock, make_readers_lock
-from tape2048.session.remote import put_session
+from tape2048.session.layout import METADATA_DB, SESSION_NAME
+from tape2048.session.metadata import read_metadata
+from tape2048.stores.remote import put_session
 from tape2048_recorder.fleet.plan import FleetPlan, claim_lease, lease_label, read_plan
 from tape2048_recorder.record_options import NUMBER_BITS
 from tape2048_recorder.recording.recording import MEGABYTE, bytes_of
-from tape2048_recorder.status.report import Process
+from tape2048_recorder.status.status_report import Process
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tape2048.io.objects import Store
+    from tape2048.stores.objects import Store
 
 _MEMBER, _LOCK = "agent.fleet.json", "agent.fleet.lock"
 #: The log of an agent that Ray started.

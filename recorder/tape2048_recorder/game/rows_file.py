@@ -6,16 +6,16 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from tape2048.formats.npy import rows_header
-from tape2048.formats.session import (
+from tape2048.files.npy import rows_header
+from tape2048.session.column_draft import COLUMN_HEADER_BYTES
+from tape2048.session.columns import ColumnInfo
+from tape2048.session.layout import (
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     TAPE,
     step_dtype,
 )
-from tape2048.session.column_draft import COLUMN_HEADER_BYTES
-from tape2048.session.columns import ColumnInfo
-from tape2048.tape.layout import TAPE_DTYPE, TAPE_HEADER_BYTES, TAPE_NPY
+from tape2048.session.tape_layout import TAPE_DTYPE, TAPE_HEADER_BYTES, TAPE_NPY
 
 #: The columns that a recorder can write beside the rows: the values of the moves, and the loss of the move.
 COLUMNS = {

@@ -35,7 +35,7 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError, MissingPackageError, PlayerError, TapeError
 from tape2048_recorder.models.padding import PaddedModel
-from tape2048_recorder.players.batch import make_batch_player
+from tape2048_recorder.players.batch_player import make_batch_player
 
 try:
     import torch

@@ -30,7 +30,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount, select_bit
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
 from tape2048.ntuple.network import Network, file_bytes, stage_begins
-from tape2048_recorder.evaluation.games import part_of, play_games
+from tape2048_recorder.evaluation.evaluated_games import part_of, play_games
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.ntuple import after_move, afterstates, of_network

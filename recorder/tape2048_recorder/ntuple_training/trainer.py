@@ -49,7 +49,18 @@ import numpy.typing as npt
 from tape2048.base import resources
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError, StateError
-from tape2048.io.bulk_read import allocate
+from tape2048.files.bulk_read import allocate
+from tape2048.files.training_directory import (
+    ArrayCheckpoint,
+    Training,
+    TrainingDirectory,
+    TrainingProgress,
+    TrainingView,
+    check_array,
+    check_same,
+    decode_state,
+    write_checkpoint,
+)
 from tape2048.ntuple.lookup import SYMMETRIES
 from tape2048.ntuple.network import (
     Network,
@@ -61,17 +72,6 @@ from tape2048.ntuple.network import (
     tuple_text,
 )
 from tape2048.session.run_table import REACH_TILES
-from tape2048.training import (
-    ArrayCheckpoint,
-    Training,
-    TrainingDirectory,
-    TrainingProgress,
-    TrainingView,
-    check_array,
-    check_same,
-    decode_state,
-    write_checkpoint,
-)
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.learning import (
     BEGUN,
@@ -95,8 +95,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tape2048_recorder.ntuple_training.config import TrainingConfig
     from tape2048_recorder.ntuple_training.gpu_learner import GpuLearner
+    from tape2048_recorder.ntuple_training.training_config import TrainingConfig
 
 U64 = np.uint64
 
@@ -397,7 +397,7 @@ class Trainer:
         self._counts.parted, self._counts.start = True, start
 
     def train(self, training: Training) -> Iterator[None]:
-        """Learn from all configured moves; see :class:`tape2048.training.Learner`."""
+        """Learn from all configured moves; see :class:`tape2048.files.training_directory.Learner`."""
         pause = threading.Event()
         noted, due = self.moves, time.monotonic() + METRICS_INTERVAL_S
 
@@ -498,8 +498,8 @@ def train_player(
 
     The training resumes from the directory's checkpoint if there is one. Otherwise it starts from the network
     ``start``, or from initial values. At the end it writes a checkpoint and a network, unless it learned from
-    no move (``moves`` of the trainer is 0). :class:`tape2048.training.Training` describes the behaviour on a
-    full disk.
+    no move (``moves`` of the trainer is 0). :class:`tape2048.files.training_directory.Training`
+    describes the behaviour on a full disk.
     """
 
     def make(content: memoryview | None) -> Trainer:

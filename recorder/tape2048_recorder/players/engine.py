@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
+from tape2048.base.settings import Settings, about
 from tape2048.base.text import counted, exit_text
 from tape2048.errors import ConfigError, PlayerError, StartError
-from tape2048.settings.fields import Settings, about
 
 if TYPE_CHECKING:
     from collections.abc import Callable

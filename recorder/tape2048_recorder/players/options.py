@@ -16,12 +16,12 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from tape2048.base.settings import Setting, Settings, Share, about, read_table, settings_of
 from tape2048.critic.facts import critic_path
 from tape2048.errors import ConfigError
-from tape2048.formats.session import TOP_TILE
 from tape2048.ntuple.network import TILES, network_path
-from tape2048.settings.fields import Setting, Settings, Share, about, read_table, settings_of
-from tape2048_recorder.players.batch import ArgValue, check_name, is_batched
+from tape2048.session.layout import TOP_TILE
+from tape2048_recorder.players.batch_player import ArgValue, check_name, is_batched
 from tape2048_recorder.players.engine import EXEC, EngineArgs
 
 _CACHE = "cache_"  # prefix of the fields that hold a player's cache

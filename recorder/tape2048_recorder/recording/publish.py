@@ -33,13 +33,13 @@ from tape2048.errors import (
     TruncatedError,
     error_class,
 )
-from tape2048.formats.npy import rows_header
-from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
-from tape2048.io.durable import NO_FILES, storage_error, storage_errors
-from tape2048.io.reading import crc32c_combine
+from tape2048.files.durable import NO_FILES, storage_error, storage_errors
+from tape2048.files.npy import rows_header
+from tape2048.files.reading import crc32c_combine
 from tape2048.players import player_text
 from tape2048.session.columns import RECORDED, column_text
-from tape2048.tape.layout import (
+from tape2048.session.layout import BLOCK_DTYPE, RUN_DTYPE, FileEntry
+from tape2048.session.tape_layout import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
     ANCHORS_NPY,
@@ -47,7 +47,7 @@ from tape2048.tape.layout import (
     TAPE_NPY,
     anchor_count,
 )
-from tape2048_recorder.game.starts import load_starts
+from tape2048_recorder.game.start_file import load_starts
 from tape2048_recorder.recording.partial import (
     COMPACTION_DRAFT,
     JOURNAL,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048_recorder.game.rows_file import RowsFile
-    from tape2048_recorder.status.report import Reporter
+    from tape2048_recorder.status.status_report import Reporter
 
 #: Rows to decode at once, whose boards fit into the second-level cache. A longer game is decoded whole.
 _PIECE_ROWS = 1 << 17
@@ -438,7 +438,7 @@ def decode_games(
     Returns:
         The entry of the anchors' file, and the start boards, ``u64[R]``.
     """
-    from tape2048.tape.reader import anchors_of, check_games, game_pieces
+    from tape2048.session.tape_reader import anchors_of, check_games, game_pieces
     from tape2048_recorder.game.rng import start_boards
 
     path = session / TAPE_NPY

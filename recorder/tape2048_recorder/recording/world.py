@@ -20,12 +20,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from tape2048.formats.metadata import finish_session
-from tape2048.io import durable
-from tape2048.io.reading import load_path
+from tape2048.files import durable
+from tape2048.files.locks import make_readers_lock
+from tape2048.files.reading import load_path
 from tape2048.maintenance.removal import quarantine
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.locks import make_readers_lock
+from tape2048.session.metadata import finish_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -65,7 +65,7 @@ class System(Protocol):
 
 
 class Files(Protocol):
-    """The functions of :mod:`tape2048.io.durable` that a recorder uses."""
+    """The functions of :mod:`tape2048.files.durable` that a recorder uses."""
 
     def fsync_dir(self, path: AnyPath, /) -> None: ...
     def fsync_path(self, path: AnyPath, /) -> None: ...

@@ -29,7 +29,7 @@ from tape2048.game.rules import exps_to_boards
 from tape2048.session.column_draft import tokens_of
 from tape2048.session.columns import ColumnInfo
 from tape2048_recorder.game.rows_file import COLUMNS
-from tape2048_recorder.replay.games import recorded_game
+from tape2048_recorder.replay.recorded_games import recorded_game
 from tape2048_recorder.replay.replay import replayer
 
 if TYPE_CHECKING:

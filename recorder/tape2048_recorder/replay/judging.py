@@ -56,9 +56,9 @@ import numpy.typing as npt
 
 from tape2048.base.intervals import wilson
 from tape2048.base.resources import available_cores
+from tape2048.base.settings import Settings, about, read_table
 from tape2048.base.text import counted, json_bytes
 from tape2048.errors import ConfigError, TapeError
-from tape2048.formats.session import START_BOARDS
 from tape2048.game.moves import UNKNOWN, spawn_between
 from tape2048.game.rules import (
     WON,
@@ -75,7 +75,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.placed import check_tables
 from tape2048.players import player_name, player_text, plies_of
-from tape2048.settings.fields import Settings, about, read_table
+from tape2048.session.layout import START_BOARDS
 from tape2048_recorder.game.rng import game_seeds, start_boards
 from tape2048_recorder.players.ntuple import best_answers, move_values
 from tape2048_recorder.players.options import (

@@ -18,9 +18,9 @@ import numpy as np
 from tape2048.base.findings import Finding
 from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, FieldError, FormatError, ReplayError
-from tape2048.formats.session import ROWS, RULES, RULES_1, SAMPLE_RATE_MAX, TAPE, step_dtype
+from tape2048.session.layout import ROWS, RULES, RULES_1, SAMPLE_RATE_MAX, TAPE, step_dtype
 from tape2048.session.session import Session
-from tape2048_recorder.players.batch import is_batched
+from tape2048_recorder.players.batch_player import is_batched
 from tape2048_recorder.players.options import make_player, own, player_sha256
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _player(name: str, args: tuple[tuple[str, Any], ...]) -> tuple[Any, str]:
 def replayer(path: Path, facts: Mapping[str, Any]) -> Play:
     """Return a function that plays games of a session again, on any thread."""
     _, made = recorded_player(path, facts)
-    from tape2048_recorder.game.loop import Buffer, play_into
+    from tape2048_recorder.game.game_loop import Buffer, play_into
 
     local = threading.local()  # a player's cache is not thread-safe
 
@@ -116,7 +116,7 @@ class Replay(msgspec.Struct, frozen=True):
 def replay_session(path: Path, *, progress: Callable[[int, int], object] | None = None) -> Replay:
     """Replay every run of a session on all cores, and compare the runs with the recording."""
     from tape2048.ntuple.placed import check_tables
-    from tape2048.tape.reader import game_pieces
+    from tape2048.session.tape_reader import game_pieces
 
     session = Session.open(path)
     meta, player = recorded_player(path, session.meta)
@@ -147,7 +147,7 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
 
 
 def _differing(session: Session, meta: PlayerFacts, player: Any, piece: slice) -> list[tuple[int, str]]:
-    from tape2048_recorder.game.loop import Buffer, play_all
+    from tape2048_recorder.game.game_loop import Buffer, play_all
     from tape2048_recorder.game.rng import start_boards
 
     recorded = session.runs[piece]

@@ -25,7 +25,7 @@ from tape2048.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tape2048_recorder.status.report import Status
+    from tape2048_recorder.status.status_report import Status
 
 #: ``sun_path`` has 108 bytes, including the final zero of a path: unix(7).
 ADDRESS_BYTES_MAX = 107

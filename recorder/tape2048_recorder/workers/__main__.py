@@ -31,8 +31,8 @@ from tape2048_recorder.ipc.protocol import (
     Warns,
     WorkerSpec,
 )
-from tape2048_recorder.players.batch import is_batched
-from tape2048_recorder.workers.loop import Worker
+from tape2048_recorder.players.batch_player import is_batched
+from tape2048_recorder.workers.worker_loop import Worker
 
 _PR_SET_PDEATHSIG = 1
 

@@ -27,9 +27,9 @@ from tape2048_recorder.ipc.protocol import (
     WeightsRefused,
     WeightsTaken,
 )
-from tape2048_recorder.lanes.table import Finished, LaneTable
-from tape2048_recorder.players.batch import Caller, batch_sha256, make_batch_player, read_sampling
-from tape2048_recorder.workers.loop import RUNS_MAX, SLICE_S, Worker, unexpected
+from tape2048_recorder.lanes.lane_table import Finished, LaneTable
+from tape2048_recorder.players.batch_player import Caller, batch_sha256, make_batch_player, read_sampling
+from tape2048_recorder.workers.worker_loop import RUNS_MAX, SLICE_S, Worker, unexpected
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -30,6 +30,16 @@ from tape2048.errors import (
     NotASessionError,
     TapeError,
 )
+from tape2048.files.durable import (
+    Draft,
+    fsync_dir,
+    fsync_path,
+    hold_lock,
+    storage_errors,
+    write_file,
+)
+from tape2048.files.npy import read_header
+from tape2048.files.reading import crc32c_combine, crc32c_file, open_regular
 from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
     FORMAT_VERSION,
@@ -42,23 +52,13 @@ from tape2048.formats.dataset_layout import (
     SkippedRun,
     SourceCount,
 )
-from tape2048.formats.metadata import flush_entry
-from tape2048.formats.npy import read_header
-from tape2048.formats.npy_writer import NpyWriter
-from tape2048.formats.session import MANIFEST, METADATA_DB, STEPS_NPY, FileEntry
-from tape2048.io.durable import (
-    Draft,
-    fsync_dir,
-    fsync_path,
-    hold_lock,
-    storage_errors,
-    write_file,
-)
-from tape2048.io.reading import crc32c_combine, crc32c_file, open_regular
 from tape2048.players import split_seed
 from tape2048.runs.run import check_meta
 from tape2048.session.dataset import open_dataset
 from tape2048.session.dataset_runs import RunTable, write_runs_db
+from tape2048.session.layout import MANIFEST, METADATA_DB, STEPS_NPY, FileEntry
+from tape2048.session.metadata import flush_entry
+from tape2048.session.npy_writer import NpyWriter
 from tape2048.session.session import Session
 
 if TYPE_CHECKING:

@@ -21,9 +21,13 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.base.text import unix_s, utc_text
 from tape2048.errors import FieldError, FormatError, MaintenanceError, ReplayError
-from tape2048.formats.metadata import finish_session
-from tape2048.formats.npy_writer import NpyWriter
-from tape2048.formats.session import (
+from tape2048.files.durable import Draft, fsync_dir, rename_numbered, storage_errors
+from tape2048.maintenance.validation import check_draft, validate_session
+from tape2048.players import engine_text, facts_of_engine, identity_of
+from tape2048.runs.a2run2 import RunV2, legal_bits
+from tape2048.runs.run import Run, RunMeta, check_meta, check_rules, until_win
+from tape2048.session.directory import rows_entry
+from tape2048.session.layout import (
     ACTION_STEP_DTYPE,
     FORMAT_VERSION,
     MANIFEST,
@@ -37,23 +41,19 @@ from tape2048.formats.session import (
     TAPE,
     step_dtype,
 )
-from tape2048.io.durable import Draft, fsync_dir, rename_numbered, storage_errors
-from tape2048.maintenance.validation import check_draft, validate_session
-from tape2048.players import engine_text, facts_of_engine, identity_of
-from tape2048.runs.a2run2 import RunV2, legal_bits
-from tape2048.runs.run import Run, RunMeta, check_meta, check_rules, until_win
-from tape2048.session.directory import rows_entry
+from tape2048.session.metadata import finish_session
+from tape2048.session.npy_writer import NpyWriter
 from tape2048.session.session import Session
-from tape2048.tape.reader import game_pieces
-from tape2048.tape.writer import TapeWriter
+from tape2048.session.tape_reader import game_pieces
+from tape2048.session.tape_writer import TapeWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
-    from tape2048.formats.session import Storage
     from tape2048.session.columns import Located
+    from tape2048.session.layout import Storage
 
     #: Plays a game again: from its seed, its number of moves and the board that it was given to start from
     #: (or 0) to its boards, ``u64[n + 1]``, and its moves, ``u8[n]``. If the number of moves is wrong, n
@@ -292,7 +292,7 @@ def write_session(
         NameTakenError: ``directory`` exists.
         FieldError: a score or a run is too large for a session's fields.
         FormatError: the rules do not allow a run (:func:`tape2048.runs.check_rules`), or a tape cannot hold
-            it (:func:`tape2048.tape.check_games`).
+            it (:func:`tape2048.session.check_games`).
         StorageError: the operating system could not write it.
 
     Example:

@@ -24,14 +24,14 @@ from tape2048.errors import (
     ReplayError,
     TapeError,
 )
+from tape2048.files.reading import first_bytes, reading
 from tape2048.formats.dataset_layout import SkippedRun
-from tape2048.formats.metadata import read_facts
 from tape2048.formats.registry import FORMATS, load_function
-from tape2048.formats.session import METADATA_DB, START_BOARDS
-from tape2048.io.reading import first_bytes, reading
 from tape2048.runs import jsonl, parquet
 from tape2048.runs.files import JSONL_GZ, find_run_files, read_run_file
 from tape2048.runs.run import Run, check_rules, until_win
+from tape2048.session.layout import METADATA_DB, START_BOARDS
+from tape2048.session.metadata import read_facts
 
 if TYPE_CHECKING:
     import os
@@ -217,8 +217,8 @@ def open_sources(
     A game that several of their sessions and data sets hold comes once. A warning names those with games that
     the ``target`` already holds. Run files and packs are not compared: they have no run tables.
     """
-    from tape2048.rows.duplicates import Copies, distinct_runs, warn_of_doubled
-    from tape2048.rows.run_columns import RunColumns
+    from tape2048.loader.duplicates import Copies, distinct_runs, warn_of_doubled
+    from tape2048.loader.run_columns import RunColumns
 
     places = [*map(Path, paths)]
     kinds = [*map(kind_of, places)]
@@ -401,7 +401,7 @@ def _play_of(path: Path, replayer: Replayer | None, *, lossy: bool) -> Play | No
     needed for boards.
     """
     from tape2048.conversion.session_runs import SAMPLED, player_of
-    from tape2048.session.files import SessionFiles
+    from tape2048.session.session_files import SessionFiles
 
     files = SessionFiles(path)
     directory = files.path

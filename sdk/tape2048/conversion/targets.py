@@ -30,6 +30,7 @@ from tape2048.conversion.sources import SESSIONS, RunSource, SourceRun, open_sou
 from tape2048.datasets.dataset import refuse_empty
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
+from tape2048.files.durable import Draft, new_file, storage_errors, sweep_drafts, write_all, write_file
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
 from tape2048.formats.registry import (
     ENGINES,
@@ -45,14 +46,13 @@ from tape2048.formats.registry import (
     VALUES_16_BITS,
     load_function,
 )
-from tape2048.formats.session import ROWS, TAPE
-from tape2048.io.durable import Draft, new_file, storage_errors, sweep_drafts, write_all, write_file
 from tape2048.players import facts_of_engine
 from tape2048.runs import parquet
 from tape2048.runs.a2run import run_bytes
 from tape2048.runs.a2run2 import RunV2, legal_bits
 from tape2048.runs.jsonl import U64, run_line
 from tape2048.runs.run import first_steps
+from tape2048.session.layout import ROWS, TAPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tape2048.base.lazy import lazy
 
 if TYPE_CHECKING:
-    from tape2048.critic.config import CriticConfig as CriticConfig
+    from tape2048.critic.critic_config import CriticConfig as CriticConfig
     from tape2048.critic.evaluation import evaluate as evaluate
     from tape2048.critic.metrics import (
         Estimate as Estimate,
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         ranking as ranking,
         reliability as reliability,
     )
-    from tape2048.critic.ntuple.critic import NTupleCritic as NTupleCritic
+    from tape2048.critic.ntuple.ntuple_critic import NTupleCritic as NTupleCritic
     from tape2048.critic.oracle import Oracle as Oracle, oracle_scores as oracle_scores
     from tape2048.critic.results import Evaluation as Evaluation
 else:

@@ -57,7 +57,7 @@ from tape2048.critic.results import (
 )
 from tape2048.errors import MissingPackageError
 from tape2048.game.rules import boards_to_exps, exps_to_boards
-from tape2048.rows.view import tables_of
+from tape2048.loader.row_view import tables_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
 
 if TYPE_CHECKING:

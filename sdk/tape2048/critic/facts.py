@@ -12,8 +12,8 @@ import numpy as np
 
 from tape2048.base.text import printable
 from tape2048.errors import ColumnError, ConfigError, ModelError
+from tape2048.loader.row_view import tables_of
 from tape2048.players import PlayedBy, is_called, name_players, only_player
-from tape2048.rows.view import tables_of
 
 if TYPE_CHECKING:
     import os
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.critic.config import LearningConfig
-    from tape2048.session.remote_session import RemoteSession
+    from tape2048.critic.critic_config import LearningConfig
     from tape2048.session.session import Session
+    from tape2048.stores.remote_session import RemoteSession
 
 
 #: The names and files of the critics that ship with the package.
@@ -35,7 +35,7 @@ _SAMPLE_ROWS = 1 << 20  # rows that show the range of targets and the mean weigh
 
 
 class Critic(Protocol):
-    """The interface of critics; :class:`tape2048.torch.critic.TorchCritic` has it."""
+    """The interface of critics; :class:`tape2048.torch.torch_critic.TorchCritic` has it."""
 
     @property
     def thresholds(self) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.corpus import Corpus
 from tape2048.errors import EmptyCorpusError, FieldError
+from tape2048.files.npy import Load, check_load
+from tape2048.files.row_source import run_ordinal
 from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
     PACKDAT_STEP_DTYPE,
@@ -22,14 +24,12 @@ from tape2048.formats.dataset_layout import (
     RUN_STEPS_MAX,
     SkippedRun,
 )
-from tape2048.formats.npy import Load, check_load
-from tape2048.formats.rows import run_ordinal
+from tape2048.loader.buffers import load_rows
+from tape2048.loader.duplicates import distinct_runs
+from tape2048.loader.phases import ALL
+from tape2048.loader.row_map import NO_TAPE
+from tape2048.loader.run_columns import RunColumns
 from tape2048.players import join_seed
-from tape2048.rows.buffers import load_rows
-from tape2048.rows.duplicates import distinct_runs
-from tape2048.rows.phases import ALL
-from tape2048.rows.row_map import NO_TAPE
-from tape2048.rows.run_columns import RunColumns
 from tape2048.runs.run import Run
 from tape2048.session.dataset import open_table, values_of_steps
 from tape2048.session.dataset_runs import RunTable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.batches.gatherer import Gatherer
+    from tape2048.loader.gatherer import Gatherer
 
 
 def refuse_empty(skipped: Sequence[SkippedRun], path: str | os.PathLike[str]) -> None:
@@ -96,7 +96,7 @@ class TableCorpus(Corpus):
     @cached_property
     def _raw(self) -> Gatherer:
         """The gatherer of the files' own records."""
-        from tape2048.batches.gatherer import Gatherer
+        from tape2048.loader.gatherer import Gatherer
 
         raw, rows = copy.copy(self._tables), self._tables.rowmap
         none = rows.address[:0]

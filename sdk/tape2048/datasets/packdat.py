@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tape2048.datasets.dataset import TableCorpus
+from tape2048.files.bulk_read import Stretch, allocate, read_into
+from tape2048.files.durable import new_file, write_all
+from tape2048.files.npy import check_load
+from tape2048.files.reading import open_regular
+from tape2048.files.row_source import ROW_DTYPE
 from tape2048.formats.dataset_layout import LEVELS, PACKDAT_STEP_DTYPE, ROW_BYTES
-from tape2048.formats.npy import check_load
-from tape2048.formats.rows import ROW_DTYPE
-from tape2048.io.bulk_read import Stretch, allocate, read_into
-from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import open_regular
-from tape2048.rows.phases import ALL
+from tape2048.loader.phases import ALL
 from tape2048.runs.a2run2 import VALUE_MAX
 from tape2048.runs.files import scan
 from tape2048.runs.run import Run, check_meta, check_rules
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.formats.npy import Load
+    from tape2048.files.npy import Load
 
 #: Bytes that are written at once.
 CHUNK_BYTES = 64 * 1024 * 1024

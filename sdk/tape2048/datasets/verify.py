@@ -17,12 +17,12 @@ from tape2048.base.threads import map_ordered
 from tape2048.datasets.dataset import Dataset
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import BookkeepingError, ChecksumError, FieldError, TapeError
-from tape2048.formats.session import METADATA_DB, RULES_1
+from tape2048.files.reading import crc32c_file, open_regular
 from tape2048.game.moves import recover
 from tape2048.game.rules import EXPONENT_MAX, boards_to_exps, legal_masks, wins
-from tape2048.io.reading import crc32c_file, open_regular
 from tape2048.runs.a2run2 import legal_bits
 from tape2048.session.dataset import OPEN_TRIES, is_packdat
+from tape2048.session.layout import METADATA_DB, RULES_1
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from tape2048.base.text import valid_text
-from tape2048.batches.batch import Batch
 from tape2048.errors import ColumnError
+from tape2048.loader.batch import Batch
+from tape2048.loader.row_view import tables_of
 from tape2048.players import player_label
-from tape2048.rows.view import tables_of
 from tape2048.session.columns import shared_columns
 from tape2048.session.run_table import check_thresholds
 
@@ -112,8 +112,8 @@ def _session_columns(
     infos = [shared[name] for name in (shared if names is None else names)]
     if not infos:
         return [], lambda _first, _last: []
-    from tape2048.batches.columns import plan_fields  # loads the compiler
-    from tape2048.batches.gatherer import Gatherer
+    from tape2048.loader.column_fields import plan_fields  # loads the compiler
+    from tape2048.loader.gatherer import Gatherer
 
     tables, tiles = tables_of(corpus), np.empty(0, np.int64)
     layout, planned = plan_fields(tables, [info.name for info in infos], tiles, "bool")

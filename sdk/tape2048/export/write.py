@@ -17,8 +17,8 @@ import numpy as np
 
 from tape2048.export.arrow import write_arrow
 from tape2048.export.table import ExportColumn, ExportTable, TableName, make_table
+from tape2048.files.durable import publishing_file
 from tape2048.formats.registry import FORMATS, TABLE_FORMATS
-from tape2048.io.durable import publishing_file
 from tape2048.runs.parquet import pyarrow
 
 if TYPE_CHECKING:

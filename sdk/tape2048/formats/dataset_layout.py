@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tape2048.formats.session import FileEntry
+from tape2048.session.layout import FileEntry
 
 if TYPE_CHECKING:
     from tape2048.errors import TapeError

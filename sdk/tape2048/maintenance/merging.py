@@ -22,9 +22,13 @@ import numpy as np
 
 from tape2048.base.text import counted, json_bytes
 from tape2048.errors import MaintenanceError
-from tape2048.formats.metadata import finish_session
-from tape2048.formats.npy import rows_header
-from tape2048.formats.session import (
+from tape2048.files.durable import Draft, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
+from tape2048.files.npy import rows_header
+from tape2048.files.reading import crc32c, open_regular, read_exactly
+from tape2048.maintenance.validation import BlockSums, check_draft
+from tape2048.session.columns import shared_columns
+from tape2048.session.directory import rows_entry
+from tape2048.session.layout import (
     METADATA_DB,
     RUN_DTYPE,
     SESSION_NAME,
@@ -33,15 +37,11 @@ from tape2048.formats.session import (
     STEPS_NPY,
     FileEntry,
 )
-from tape2048.io.durable import Draft, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
-from tape2048.io.reading import crc32c, open_regular, read_exactly
-from tape2048.maintenance.validation import BlockSums, check_draft
-from tape2048.session.columns import shared_columns
-from tape2048.session.directory import rows_entry
+from tape2048.session.metadata import finish_session
 from tape2048.session.session import Session
-from tape2048.tape.layout import TAPE_DTYPE, TAPE_NPY
-from tape2048.tape.reader import game_pieces
-from tape2048.tape.writer import TapeWriter
+from tape2048.session.tape_layout import TAPE_DTYPE, TAPE_NPY
+from tape2048.session.tape_reader import game_pieces
+from tape2048.session.tape_writer import TapeWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -26,8 +26,7 @@ import msgspec
 
 from tape2048.base.text import pretty_json
 from tape2048.errors import BusyError, NameTakenError, TapeError
-from tape2048.formats.session import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
-from tape2048.io.durable import (
+from tape2048.files.durable import (
     fsync_dir,
     numbered,
     rename_noreplace,
@@ -38,14 +37,15 @@ from tape2048.io.durable import (
     write_file,
 )
 from tape2048.session.columns import column_files
-from tape2048.session.files import SessionFiles
-from tape2048.tape.layout import ANCHORS_NPY, TAPE_NPY
+from tape2048.session.layout import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
+from tape2048.session.session_files import SessionFiles
+from tape2048.session.tape_layout import ANCHORS_NPY, TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tape2048.base.findings import Finding
-    from tape2048.session.locks import RemovalLock
+    from tape2048.files.locks import RemovalLock
 
 _LEFTOVER = re.compile(rf"\.{SESSION_NAME.pattern}\.removed(-\d+)?")
 

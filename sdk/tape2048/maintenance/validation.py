@@ -28,17 +28,17 @@ from tape2048.errors import (
     SchemaError,
     TapeError,
 )
-from tape2048.formats.metadata import Metadata, packed_defect
-from tape2048.formats.npy import NpyHeader, read_header
-from tape2048.formats.session import MANIFEST, METADATA_DB, SAMPLE_RATE_MAX, START_BOARDS, STEP_DTYPES
-from tape2048.io.reading import crc32c, open_regular, read_exactly
+from tape2048.files.npy import NpyHeader, read_header
+from tape2048.files.reading import crc32c, open_regular, read_exactly
 from tape2048.session.columns import Columns, column_files, find_columns, find_drafts
 from tape2048.session.directory import PLAIN_NAME, list_names
-from tape2048.session.files import SessionFiles
 from tape2048.session.foreign import ForeignRows, Layout
+from tape2048.session.layout import MANIFEST, METADATA_DB, SAMPLE_RATE_MAX, START_BOARDS, STEP_DTYPES
+from tape2048.session.metadata import Metadata, packed_defect
 from tape2048.session.run_table import Owners, check_tiles, from_run_table, ordinals_of
-from tape2048.tape.layout import ANCHOR_DTYPE, TAPE_DTYPE, anchor_count
-from tape2048.tape.reader import (
+from tape2048.session.session_files import SessionFiles
+from tape2048.session.tape_layout import ANCHOR_DTYPE, TAPE_DTYPE, anchor_count
+from tape2048.session.tape_reader import (
     Defect,
     anchor_error,
     anchors_of,

@@ -56,11 +56,11 @@ from numpy.lib.stride_tricks import as_strided
 
 from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, StorageError, reader_hint
-from tape2048.io.bulk_read import allocate
-from tape2048.io.durable import publishing_file
-from tape2048.io.reading import map_path
-from tape2048.io.safetensors import HEADER_END_MAX, decode, encode, read_tensor_table
-from tape2048.io.xz import XzReader, is_xz
+from tape2048.files.bulk_read import allocate
+from tape2048.files.durable import publishing_file
+from tape2048.files.reading import map_path
+from tape2048.files.safetensors import HEADER_END_MAX, decode, encode, read_tensor_table
+from tape2048.files.xz import XzReader, is_xz
 from tape2048.ntuple.tdl2048 import is_weight_file, read_tables, split_name
 
 U64 = np.uint64

@@ -35,10 +35,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.errors import ChecksumError, TapeError
-from tape2048.io.bulk_read import allocate
-from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import crc32c, map_path, prefer_huge_pages
-from tape2048.io.safetensors import HEADER_END_MAX
+from tape2048.files.bulk_read import allocate
+from tape2048.files.durable import new_file, write_all
+from tape2048.files.reading import crc32c, map_path, prefer_huge_pages
+from tape2048.files.safetensors import HEADER_END_MAX
 from tape2048.jit.compiler import drop_oldest, locked, private_dir
 from tape2048.ntuple.network import (
     Network,

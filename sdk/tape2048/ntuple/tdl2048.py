@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.errors import ConfigError, ModelError, TruncatedError
-from tape2048.io.xz import XzReader, is_xz
+from tape2048.files.xz import XzReader, is_xz
 
 _NAME = re.compile(r"tdl2048(?:@(?P<stages>[^:]*))?:(?P<path>.*)", re.DOTALL)
 

@@ -51,12 +51,12 @@ from tape2048.errors import (
     TruncatedError,
     VersionError,
 )
-from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import check_crc, read_exactly
+from tape2048.files.durable import new_file, write_all
+from tape2048.files.reading import check_crc, read_exactly
 from tape2048.runs.a2run import MAGIC as A2T1_MAGIC, parse_run, run_bytes
 from tape2048.runs.a2run2 import Cursor, RunV2, varint
 from tape2048.runs.run import Run, RunMeta, check_rules
-from tape2048.tape.layout import GAME_STEPS_MAX
+from tape2048.session.tape_layout import GAME_STEPS_MAX
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

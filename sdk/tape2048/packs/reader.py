@@ -16,9 +16,9 @@ from crc32c import crc32c
 from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered
 from tape2048.errors import BookkeepingError, FieldError, FormatError, NameTakenError, ReplayError
-from tape2048.formats.rows import ROW_DTYPE
-from tape2048.io.durable import new_file, storage_errors, write_all
-from tape2048.io.reading import check_crc, map_path
+from tape2048.files.durable import new_file, storage_errors, write_all
+from tape2048.files.reading import check_crc, map_path
+from tape2048.files.row_source import ROW_DTYPE
 from tape2048.jit.mix import shuffled
 from tape2048.packs.a2pack import (
     COMPRESSIONS,
@@ -303,7 +303,7 @@ class PackReader:
         The arguments are as for :meth:`iter_batches`. ``shuffle`` uses one random order of all steps.
 
         Returns:
-            For each batch, ``ROW_DTYPE[batch_size]``: see :mod:`tape2048.formats.rows`. ``run_id`` is the
+            For each batch, ``ROW_DTYPE[batch_size]``: see :mod:`tape2048.files.row_source`. ``run_id`` is the
             run's entry number in the pack.
 
         Raises:

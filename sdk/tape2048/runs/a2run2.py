@@ -38,8 +38,8 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import FieldError, FormatError, TruncatedError
-from tape2048.io.durable import new_file, write_all
-from tape2048.io.reading import load_path
+from tape2048.files.durable import new_file, write_all
+from tape2048.files.reading import load_path
 from tape2048.runs.run import Run, RunMeta, check_meta, read_engine
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tape2048.base.threads import map_ordered
 from tape2048.errors import FormatError, MissingPathError, NotASessionError, StorageError
-from tape2048.io.reading import load_path
+from tape2048.files.reading import load_path
 from tape2048.runs import a2run, jsonl
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.run import Run, check_rules

@@ -42,7 +42,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import BookkeepingError, FieldError, FormatError, TruncatedError
-from tape2048.io.reading import open_regular, reading
+from tape2048.files.reading import open_regular, reading
 from tape2048.runs.a2run2 import RunV2, legal_bits
 from tape2048.runs.run import Run, RunMeta, check_meta
 

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import FieldError, FormatError, MissingPackageError
-from tape2048.io.durable import new_file
+from tape2048.files.durable import new_file
 from tape2048.runs.run import Run, RunMeta, check_meta
 
 if TYPE_CHECKING:

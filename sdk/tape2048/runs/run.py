@@ -16,8 +16,8 @@ import numpy as np
 from tape2048.base.drawing import boards_html, exps_of
 from tape2048.base.text import counted, facts_table, is_utf8
 from tape2048.errors import BookkeepingError, FieldError, ReplayError
-from tape2048.formats.rows import ROW_DTYPE, RowView, row_numbers
-from tape2048.formats.session import RULES_1, TOP_TILE
+from tape2048.files.row_source import ROW_DTYPE, RowView, row_numbers
+from tape2048.session.layout import RULES_1, TOP_TILE
 
 if TYPE_CHECKING:
     import os
@@ -92,7 +92,8 @@ def read_engine(raw: bytes, path: str | os.PathLike[str] | None, offset: int, wh
 class Run(RowView):
     """A game: its boards, its moves and, if the source has them, its branch values.
 
-    As a source of rows, it has one row for each step, with ``run_id`` 0; see :mod:`tape2048.formats.rows`.
+    As a source of rows, it has one row for each step, with ``run_id`` 0; see
+    :mod:`tape2048.files.row_source`.
 
     Attributes:
         states: ``u64[n + 1]``: the first board, then the board after each move and spawn.

@@ -32,9 +32,7 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import BusyError, ChecksumError, ColumnError, DiskFullError, FieldError, NameTakenError
-from tape2048.formats.npy import rows_header
-from tape2048.formats.session import STEPS_NPY
-from tape2048.io.durable import (
+from tape2048.files.durable import (
     fsync_dir,
     fsync_path,
     new_file,
@@ -45,7 +43,8 @@ from tape2048.io.durable import (
     write_all,
     write_file,
 )
-from tape2048.io.reading import crc32c, crc32c_file, map_path, open_regular, read_path
+from tape2048.files.npy import rows_header
+from tape2048.files.reading import crc32c, crc32c_file, map_path, open_regular, read_path
 from tape2048.session.columns import (
     COLUMN_DTYPES,
     Column,
@@ -54,7 +53,8 @@ from tape2048.session.columns import (
     column_text,
     find_columns,
 )
-from tape2048.tape.layout import TAPE_NPY
+from tape2048.session.layout import STEPS_NPY
+from tape2048.session.tape_layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

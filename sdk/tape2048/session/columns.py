@@ -32,20 +32,20 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.base.text import pretty_json
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
-from tape2048.formats.batch_fields import RESERVED, field_of
-from tape2048.formats.npy import open_shards, peek_header, read_header
-from tape2048.formats.session import MANIFEST
-from tape2048.io.durable import path_exists
-from tape2048.io.reading import map_file, open_regular, read_path
+from tape2048.files.durable import path_exists
+from tape2048.files.npy import open_shards, peek_header, read_header
+from tape2048.files.reading import map_file, open_regular, read_path
+from tape2048.session.batch_fields import RESERVED, field_of
 from tape2048.session.directory import list_names, rows_entry
+from tape2048.session.layout import MANIFEST
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tape2048.files.npy import Shards
     from tape2048.formats.dataset_layout import DatasetManifest
-    from tape2048.formats.npy import Shards
-    from tape2048.formats.session import Manifest
     from tape2048.session.foreign import ForeignRows
+    from tape2048.session.layout import Manifest
 
 #: The types of columns, and how NumPy stores them.
 COLUMN_DTYPES = {

@@ -53,6 +53,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048.errors import ManifestError, MissingPathError, NotASessionError, StorageError, TapeError
+from tape2048.files.bulk_read import Stretch, read_rows
+from tape2048.files.npy import Shards, open_shards, peek_header
+from tape2048.files.reading import first_bytes, map_path, reading
 from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
     FORMAT_VERSION,
@@ -63,9 +66,12 @@ from tape2048.formats.dataset_layout import (
     SHARDS,
     DatasetManifest,
 )
-from tape2048.formats.metadata import Metadata
-from tape2048.formats.npy import Shards, open_shards, peek_header
-from tape2048.formats.session import (
+from tape2048.runs.a2run2 import VALUE_MAX, legal_bits
+from tape2048.session import packdat
+from tape2048.session.dataset_runs import RunTable, read_runs_db
+from tape2048.session.directory import is_dataset, list_names, whole_shards
+from tape2048.session.foreign import ForeignRows
+from tape2048.session.layout import (
     MANIFEST,
     METADATA_DB,
     SESSION_NAME,
@@ -75,21 +81,15 @@ from tape2048.formats.session import (
     file_defects,
     read_manifest_file,
 )
-from tape2048.io.bulk_read import Stretch, read_rows
-from tape2048.io.reading import first_bytes, map_path, reading
-from tape2048.runs.a2run2 import VALUE_MAX, legal_bits
-from tape2048.session import packdat
-from tape2048.session.dataset_runs import RunTable, read_runs_db
-from tape2048.session.directory import is_dataset, list_names, whole_shards
-from tape2048.session.foreign import ForeignRows
-from tape2048.tape.layout import TAPE_NPY
+from tape2048.session.metadata import Metadata
+from tape2048.session.tape_layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from tape2048.formats.npy import Load
+    from tape2048.files.npy import Load
 
 #: Largest accepted manifest, with room for the names of about 100,000 skipped runs.
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024

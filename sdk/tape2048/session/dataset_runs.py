@@ -5,7 +5,7 @@ memory, the name of the engine, which thousands of runs share, is an index into 
 
 In ``metadata.db`` of a data set, the table ``runs`` and its indexes follow the original design. A second
 table, ``tape2048_runs``, holds the board after the last move, and the seed of a recorded game. Readers may
-ignore it. The reader does not trust the file (:mod:`tape2048.io.sqlite`).
+ignore it. The reader does not trust the file (:mod:`tape2048.files.sqlite`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import BookkeepingError, FieldError, SchemaError
-from tape2048.formats.session import RUN_DTYPE
-from tape2048.io.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
+from tape2048.files.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
 from tape2048.players import facts_of_engine, identity_of
 from tape2048.runs.run import RunMeta
+from tape2048.session.layout import RUN_DTYPE
 from tape2048.session.run_table import check_tiles, ordinals_of
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ CREATE INDEX idx_score ON runs(max_score);
 CREATE INDEX idx_steps ON runs(num_steps)
 """
 
-#: A run takes about 60 operations to read and at least 20 bytes; see :mod:`tape2048.formats.metadata`.
+#: A run takes about 60 operations to read and at least 20 bytes; see :mod:`tape2048.session.metadata`.
 READ_LIMIT = WorkLimit(1_000_000, 16)
 
 _COUNTS = ("id", "first_step_idx", "num_steps", "max_score", "highest_tile")
@@ -249,7 +249,7 @@ _TABLES = frozenset({"runs", _EXTRA})
 
 
 def write_runs_db(path: str | os.PathLike[str], table: RunTable) -> None:
-    """Write the table to a new file, as :func:`tape2048.io.sqlite.fresh_database` does.
+    """Write the table to a new file, as :func:`tape2048.files.sqlite.fresh_database` does.
 
     No number may be above 2**63 - 1.
     """

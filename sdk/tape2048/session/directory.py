@@ -13,9 +13,10 @@ from tape2048.errors import (
     StorageError,
     TapeError,
 )
+from tape2048.files.npy import peek_header
+from tape2048.files.reading import reading
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SHARDS
-from tape2048.formats.npy import peek_header
-from tape2048.formats.session import (
+from tape2048.session.layout import (
     ACTION_STEP_DTYPE,
     METADATA_DB,
     SHARD_NAME,
@@ -24,8 +25,7 @@ from tape2048.formats.session import (
     FileEntry,
     Manifest,
 )
-from tape2048.io.reading import reading
-from tape2048.tape.layout import TAPE_NPY
+from tape2048.session.tape_layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

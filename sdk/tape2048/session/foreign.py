@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.errors import BookkeepingError, NpyError, TapeError
-from tape2048.formats.session import STEP_DTYPES, step_dtype
-from tape2048.io.reading import reading
+from tape2048.files.reading import reading
 from tape2048.session.directory import as_unsigned
+from tape2048.session.layout import STEP_DTYPES, step_dtype
 from tape2048.session.run_table import Owners, find_owners, from_run_table, keep_owned
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.formats.metadata import Metadata
-    from tape2048.formats.npy import Shards
+    from tape2048.files.npy import Shards
+    from tape2048.session.metadata import Metadata
 
 _MASK_TILE = 65536
 _LACKS = 2**64 - 1

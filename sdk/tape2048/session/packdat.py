@@ -48,8 +48,8 @@ from tape2048.errors import (
     TruncatedError,
     VersionError,
 )
+from tape2048.files.reading import check_crc, crc32c
 from tape2048.formats.dataset_layout import PACKDAT_STEP_DTYPE, ROW_BYTES
-from tape2048.io.reading import check_crc, crc32c
 from tape2048.runs.run import read_engine
 from tape2048.session.dataset_runs import RunTable
 

@@ -11,10 +11,15 @@ import numpy as np
 
 from tape2048.base.text import facts_table
 from tape2048.errors import BookkeepingError, FieldError, MissingPathError, ReplayError, StorageError
-from tape2048.formats.metadata import read_metadata
-from tape2048.formats.npy import Load, check_load
-from tape2048.formats.rows import RowView, row_numbers, run_ordinal
-from tape2048.formats.session import (
+from tape2048.files.locks import ReadLock, lock_for_reading
+from tape2048.files.npy import Load, check_load
+from tape2048.files.row_source import RowView, row_numbers, run_ordinal
+from tape2048.players import player_name
+from tape2048.session.columns import Column, Columns
+from tape2048.session.dataset import OpenDataset, is_table, open_table
+from tape2048.session.directory import is_dataset, is_session
+from tape2048.session.foreign import ForeignRows
+from tape2048.session.layout import (
     ACTION_STEP_DTYPE,
     EXPS_OFFSET,
     METADATA_DB,
@@ -23,13 +28,7 @@ from tape2048.formats.session import (
     Manifest,
     step_dtype,
 )
-from tape2048.players import player_name
-from tape2048.session.columns import Column, Columns
-from tape2048.session.dataset import OpenDataset, is_table, open_table
-from tape2048.session.directory import is_dataset, is_session
-from tape2048.session.files import SessionFiles
-from tape2048.session.foreign import ForeignRows
-from tape2048.session.locks import ReadLock, lock_for_reading
+from tape2048.session.metadata import read_metadata
 from tape2048.session.run_table import (
     DEFAULT_THRESHOLDS,
     Owners,
@@ -37,7 +36,8 @@ from tape2048.session.run_table import (
     game_facts,
     run_labels,
 )
-from tape2048.tape.reader import Tape
+from tape2048.session.session_files import SessionFiles
+from tape2048.session.tape_reader import Tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from tape2048.formats.dataset_layout import DatasetManifest
-    from tape2048.formats.metadata import Metadata
-    from tape2048.formats.session import FileEntry
+    from tape2048.session.layout import FileEntry
+    from tape2048.session.metadata import Metadata
 
 
 #: A selection of rows: a slice, row numbers, or a mask of all rows.

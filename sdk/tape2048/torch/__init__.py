@@ -16,7 +16,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from tape2048.torch.critic import TorchCritic as TorchCritic
     from tape2048.torch.embedding import embed_session as embed_session
     from tape2048.torch.heads import CriticHead as CriticHead
     from tape2048.torch.loader import (
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         as_torch_dataset as as_torch_dataset,
         collate as collate,
     )
+    from tape2048.torch.torch_critic import TorchCritic as TorchCritic
     from tape2048.torch.tower import Tower as Tower, TowerConfig as TowerConfig
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

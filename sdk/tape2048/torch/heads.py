@@ -1,7 +1,7 @@
 """Heads of critics: modules that map a tower's vectors to the logits of thresholds.
 
 Each argument of :class:`CriticHead` is a field of :class:`HeadInfo`, which is stored in ``critic.json``, and
-a setting of :class:`tape2048.critic.config.CriticConfig`.
+a setting of :class:`tape2048.critic.critic_config.CriticConfig`.
 """
 
 from __future__ import annotations

@@ -35,14 +35,14 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tape2048.base.text import as_int
 from tape2048.base.threads import Prefetcher
-from tape2048.batches.batch import BatchOptions, BatchPool, check_options
-from tape2048.batches.batches import Batches
-from tape2048.batches.columns import plan_fields
 from tape2048.corpus import Capped
 from tape2048.errors import ConfigError, CorpusError
-from tape2048.formats.batch_fields import field_of
-from tape2048.mixture import Mixture
-from tape2048.rows.view import tables_of
+from tape2048.loader.batch import BatchOptions, BatchPool, check_options
+from tape2048.loader.batches import Batches
+from tape2048.loader.column_fields import plan_fields
+from tape2048.loader.mixture import Mixture
+from tape2048.loader.row_view import tables_of
+from tape2048.session.batch_fields import field_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, run_labels, warn_of_constants
 from tape2048.torch.tower import pick_device
 
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.batches.batch import Batch, BatchLayout, LabelDtype
     from tape2048.corpus import Corpus
+    from tape2048.loader.batch import Batch, BatchLayout, LabelDtype
 
 #: Tensors by field, in the types of the fields. Exceptions: unsigned integers of more than a byte become
 #: signed, columns of ``u16`` and ``u32`` are widened, and columns of ``bf16`` become bfloat16.
@@ -99,7 +99,7 @@ class CriticLoader(IterableDataset[Tensors]):
         prefetch: number of batches made in advance, at least 1.
         device: device to copy the batches to. None and the CPU copy nothing.
         pin_memory: whether batches are in pinned memory; by default if CUDA is available.
-        **options: as for :class:`tape2048.batches.batches.Batches`.
+        **options: as for :class:`tape2048.loader.batches.Batches`.
 
     Yields:
         ``dict`` of tensors by field, ``[B, ...]``, or ``[B, K, ...]`` with ``window=K``. ``tokens`` are
@@ -116,7 +116,7 @@ class CriticLoader(IterableDataset[Tensors]):
         ConfigError: there is no such device.
         CorpusError: when an iteration starts: mapped rows were truncated since the corpus was opened.
         CorpusError: a value of a batch is too large for the type of its tensor.
-        ValueError: an invalid argument. Otherwise, as for :class:`tape2048.batches.batches.Batches`.
+        ValueError: an invalid argument. Otherwise, as for :class:`tape2048.loader.batches.Batches`.
 
     Example:
         >>> from tape2048 import Corpus
@@ -447,7 +447,7 @@ class CriticDataset(Dataset[Tensors]):
     Args:
         corpus: source of the rows: a corpus, a :class:`tape2048.datasets.Dataset`, a
             :class:`tape2048.datasets.DataPack`, or a view of it.
-        fields: fields of a row, as for :class:`tape2048.batches.batches.Batches`.
+        fields: fields of a row, as for :class:`tape2048.loader.batches.Batches`.
         thresholds: tiles of the labels.
         label_dtype: type of the labels, ``"bool"`` or ``"float32"``.
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from tape2048.critic.facts import check_columns, open_parts
 from tape2048.errors import ColumnError, ConfigError, EmptyCorpusError, TapeError
-from tape2048.torch.critic import CriticInfo, TowerInfo
 from tape2048.torch.heads import CriticHead
 from tape2048.torch.loader import CriticLoader
+from tape2048.torch.torch_critic import CriticInfo, TowerInfo
 from tape2048.torch.tower import (
     CRITIC_JSON,
     Tower,
@@ -28,7 +28,7 @@ from tape2048.torch.tower import (
 
 if TYPE_CHECKING:
     from tape2048.corpus import Corpus
-    from tape2048.critic.config import CriticConfig
+    from tape2048.critic.critic_config import CriticConfig
     from tape2048.players import PlayedBy
     from tape2048.session.columns import Column
     from tape2048.torch.ranks import Ranks

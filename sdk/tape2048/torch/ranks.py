@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from tape2048.batches.batches import launched_ranks
 from tape2048.errors import ConfigError, TapeError
+from tape2048.files.training_directory import TrainingDirectory
+from tape2048.loader.batches import launched_ranks
 from tape2048.torch.tower import local_device
-from tape2048.training import TrainingDirectory
 
 T = TypeVar("T")
 

@@ -32,9 +32,9 @@ import torch
 from torch import nn
 
 from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, ModelError, NameTakenError
-from tape2048.io.durable import Draft, fsync_path, storage_errors, write_file
-from tape2048.io.reading import map_path, read_path
-from tape2048.io.safetensors import check_length
+from tape2048.files.durable import Draft, fsync_path, storage_errors, write_file
+from tape2048.files.reading import map_path, read_path
+from tape2048.files.safetensors import check_length
 
 TOWER_JSON = "config.json"
 CRITIC_JSON = "critic.json"

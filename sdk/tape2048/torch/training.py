@@ -5,7 +5,7 @@
     <out>/
         checkpoint.safetensors   the complete state of the training; replaced atomically
         metrics.jsonl            a line every log_steps ("kind": "train") and at each validation ("val")
-        best/, last/             critics (tape2048.torch.critic): lowest validation loss; newest
+        best/, last/             critics (tape2048.torch.torch_critic): lowest validation loss; newest
         tensorboard/             with the setting `tensorboard`
 
 Each batch depends on the seed, the step and the rows. The checkpoint has everything else: the parameters,
@@ -57,19 +57,25 @@ from tape2048._version import __version__
 from tape2048.critic.facts import doubts, training_facts
 from tape2048.critic.metrics import ranking
 from tape2048.errors import ModelError, StateError, TrainingError, reader_hint
-from tape2048.io.durable import publishing_file
+from tape2048.files.durable import publishing_file
+from tape2048.files.training_directory import (
+    SilentView,
+    Training,
+    TrainingProgress,
+    TrainingView,
+    decode_state,
+)
 from tape2048.torch import model as models
-from tape2048.torch.critic import CriticInfo, save_critic
 from tape2048.torch.ranks import Ranks, RanksDirectory, joined
+from tape2048.torch.torch_critic import CriticInfo, save_critic
 from tape2048.torch.tower import by_prefix, content_sha256, parse_tensors, require, tensor_bytes
-from tape2048.training import SilentView, Training, TrainingProgress, TrainingView, decode_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from tape2048.critic.config import CriticConfig
+    from tape2048.critic.critic_config import CriticConfig
     from tape2048.torch.loader import CriticLoader
 
     Batch: TypeAlias = dict[str, torch.Tensor]
@@ -453,7 +459,7 @@ class _TorchLearner:
         return self.state.ended is not None
 
     def train(self, training: Training) -> Iterator[None]:
-        """Learn in all epochs; see :class:`tape2048.training.Learner`."""
+        """Learn in all epochs; see :class:`tape2048.files.training_directory.Learner`."""
         with contextlib.ExitStack() as stack:
             if self.ranks.first:
                 self._track = stack.enter_context(_trackers(self.config, self.directory))

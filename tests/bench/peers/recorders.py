@@ -34,7 +34,7 @@ def _engine_blocks(worker: int) -> Iterator[NDArray[Any]]:
     """Yield blocks of whole games, in rows as tape2048 has them, by its engine."""
     from tests.bench.games import Games, make_buffer
 
-    from tape2048_recorder.game.loop import BUFFER_FULL, play_into
+    from tape2048_recorder.game.game_loop import BUFFER_FULL, play_into
     from tape2048_recorder.game.rng import game_seeds
 
     games, buffer = Games(PLAYER, 1), make_buffer()

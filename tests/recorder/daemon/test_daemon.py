@@ -21,7 +21,7 @@ from tape2048_recorder.daemon.daemon import (
 from tape2048_recorder.daemon.weights import Playing
 from tape2048_recorder.ipc.protocol import DRAIN, Crashed, NoRoom, Ready
 from tape2048_recorder.record_options import RecorderConfig
-from tape2048_recorder.status.report import Rotation
+from tape2048_recorder.status.status_report import Rotation
 
 LIMIT = "max_steps = 5 was reached (6 rows)"
 

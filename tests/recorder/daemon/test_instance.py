@@ -16,13 +16,13 @@ import pytest
 from tests.sdk.builders import raising
 
 from tape2048.errors import BusyError, ConfigError, StorageError
+from tape2048.files.locks import RemovalLock
 from tape2048.maintenance.removal import remove_sessions
-from tape2048.session.locks import RemovalLock
 from tape2048.session.session import sessions
 from tape2048_recorder.daemon import instance
 from tape2048_recorder.daemon.instance import GameProgress, GameState, Instance
 from tape2048_recorder.record_options import LEASE_MAX, RecorderConfig
-from tape2048_recorder.status.report import Process
+from tape2048_recorder.status.status_report import Process
 
 from ..checks import descriptors
 from ..materials import Blocks, leave, publish

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from tests.sdk.builders import raising
 
+from tape2048.base.settings import settings_of
 from tape2048.errors import ConfigError
 from tape2048.session.session import Session, sessions
-from tape2048.settings.fields import settings_of
 from tape2048_recorder.daemon.daemon import LIVE, RELOAD_S, Reload, merged
 from tape2048_recorder.record_options import RecorderConfig
 

@@ -11,7 +11,7 @@ from tape2048.errors import TapeError
 from tape2048_recorder.daemon.daemon import FLUSH_S, Rotations
 from tape2048_recorder.ipc.protocol import Shared
 from tape2048_recorder.recording.publish import Published, PublishOutcome
-from tape2048_recorder.status.report import Rotation
+from tape2048_recorder.status.status_report import Rotation
 
 WORKERS = 3
 

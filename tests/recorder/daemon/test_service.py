@@ -15,8 +15,8 @@ import pytest
 
 from tape2048.errors import NotRunningError, RecorderError
 from tape2048.session.session import Session
-from tape2048_recorder.status.control import Running
-from tape2048_recorder.status.report import judge, read_snapshot
+from tape2048_recorder.status.control_socket import Running
+from tape2048_recorder.status.status_report import judge, read_snapshot
 from tape2048_recorder.workers.__main__ import OOM_SCORE_ADJ
 
 from ..checks import assert_sessions_valid, meta_of
@@ -112,7 +112,7 @@ def check_that_another_user_may_not(service: Service) -> None:
     code = (
         "import os, sys, pathlib\n"
         "from tape2048.errors import RecorderError\n"
-        "from tape2048_recorder.status.control import Running\n"
+        "from tape2048_recorder.status.control_socket import Running\n"
         "recorder = Running(pathlib.Path(sys.argv[1]), 'default')\n"
         "os.setresuid(65534, 65534, 65534)\n"
         "try:\n    recorder.stop(drain=True)\n"

@@ -13,10 +13,10 @@ from tests.recorder.lanes import batched
 
 from tape2048.errors import PlayerError
 from tape2048.session.run_table import REACH_TILES
-from tape2048_recorder.evaluation import games as playing, lockstep
-from tape2048_recorder.evaluation.arena import Results, Strength, play
-from tape2048_recorder.evaluation.games import make_contestant, play_games, play_rollouts
-from tape2048_recorder.game.loop import Buffer, play_into
+from tape2048_recorder.evaluation import evaluated_games as playing, lockstep
+from tape2048_recorder.evaluation.evaluated_games import make_contestant, play_games, play_rollouts
+from tape2048_recorder.evaluation.paired_games import Results, Strength, play
+from tape2048_recorder.game.game_loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.options import make_player
 

@@ -13,11 +13,16 @@ from tests import reference
 
 from tape2048 import Corpus
 from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games
-from tape2048.critic.ntuple.critic import GameBoards, read_games
+from tape2048.critic.ntuple.ntuple_critic import GameBoards, read_games
 from tape2048.errors import ConfigError, EmptyCorpusError
-from tape2048.rows.view import tables_of
-from tape2048_recorder.evaluation import games as playing
-from tape2048_recorder.evaluation.games import play_games, play_rollouts, played_games, rollout_seeds
+from tape2048.loader.row_view import tables_of
+from tape2048_recorder.evaluation import evaluated_games as playing
+from tape2048_recorder.evaluation.evaluated_games import (
+    play_games,
+    play_rollouts,
+    played_games,
+    rollout_seeds,
+)
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.options import make_player
 

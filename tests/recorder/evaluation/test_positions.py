@@ -21,7 +21,7 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048_recorder.evaluation import positions
-from tape2048_recorder.evaluation.games import play_games
+from tape2048_recorder.evaluation.evaluated_games import play_games
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players import options
 

@@ -19,9 +19,9 @@ import yaml
 from tests.recorder.processes import CHECKOUT, PATIENCE_S, environment, wait_until
 
 from tape2048.errors import BusyError, ConfigError, FleetError, MissingPackageError
-from tape2048.io.objects import Store, open_store
-from tape2048.session.remote import list_sessions
 from tape2048.session.session import sessions
+from tape2048.stores.objects import Store, open_store
+from tape2048.stores.remote import list_sessions
 from tape2048_recorder.fleet.plan import create_fleet
 from tape2048_recorder.fleet.spool import agent_at_work
 from tape2048_recorder.record_options import RecorderConfig

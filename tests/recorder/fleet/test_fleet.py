@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.recorder.processes import environment, kill, wait_until
-from tests.sdk.stores import CLOUDS, KINDS, fetch_session, store_url
+from tests.sdk.store_servers import CLOUDS, KINDS, fetch_session, store_url
 
 from tape2048 import Corpus
 from tape2048.errors import (
@@ -30,9 +30,9 @@ from tape2048.errors import (
     StoreError,
     TapeError,
 )
-from tape2048.io.objects import Store, open_store
-from tape2048.session.remote import RemoteName, list_sessions
 from tape2048.session.session import Session, sessions
+from tape2048.stores.objects import Store, open_store
+from tape2048.stores.remote import RemoteName, list_sessions
 from tape2048_recorder.fleet import agent as agents, launching, plan as plans
 from tape2048_recorder.fleet.agent import Agent, Onlooker, Shipper, read_beat
 from tape2048_recorder.fleet.plan import (
@@ -46,7 +46,7 @@ from tape2048_recorder.fleet.plan import (
 from tape2048_recorder.fleet.spool import Spool, agent_at_work
 from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig, load_config
 from tape2048_recorder.recorder import run
-from tape2048_recorder.status.report import Process, read_snapshot
+from tape2048_recorder.status.status_report import Process, read_snapshot
 
 from ..checks import Listener
 

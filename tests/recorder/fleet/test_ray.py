@@ -20,17 +20,17 @@ from typing import Any
 
 import pytest
 from tests.recorder.processes import PATIENCE_S, environment, kill, wait_until, workers_of
-from tests.sdk.stores import fetch_session
+from tests.sdk.store_servers import fetch_session
 
 from tape2048.errors import ConfigError, FleetError, MissingPackageError, TapeError
-from tape2048.io.objects import Store, open_store
-from tape2048.session.remote import list_sessions
 from tape2048.session.session import Session, sessions
+from tape2048.stores.objects import Store, open_store
+from tape2048.stores.remote import list_sessions
 from tape2048_recorder.fleet import ray_engine
 from tape2048_recorder.fleet.plan import create_fleet
 from tape2048_recorder.fleet.spool import agent_at_work, read_member
 from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
-from tape2048_recorder.status.report import Snapshot, read_snapshot
+from tape2048_recorder.status.status_report import Snapshot, read_snapshot
 
 from .ray_cluster import Cluster, ray_cluster
 

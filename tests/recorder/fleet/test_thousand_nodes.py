@@ -31,14 +31,14 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 from tests.mutants import Mutant, planted
-from tests.sdk.stores import fetch_session
+from tests.sdk.store_servers import fetch_session
 
 from tape2048.errors import MissingPathError, StoreError, TapeError
-from tape2048.formats.metadata import finish_session, read_metadata
-from tape2048.formats.session import BLOCK_DTYPE, RUN_DTYPE, FileEntry
-from tape2048.io.objects import Store
-from tape2048.session.remote import RemoteName, list_sessions
+from tape2048.session.layout import BLOCK_DTYPE, RUN_DTYPE, FileEntry
+from tape2048.session.metadata import finish_session, read_metadata
 from tape2048.session.session import sessions
+from tape2048.stores.objects import Store
+from tape2048.stores.remote import RemoteName, list_sessions
 from tape2048_recorder.fleet import agent as agents, plan, spool
 from tape2048_recorder.fleet.agent import Agent, Onlooker, Shipper
 from tape2048_recorder.fleet.plan import FleetPlan, create_fleet, read_plan
@@ -466,7 +466,7 @@ def test_every_session_is_accounted_for(live: Any, keeps: str) -> None:
 MUTANTS = {
     "the manifest first": (
         Mutant(
-            "tape2048.session.remote:put_session",
+            "tape2048.stores.remote:put_session",
             "    with store.publishing(directory, MANIFEST, text) as draft:\n",
             '    store.put(f"{directory}/{MANIFEST}", text)\n'
             "    with store.publishing(directory, MANIFEST, text) as draft:\n",

@@ -11,11 +11,11 @@ from hypothesis import example, given, settings, strategies as st
 from tests import reference
 from tests.recorder.choosing import outcomes
 
-from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE
 from tape2048.game import rules
 from tape2048.game.moves import recover
-from tape2048_recorder.game import loop, rng
-from tape2048_recorder.game.loop import BUFFER_FULL, GAMES_PLAYED, STEPS_PLAYED, Buffer, play_into
+from tape2048.session.layout import ACTION_STEP_DTYPE, STEP_DTYPE
+from tape2048_recorder.game import game_loop as loop, rng
+from tape2048_recorder.game.game_loop import BUFFER_FULL, GAMES_PLAYED, STEPS_PLAYED, Buffer, play_into
 from tape2048_recorder.players import options
 
 ENDLESS = 1 << 40

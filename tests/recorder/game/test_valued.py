@@ -14,7 +14,7 @@ from tests.recorder.players.test_players import afterstate_value
 from tape2048.game.rules import exps_to_boards
 from tape2048.ntuple.network import save_network
 from tape2048_recorder.game import rng
-from tape2048_recorder.game.loop import BUFFER_FULL, Buffer, play_into
+from tape2048_recorder.game.game_loop import BUFFER_FULL, Buffer, play_into
 from tape2048_recorder.players import options
 from tape2048_recorder.players.ntuple import mix_choices, move_values, of_network
 from tape2048_recorder.replay.judging import Judge, downgrade_boards
@@ -139,7 +139,7 @@ def test_they_follow_the_rows_that_are_kept(how: dict[str, Any]) -> None:
 
 
 def test_columns_that_stay_where_they_were_are_noticed() -> None:
-    loop = "tape2048_recorder.game.loop"
+    loop = "tape2048_recorder.game.game_loop"
     mutant = Mutant(f"{loop}:Buffer.drop_block", "self._actions, *self._values", "self._actions")
     with planted(mutant), pytest.raises(AssertionError):
         test_a_row_has_the_values_and_the_loss_of_its_board("2-ply")

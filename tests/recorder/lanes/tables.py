@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.lanes.table import Finished, LaneTable
-from tape2048_recorder.players.batch import Caller, Sampling
+from tape2048_recorder.lanes.lane_table import Finished, LaneTable
+from tape2048_recorder.players.batch_player import Caller, Sampling
 
 SEED = 7
 

@@ -10,11 +10,11 @@ from tests import reference
 from tests.sdk.tapes import WON_SEED, as_rows, games_on_tape
 
 from tape2048.errors import BookkeepingError, PlayerError
-from tape2048.formats.session import step_dtype
 from tape2048.game.rules import exps_to_boards
+from tape2048.session.layout import step_dtype
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes import kernels
-from tape2048_recorder.lanes.table import Finished
+from tape2048_recorder.lanes.lane_table import Finished
 from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.options import make_player
 

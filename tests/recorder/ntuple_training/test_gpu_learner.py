@@ -19,9 +19,9 @@ from tape2048.game.rules import MERGE_SCORE, SLIDE, merge_score, slide
 from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.network import Network, NetworkLayout
 from tape2048_recorder.ntuple_training import gpu_learner
-from tape2048_recorder.ntuple_training.config import TrainingConfig
 from tape2048_recorder.ntuple_training.learning import LEARNED
 from tape2048_recorder.ntuple_training.trainer import Trainer
+from tape2048_recorder.ntuple_training.training_config import TrainingConfig
 
 from . import slow
 

@@ -9,7 +9,7 @@ from tests import reference
 
 from tape2048.errors import ConfigError
 from tape2048.ntuple.network import Network, NetworkLayout, file_bytes, load_network, save_network
-from tape2048_recorder.evaluation.games import play_games
+from tape2048_recorder.evaluation.evaluated_games import play_games
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.pruning import count_lookups, pruned, rounded
 from tape2048_recorder.players.ntuple import of_network

@@ -16,17 +16,17 @@ from tests.sdk.builders import open_files, raising
 
 from tape2048 import errors
 from tape2048.base import resources
-from tape2048.io.safetensors import decode, encode
+from tape2048.files.safetensors import decode, encode
+from tape2048.files.training_directory import (
+    CHECKPOINT,
+    METRICS,
+    Training,
+    TrainingDirectory,
+    TrainingProgress,
+)
 from tape2048.ntuple.lookup import fill_values
 from tape2048.ntuple.network import file_facts, load_network, save_network
-from tape2048.training import CHECKPOINT, METRICS, Training, TrainingDirectory, TrainingProgress
 from tape2048_recorder.ntuple_training import trainer as trainer_module
-from tape2048_recorder.ntuple_training.config import (
-    PRESETS,
-    TrainingConfig,
-    load_training_config,
-    preset_path,
-)
 from tape2048_recorder.ntuple_training.learning import WEIGHT, A, E
 from tape2048_recorder.ntuple_training.trainer import (
     NETWORK,
@@ -34,6 +34,12 @@ from tape2048_recorder.ntuple_training.trainer import (
     Trainer,
     memory_needed,
     train_player,
+)
+from tape2048_recorder.ntuple_training.training_config import (
+    PRESETS,
+    TrainingConfig,
+    load_training_config,
+    preset_path,
 )
 
 SMALL = {

@@ -16,7 +16,7 @@ from tape2048.errors import ConfigError, PlayerError, StartError
 from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048.jit.mix import mix64
 from tape2048_recorder.lanes.kernels import Lanes, choose_moves, new_lanes, policy_of
-from tape2048_recorder.players.batch import (
+from tape2048_recorder.players.batch_player import (
     METHODS,
     Caller,
     Sampling,

@@ -14,7 +14,7 @@ from tape2048.critic.facts import CriticFacts, SplitInfo
 from tape2048.errors import ConfigError, ModelError
 from tape2048.ntuple import NetworkLayout
 from tape2048_recorder.game.player_api import NO_MOVE
-from tape2048_recorder.players.critic import CriticPlayer
+from tape2048_recorder.players.critic_player import CriticPlayer
 from tape2048_recorder.players.ntuple import NTuple, make as make_ntuple, move_values
 from tape2048_recorder.players.options import check_player, make_player, player_sha256
 

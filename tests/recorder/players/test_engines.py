@@ -15,8 +15,8 @@ from tests.recorder.lanes import batched
 
 from tape2048.errors import ConfigError, PlayerError, StartError
 from tape2048.players import player_label, player_name, player_text, split_text
-from tape2048_recorder.evaluation.arena import Results, play
-from tape2048_recorder.evaluation.games import make_contestant
+from tape2048_recorder.evaluation.evaluated_games import make_contestant
+from tape2048_recorder.evaluation.paired_games import Results, play
 from tape2048_recorder.players import engine
 from tape2048_recorder.players.engine import EnginePlayer
 from tape2048_recorder.players.options import check_player, make_player

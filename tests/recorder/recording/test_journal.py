@@ -10,7 +10,7 @@ from tests.mutants import Mutant, planted
 from tests.sdk.builders import open_files, raising
 
 from tape2048.errors import FormatError
-from tape2048.formats.session import RUN_DTYPE
+from tape2048.session.layout import RUN_DTYPE
 from tape2048_recorder.recording.partial import Block, Journal, read_journal
 
 from ..disks import files_end_at

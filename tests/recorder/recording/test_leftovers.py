@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from tape2048.formats.session import RUN_DTYPE, STEPS_HEADER_BYTES
 from tape2048.maintenance.validation import validate_session
+from tape2048.session.layout import RUN_DTYPE, STEPS_HEADER_BYTES
 from tape2048.session.session import sessions
 from tape2048_recorder.recording.partial import FACTS, JOURNAL, STAGED, PartialSession
 from tape2048_recorder.recording.publish import publish_steps

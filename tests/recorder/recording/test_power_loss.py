@@ -160,7 +160,7 @@ def test_committed_blocks_on_the_disk_are_recovered(
 #: Each mutant, and what has to be said of it.
 MUTANTS = {
     "directories are not flushed": (
-        Mutant("tape2048.io.durable:fsync_path", "os.fsync(fd)", "os.path.isdir(path) or os.fsync(fd)"),
+        Mutant("tape2048.files.durable:fsync_path", "os.fsync(fd)", "os.path.isdir(path) or os.fsync(fd)"),
         "and lost",
     ),
     "rows are not flushed": (

@@ -16,8 +16,8 @@ from tests.sdk.builders import raising
 from tests.sdk.naming import Naming
 
 from tape2048.errors import DiskFullError, FormatError, StorageError, TooManyFilesError
-from tape2048.formats.session import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
-from tape2048.io import durable
+from tape2048.files import durable
+from tape2048.session.layout import ACTION_STEP_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.recording import publish as publisher
 from tape2048_recorder.recording.partial import PartialSession

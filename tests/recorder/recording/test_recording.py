@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from tape2048 import Session, validate_session
-from tape2048.formats.session import METADATA_DB, RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY
+from tape2048.session.layout import METADATA_DB, RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES, STEPS_NPY
 from tape2048.session.session import sessions
 from tape2048_recorder.ipc.protocol import BlockWritten, Range, WriteFailed
 from tape2048_recorder.record_options import RecorderConfig

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from tests import reference
 
 from tape2048.errors import BookkeepingError, FieldError, FormatError, ReplayError, TruncatedError
-from tape2048.formats.metadata import read_metadata
-from tape2048.formats.session import METADATA_DB, STEP_DTYPE, FileEntry
+from tape2048.files.reading import crc32c_file
 from tape2048.game.rules import exps_to_boards
-from tape2048.io.reading import crc32c_file
+from tape2048.session.layout import METADATA_DB, STEP_DTYPE, FileEntry
+from tape2048.session.metadata import read_metadata
 from tape2048.session.session import sessions
-from tape2048.tape.layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY
+from tape2048.session.tape_layout import ANCHOR_ROWS, ANCHORS_NPY, TAPE_HEADER_BYTES, TAPE_NPY
 from tape2048_recorder.recording import publish as tape_pass
 from tape2048_recorder.recording.partial import PartialSession
 from tape2048_recorder.recording.publish import decode_games

@@ -12,9 +12,9 @@ from tests import reference
 from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError
-from tape2048.formats.session import RUN_DTYPE
 from tape2048.ntuple.network import save_network
 from tape2048.players import PlayedBy
+from tape2048.session.layout import RUN_DTYPE
 from tape2048_recorder.replay.judging import Judge, Judged
 
 NETWORK = slow.random_network("0145", "1256", "0123", "4567", stages=(64,))

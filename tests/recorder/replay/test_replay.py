@@ -15,9 +15,9 @@ from crc32c import crc32c
 
 from tape2048 import Session, sessions, validate_session
 from tape2048.errors import FieldError, ReplayError
-from tape2048.formats.session import STEPS_HEADER_BYTES
 from tape2048.game.rules import exps_to_boards, legal_masks
-from tape2048_recorder.game.loop import Buffer, play_all
+from tape2048.session.layout import STEPS_HEADER_BYTES
+from tape2048_recorder.game.game_loop import Buffer, play_all
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.options import make_player, player_sha256
 from tape2048_recorder.replay.replay import replay_session, replayer

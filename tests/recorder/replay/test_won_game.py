@@ -21,7 +21,7 @@ from tape2048 import Session
 from tape2048.game import slide
 from tape2048.game.rules import exps_to_boards
 from tape2048.maintenance import validate_session
-from tape2048_recorder.game.loop import GAMES_PLAYED, Buffer, play_into
+from tape2048_recorder.game.game_loop import GAMES_PLAYED, Buffer, play_into
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.game.rng import spawn, start
 from tape2048_recorder.players import options

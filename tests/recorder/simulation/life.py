@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tape2048.errors import MissingPathError, StorageError, TapeError
-from tape2048.formats import metadata
-from tape2048.formats.session import FileEntry
-from tape2048.io import durable
-from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
+from tape2048.files import durable
+from tape2048.files.locks import LOCKS_DIRECTORY, READERS_LOCK
+from tape2048.session import metadata
+from tape2048.session.layout import FileEntry
 from tape2048_recorder.daemon.daemon import Reload
 from tape2048_recorder.daemon.instance import GameProgress, Instance
 from tape2048_recorder.daemon.supervisor import WRITING_FACTOR
@@ -36,7 +36,7 @@ from .workers import FIRST_PID, Process, Socket
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tape2048_recorder.status.report import RecordingSummary, Status
+    from tape2048_recorder.status.status_report import RecordingSummary, Status
 
 #: Virtual seconds after which a life is asked to end, and after that request, the most that it may take: the
 #: drain's and the publishing's time, the graces of both, and stalls.

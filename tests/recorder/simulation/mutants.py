@@ -7,7 +7,7 @@ _RECORDING = "tape2048_recorder.recording"
 
 MUTANTS = {
     "the header is not flushed": Mutant(f"{_RECORDING}.publish:_finish_files", "world.os.fsync(fd)", "pass"),
-    "names are not flushed": Mutant("tape2048.io.durable:fsync_path", "os.fsync(fd)", "pass"),
+    "names are not flushed": Mutant("tape2048.files.durable:fsync_path", "os.fsync(fd)", "pass"),
     "the journal's header is not flushed": Mutant(
         f"{_RECORDING}.partial:Journal.__init__", "world.os.fsync(self._fd)", "pass"
     ),

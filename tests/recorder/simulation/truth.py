@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from tape2048.base.findings import Finding
 from tape2048.errors import StartError
-from tape2048.formats.session import (
+from tape2048.session.layout import (
     MANIFEST,
     METADATA_DB,
     SESSION_NAME,

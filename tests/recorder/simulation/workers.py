@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
-from tape2048.formats.session import RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
+from tape2048.session.layout import RUN_DTYPE, STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048_recorder.ipc.protocol import (
     _SLOT,
     DRAIN,

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from tape2048.errors import NotRunningError, RecorderError, StorageError
-from tape2048_recorder.status.control import Running
-from tape2048_recorder.status.report import Process, Rotation, StatusFile, status_path
+from tape2048_recorder.status.control_socket import Running
 from tape2048_recorder.status.signals import ROTATE
+from tape2048_recorder.status.status_report import Process, Rotation, StatusFile, status_path
 
 from ..statuses import snapshot_now, status_now
 

@@ -15,13 +15,13 @@ import msgspec
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.sdk.stores import free_port
+from tests.sdk.store_servers import free_port
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
 from tape2048_recorder.record_options import RecorderConfig
-from tape2048_recorder.status import metrics as module
-from tape2048_recorder.status.metrics import CONNECTIONS_MAX, Metrics, families
-from tape2048_recorder.status.report import Counts, Snapshot
+from tape2048_recorder.status import prometheus as module
+from tape2048_recorder.status.prometheus import CONNECTIONS_MAX, Metrics, families
+from tape2048_recorder.status.status_report import Counts, Snapshot
 
 from ..checks import descriptors
 from ..processes import wait_until

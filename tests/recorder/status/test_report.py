@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, strategies as st
 
 from tape2048.base.text import counted
-from tape2048.formats.session import RUN_DTYPE
+from tape2048.session.layout import RUN_DTYPE
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.recording.publish import Published
-from tape2048_recorder.status.report import Tally
+from tape2048_recorder.status.status_report import Tally
 
 RUNS = st.lists(st.tuples(st.integers(0, 2**22), st.integers(1, 16), st.integers(1, 1000)), max_size=40)
 

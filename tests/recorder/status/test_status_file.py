@@ -15,8 +15,8 @@ import pytest
 from tests.sdk.builders import raising
 
 from tape2048.errors import FieldError, StorageError
-from tape2048_recorder.status import report
-from tape2048_recorder.status.report import (
+from tape2048_recorder.status import status_report as report
+from tape2048_recorder.status.status_report import (
     Process,
     StatusFile,
     instances,

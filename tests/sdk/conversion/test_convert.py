@@ -27,18 +27,18 @@ from tape2048.errors import (
     NotASessionError,
     ReplayError,
 )
+from tape2048.files.durable import lock_directory
 from tape2048.formats.registry import FORMATS, UNCERTAIN, VALUES_16_BITS
-from tape2048.formats.session import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.game.rules import legal_masks
-from tape2048.io.durable import lock_directory
 from tape2048.maintenance.validation import validate_session
 from tape2048.runs import jsonl, parquet
 from tape2048.runs.a2run import write_run
 from tape2048.runs.a2run2 import RunV2, normalize
 from tape2048.runs.jsonl import run_line
 from tape2048.runs.run import Run
+from tape2048.session.layout import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.session.session import Session
-from tape2048_recorder.game.loop import Buffer, play_into
+from tape2048_recorder.game.game_loop import Buffer, play_into
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.options import make_player, player_sha256
 from tape2048_recorder.replay.replay import replayer

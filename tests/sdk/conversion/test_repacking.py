@@ -21,10 +21,10 @@ from tape2048.conversion import (
     write_session,
 )
 from tape2048.errors import FormatError, MaintenanceError, ReplayError
-from tape2048.formats.metadata import read_metadata
 from tape2048.game import last_boards
 from tape2048.maintenance import validate_session
 from tape2048.runs import Run, RunMeta
+from tape2048.session.metadata import read_metadata
 from tape2048.session.session import Session
 
 from ..builders import NAME, Spec, change_database, write_foreign, write_manifest, write_ours

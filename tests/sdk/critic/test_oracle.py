@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tape2048.critic import Oracle, oracle
 from tape2048.errors import ChecksumError, FormatError, StorageError, TruncatedError
-from tape2048.io.safetensors import decode, encode
+from tape2048.files.safetensors import decode, encode
 
 PLAYER = "ab" * 32
 BOARDS = np.random.default_rng(1).integers(0, 2**63, 40).astype(np.uint64)

@@ -34,8 +34,8 @@ from tape2048.errors import (
     TruncatedError,
     VersionError,
 )
+from tape2048.files.durable import lock_directory
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE
-from tape2048.io.durable import lock_directory
 from tape2048_tools.cli import run
 
 from ..builders import GAMES as MADE_UP, Spec, header_bytes, open_files, raising, write_ours
@@ -297,7 +297,7 @@ class TestAppend:
     def test_where_names_cannot_be_exchanged(
         self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from tape2048.io import durable
+        from tape2048.files import durable
 
         before = tree(built)
         monkeypatch.setattr(durable, "_RENAME_EXCHANGE", 1 << 20)  # a flag that no file system knows

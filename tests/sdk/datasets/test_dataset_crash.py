@@ -21,7 +21,7 @@ from tape2048.conversion.dataset_build import append_dataset, build_dataset
 from tape2048.datasets.dataset import Dataset
 from tape2048.datasets.verify import verify_dataset
 from tape2048.errors import StorageError
-from tape2048.io import durable
+from tape2048.files import durable
 
 from ..builders import note_flushes
 from .set_builders import GAMES, dataset_rows, write_runs

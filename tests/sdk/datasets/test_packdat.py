@@ -19,7 +19,7 @@ from tape2048.errors import (
     TruncatedError,
     VersionError,
 )
-from tape2048.formats.rows import ROW_DTYPE
+from tape2048.files.row_source import ROW_DTYPE
 from tape2048.runs.a2run2 import RunV2
 from tape2048.session import packdat as module
 

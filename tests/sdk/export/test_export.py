@@ -234,7 +234,7 @@ def test_a_failure_leaves_nothing(corpus: Corpus, tmp_path: Path, monkeypatch: p
     for format_ in TABLE_FORMATS:
         with pytest.raises(KeyboardInterrupt):
             write.export(corpus, path, format=format_, progress=interrupt)
-    monkeypatch.setattr("tape2048.io.durable.os.fsync", raising(OSError(28, "No space left on device")))
+    monkeypatch.setattr("tape2048.files.durable.os.fsync", raising(OSError(28, "No space left on device")))
     for format_ in TABLE_FORMATS:
         with pytest.raises(DiskFullError):
             write.export(corpus, path, format=format_)

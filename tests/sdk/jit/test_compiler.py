@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tape2048.io.durable import fsync_dir
+from tape2048.files.durable import fsync_dir
 from tape2048.jit import compiler
 
 from ...layers import imports, modules

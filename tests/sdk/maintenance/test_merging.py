@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tape2048 import Session, errors, sessions
-from tape2048.io.durable import rename_noreplace
+from tape2048.files.durable import rename_noreplace
+from tape2048.files.locks import RemovalLock, make_readers_lock
 from tape2048.maintenance.merging import merge_sessions
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.locks import RemovalLock, make_readers_lock
 
 from ..builders import Game, Spec, names, note_flushes, open_files, raising, write_foreign, write_ours
 
@@ -174,7 +174,7 @@ def test_order_of_flushes_and_rename(tmp_path: Path, monkeypatch: pytest.MonkeyP
         flushed.clear()
         rename_noreplace(draft, target)
 
-    monkeypatch.setattr("tape2048.io.durable.rename_noreplace", rename)
+    monkeypatch.setattr("tape2048.files.durable.rename_noreplace", rename)
     merged = merge_sessions(made, tmp_path / "out")
     assert merged.path.parent in dict(flushed)
     assert open_files() == before
@@ -286,7 +286,7 @@ def test_what_does_not_pass_is_not_published(tmp_path: Path, monkeypatch: pytest
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = four(tmp_path / "root", distinct=False)
     refuse = raising(OSError(28, "No space left on device"))
-    monkeypatch.setattr("tape2048.formats.metadata.write_file", refuse)
+    monkeypatch.setattr("tape2048.session.metadata.write_file", refuse)
     with pytest.raises(errors.DiskFullError):
         merge_sessions(made, tmp_path / "out")
     assert names(tmp_path / "out") == []

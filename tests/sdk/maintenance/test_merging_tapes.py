@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tape2048.errors import ChecksumError, MaintenanceError
-from tape2048.formats.metadata import read_metadata
 from tape2048.maintenance import merging, validate_session
 from tape2048.maintenance.merging import merge_sessions
+from tape2048.session.metadata import read_metadata
 from tape2048.session.session import Session
 
 from ..builders import change_database, write_manifest

@@ -8,8 +8,8 @@ from hypothesis import given, strategies as st
 from tests import reference
 
 from tape2048 import validate_session
-from tape2048.formats.metadata import read_metadata
 from tape2048.maintenance.validation import outcomes
+from tape2048.session.metadata import read_metadata
 
 from ..builders import Game, Spec, change_database, write_manifest, write_ours
 from ..corpora import put_boards

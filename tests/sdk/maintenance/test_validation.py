@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tape2048 import Corpus, Finding, Report, errors, validate_session
-from tape2048.formats.metadata import read_metadata, write_metadata
 from tape2048.maintenance import validation
+from tape2048.session.metadata import read_metadata, write_metadata
 
 from ..builders import (
     GAMES,
@@ -38,7 +38,7 @@ ROWS = sum(game.steps for game in GAMES)
 def _chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test twice: what is checked must not depend on where a chunk ends."""
     monkeypatch.setattr(validation, "CHUNK_ROWS", request.param)
-    monkeypatch.setattr("tape2048.io.reading._CHUNK_BYTES", 1000 if request.param == 3 else 1 << 23)
+    monkeypatch.setattr("tape2048.files.reading._CHUNK_BYTES", 1000 if request.param == 3 else 1 << 23)
 
 
 def found(report: Report) -> list[str]:

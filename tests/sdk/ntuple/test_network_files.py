@@ -22,7 +22,7 @@ from tape2048.errors import (
     TapeError,
     TruncatedError,
 )
-from tape2048.io import safetensors as _safetensors
+from tape2048.files import safetensors as _safetensors
 from tape2048.ntuple import network as files
 from tape2048.ntuple.network import (
     SHIPPED,

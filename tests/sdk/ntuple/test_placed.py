@@ -17,7 +17,7 @@ import pytest
 from tests.recorder.processes import PATIENCE_S
 
 from tape2048.errors import ChecksumError
-from tape2048.io.reading import crc32c
+from tape2048.files.reading import crc32c
 from tape2048.jit import compiler
 from tape2048.ntuple import placed
 from tape2048.ntuple.network import load_network, save_network

@@ -9,7 +9,7 @@ from tests.recorder.choosing import outcomes
 
 from tape2048.ntuple.network import SHIPPED, file_facts, load_network
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.ntuple_training.config import load_training_config, preset_path
+from tape2048_recorder.ntuple_training.training_config import load_training_config, preset_path
 from tape2048_recorder.players.options import make_player
 
 BOARDS = np.array([0x11, 0x0100021034215987, 0xD100021034215987, 0xEDC0021034215987], np.uint64)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tape2048 import errors
-from tape2048.formats.rows import ROW_DTYPE
+from tape2048.files.row_source import ROW_DTYPE
 from tape2048.packs import PackReader
 
 from .. import run_builders as build

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tape2048.formats.rows import ROW_DTYPE, row_numbers
+from tape2048.files.row_source import ROW_DTYPE, row_numbers
 from tape2048.runs.run import Run, RunMeta, RunRows
 
 

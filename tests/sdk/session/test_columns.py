@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session, errors
-from tape2048.batches import FIELDS, Batch
+from tape2048.loader import FIELDS, Batch
 from tape2048.session.columns import COLUMN_DTYPES, check_column_name
 
 from ..builders import NAME, write_foreign, write_ours

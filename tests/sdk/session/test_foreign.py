@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session, errors, validate_session
 from tape2048.export.write import export
-from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
+from tape2048.session.layout import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.session.run_table import find_owners, keep_owned
 
 from ..builders import GAMES, NAME, Game, Spec, npy_bytes, rows_of, write_foreign, write_manifest, write_ours

@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from tape2048 import Session, errors, sessions
-from tape2048.formats.session import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.session.directory import kind_of_directory
+from tape2048.session.layout import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 
 from ..builders import (
     GAMES,

@@ -24,7 +24,7 @@ from tape2048.errors import (
     TapeError,
     TruncatedError,
 )
-from tape2048.formats.npy import Load
+from tape2048.files.npy import Load
 from tape2048.session.directory import kind_of_directory
 from tape2048.session.session import Session, sessions
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings, strategies as st
 
 from tape2048 import errors
 from tape2048.critic.facts import SplitInfo
+from tape2048.files.durable import fsync_path
 from tape2048.game.rules import exps_to_boards
-from tape2048.io.durable import fsync_path
 from tape2048.torch import TorchCritic
-from tape2048.torch.critic import CriticInfo, TowerInfo, save_critic
 from tape2048.torch.embedding import bf16_bits
 from tape2048.torch.heads import CriticHead, HeadInfo
+from tape2048.torch.torch_critic import CriticInfo, TowerInfo, save_critic
 from tape2048.torch.tower import Tower, TowerConfig, open_tower, tower_sha256
 
 from ..critics import save_tower
@@ -214,7 +214,7 @@ def test_a_file_that_goes_meanwhile_is_let_go(
     path = tmp_path / "critic"
     saved(path, tower, 1)
     (path / "draft").write_text("")
-    monkeypatch.setattr("tape2048.io.durable.sweep_drafts", lambda *_: (path / "draft").unlink())
+    monkeypatch.setattr("tape2048.files.durable.sweep_drafts", lambda *_: (path / "draft").unlink())
     saved(path, tower, 2)
     assert TorchCritic.load(path, "cpu").info.step == 2
     assert not (path / "draft").exists()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus
-from tape2048.batches import batch as batch_module
-from tape2048.formats.batch_fields import FIELDS
+from tape2048.loader import batch as batch_module
+from tape2048.session.batch_fields import FIELDS
 
 from ..corpora import OURS, build
 from ..session.test_embeddings import embedded

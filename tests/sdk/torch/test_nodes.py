@@ -19,12 +19,12 @@ import pytest
 from tests.recorder.processes import PATIENCE_S
 
 from tape2048 import Corpus
-from tape2048.critic.config import CriticConfig
-from tape2048.io.objects import open_store
-from tape2048.session.remote import put_session
+from tape2048.critic.critic_config import CriticConfig
+from tape2048.stores.objects import open_store
+from tape2048.stores.remote import put_session
 
 from ..critics import config, lines, make_games
-from ..stores import free_port
+from ..store_servers import free_port
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

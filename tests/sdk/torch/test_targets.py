@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tape2048 import Corpus, errors
 from tape2048.critic import NTupleCritic
-from tape2048.critic.config import NTupleCriticConfig
-from tape2048.critic.ntuple import corpus_games, critic as ntuple, train_ntuple_critic
+from tape2048.critic.critic_config import NTupleCriticConfig
+from tape2048.critic.ntuple import corpus_games, ntuple_critic as ntuple, train_ntuple_critic
 from tape2048.torch import TorchCritic
 from tape2048.torch.training import train_critic
 

@@ -15,14 +15,15 @@ import torch
 
 from tape2048 import Corpus, __version__, errors
 from tape2048.critic.facts import SplitInfo
-from tape2048.io.durable import replace_file
+from tape2048.files.durable import replace_file
+from tape2048.files.training_directory import CHECKPOINT
 from tape2048.session.session import Session
 from tape2048.torch import TorchCritic, training
-from tape2048.torch.critic import CriticInfo, TowerInfo, save_critic
 from tape2048.torch.embedding import embed_session
 from tape2048.torch.heads import CriticHead, HeadInfo
 from tape2048.torch.model import learning_rate, split_of_tower
 from tape2048.torch.ranks import Ranks
+from tape2048.torch.torch_critic import CriticInfo, TowerInfo, save_critic
 from tape2048.torch.tower import (
     Tower,
     TowerConfig,
@@ -32,7 +33,6 @@ from tape2048.torch.tower import (
     tower_sha256,
 )
 from tape2048.torch.training import Validation, auroc, train_critic
-from tape2048.training import CHECKPOINT
 
 from ..critics import TILES, Seen, config, lines, make_games, make_uneven, save_tower
 from .test_nodes import run_ranks

@@ -12,7 +12,7 @@ from tests.sdk.datasets.set_builders import GAMES as DAT_GAMES, packdat_bytes
 
 from tape2048 import errors
 from tape2048_tools import cli
-from tape2048_tools.commands.runs import a2pack as a2pack_command
+from tape2048_tools.commands.runs import a2pack_command
 
 from ..conftest import Outcome
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tape2048 import errors
-from tape2048.settings.fields import settings_of
+from tape2048.base.settings import settings_of
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective, load_config
-from tape2048_tools.options.recorder import sample_toml, settings_table
+from tape2048_tools.options.recorder_options import sample_toml, settings_table
 
 from ..conftest import Cli
 

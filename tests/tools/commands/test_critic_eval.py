@@ -26,8 +26,8 @@ from tape2048.errors import (
     NameTakenError,
     StorageError,
 )
-from tape2048.torch.critic import CriticInfo, TorchCritic, TowerInfo, save_critic
 from tape2048.torch.heads import CriticHead, HeadInfo
+from tape2048.torch.torch_critic import CriticInfo, TorchCritic, TowerInfo, save_critic
 from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
 from tape2048_tools.critic_report import document as document_of
 from tape2048_tools.viewer.report import one_file

@@ -20,10 +20,10 @@ from tape2048.critic import Estimate
 from tape2048.critic.facts import SplitInfo
 from tape2048.critic.results import estimate_text
 from tape2048.errors import CorpusError, ReplayError
-from tape2048.torch.critic import CriticInfo, TowerInfo, save_critic
 from tape2048.torch.heads import CriticHead, HeadInfo
+from tape2048.torch.torch_critic import CriticInfo, TowerInfo, save_critic
 from tape2048.torch.tower import Tower, TowerConfig, tower_sha256
-from tape2048_recorder.evaluation.games import play_rollouts
+from tape2048_recorder.evaluation.evaluated_games import play_rollouts
 from tape2048_recorder.players.options import make_player
 from tape2048_tools.critic_report import rollouts_of
 

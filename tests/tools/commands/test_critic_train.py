@@ -13,9 +13,9 @@ import pytest
 from tests.sdk.critics import make_games, save_tower
 
 from tape2048 import errors
-from tape2048.critic.config import CriticConfig, LearningConfig
-from tape2048.training import TrainingProgress
-from tape2048_tools.options.critic import EXAMPLES, example_toml, load_critic_config
+from tape2048.critic.critic_config import CriticConfig, LearningConfig
+from tape2048.files.training_directory import TrainingProgress
+from tape2048_tools.options.critic_options import EXAMPLES, example_toml, load_critic_config
 
 from ..conftest import Tape
 

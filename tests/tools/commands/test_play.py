@@ -20,7 +20,7 @@ from tape2048.runs.files import read_run_file
 from tape2048.runs.jsonl import run_line
 from tape2048.runs.run import Run
 from tape2048_tools.commands.sessions import play
-from tape2048_tools.options.critic import open_critic
+from tape2048_tools.options.critic_options import open_critic
 from tape2048_tools.views.run import choose_run
 
 from ..conftest import Cli

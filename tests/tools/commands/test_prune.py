@@ -15,7 +15,7 @@ from tests.sdk.builders import raising
 
 from tape2048 import Corpus, Session, errors, sessions
 from tape2048_recorder.retention import Retention, RetentionLimits
-from tape2048_tools.sessions.retention import Candidate, candidates, free_bytes, make_plan
+from tape2048_tools.sessions.retention_plan import Candidate, candidates, free_bytes, make_plan
 
 from ..conftest import META, Cli, write_foreign_session, write_session
 from ..small_sessions import fill, session_name

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
-from tests.sdk.stores import hub_server, s3_environment
+from tests.sdk.store_servers import hub_server, s3_environment
 
 from tape2048 import Corpus, Session, sessions
 from tape2048.errors import StoreError

@@ -21,7 +21,7 @@ from tests.sdk.builders import raising
 from tape2048 import Session, sessions
 from tape2048.errors import StartError, TooManyFilesError
 from tape2048_recorder.record_options import RecorderConfig
-from tape2048_recorder.status.report import RecordingSummary, Status
+from tape2048_recorder.status.status_report import RecordingSummary, Status
 from tape2048_tools.progress.jobs import RecordingPanel, summary_parts
 from tape2048_tools.progress.panel import TerminalPanel
 from tape2048_tools.terminal.display import duration, rate, reach_words

@@ -14,8 +14,8 @@ from tests.sdk.tapes import games_on_tape, write_rows, write_tape
 
 from tape2048 import Session, errors, sessions
 from tape2048.conversion import session_runs
+from tape2048.files.locks import make_readers_lock
 from tape2048.maintenance import validate_session
-from tape2048.session.locks import make_readers_lock
 from tape2048_tools.cli import run
 from tape2048_tools.views.run import choose_run
 

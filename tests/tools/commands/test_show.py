@@ -12,7 +12,7 @@ from scipy import stats
 from tests.sdk.tapes import games_on_tape, write_rows, write_tape
 
 from tape2048 import Session, errors
-from tape2048.formats.session import RUN_DTYPE
+from tape2048.session.layout import RUN_DTYPE
 from tape2048_tools.cli import run
 from tape2048_tools.sessions.summary import directory_bytes, label_prevalence, quantiles
 

@@ -13,8 +13,8 @@ from tests.recorder.statuses import snapshot_now, status_now
 from tape2048 import errors
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import Service
-from tape2048_recorder.status import control
-from tape2048_recorder.status.report import Counts, StatusFile, status_path
+from tape2048_recorder.status import control_socket as control
+from tape2048_recorder.status.status_report import Counts, StatusFile, status_path
 
 from ..conftest import Cli
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.sdk.stores import CLOUDS, KINDS, hub_server, s3_environment, store_url
+from tests.sdk.store_servers import CLOUDS, KINDS, hub_server, s3_environment, store_url
 
 from tape2048 import errors
-from tape2048.io.objects import open_store
-from tape2048.session import remote
-from tape2048.session.remote import bury_session, list_sessions, put_session
 from tape2048.session.session import sessions
+from tape2048.stores import remote
+from tape2048.stores.objects import open_store
+from tape2048.stores.remote import bury_session, list_sessions, put_session
 
 from ..conftest import Cli
 

@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from tape2048 import errors
+from tape2048.files.training_directory import TrainingProgress
 from tape2048.ntuple.network import load_network
-from tape2048.training import TrainingProgress
-from tape2048_recorder.ntuple_training.config import TrainingConfig
+from tape2048_recorder.ntuple_training.training_config import TrainingConfig
 from tape2048_tools.progress.jobs import draw_curve, player_panel, player_summary
 from tape2048_tools.progress.panel import TerminalPanel
 from tape2048_tools.terminal import stopping

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tape2048.settings.fields import settings_of
+from tape2048.base.settings import settings_of
 from tape2048_recorder.record_options import RecorderConfig, load_config
 from tape2048_recorder.retention import Retention, RetentionLimits, load_retention
-from tape2048_tools.options.critic import main
-from tape2048_tools.options.recorder import SAMPLE, sample_toml, settings_table
+from tape2048_tools.options.critic_options import main
+from tape2048_tools.options.recorder_options import SAMPLE, sample_toml, settings_table
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

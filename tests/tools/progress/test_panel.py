@@ -17,7 +17,7 @@ from typing import TextIO
 import pytest
 from rich.console import Console
 
-from tape2048_recorder.status.report import Level
+from tape2048_recorder.status.status_report import Level
 from tape2048_tools.progress import panel as panels
 from tape2048_tools.progress.panel import LogPanel, Progress, TerminalPanel, log_line
 

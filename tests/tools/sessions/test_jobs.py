@@ -20,9 +20,9 @@ from hypothesis import given, strategies as st
 from tests.crashes import crashes
 
 from tape2048 import errors
-from tape2048.io.durable import rename_noreplace
+from tape2048.files.durable import rename_noreplace
 from tape2048.session.session import Session, sessions
-from tape2048_tools.sessions.jobs import Job, run_job, shard_of
+from tape2048_tools.sessions.session_jobs import Job, run_job, shard_of
 
 from ..conftest import Cli
 
@@ -364,7 +364,7 @@ def test_a_record_comes_after_its_outputs(
         rename_noreplace(source, target)
         seen.append(sorted(path.name.rpartition(".")[2] for path in (tmp_path / "out").iterdir()))
 
-    monkeypatch.setattr("tape2048_tools.sessions.jobs.rename_noreplace", renamed)
+    monkeypatch.setattr("tape2048_tools.sessions.session_jobs.rename_noreplace", renamed)
     job = Job("test", {}, work, tmp_path / "out")
     job.begin()
     (outcome,) = run_job(job, sessions(many)[:1])

@@ -17,21 +17,21 @@ import pytest
 from tape2048 import Session
 from tape2048.conversion import convert, repack_session, write_session
 from tape2048.errors import ConfigError, MissingPathError, SchemaError
-from tape2048.formats.session import RUN_DTYPE
+from tape2048.files.training_directory import TrainingDirectory
 from tape2048.game.moves import recover
 from tape2048.game.rules import WON, boards_to_exps, merge_score, slide
 from tape2048.runs.run import Run, RunMeta
-from tape2048.training import TrainingDirectory
+from tape2048.session.layout import RUN_DTYPE
 from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.options import make_player
-from tape2048_recorder.replay.games import Game
 from tape2048_recorder.replay.judging import OWN_JUDGE, SUMS, Judge
+from tape2048_recorder.replay.recorded_games import Game
 from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.commands.sessions.view import make_data
-from tape2048_tools.viewer import games
+from tape2048_tools.viewer import game_data as games
 from tape2048_tools.viewer.collection import Collection, Entry, GameTable, Selection, choose
 from tape2048_tools.viewer.data import Data
-from tape2048_tools.viewer.games import Judges, pack, parse_board, read_game
+from tape2048_tools.viewer.game_data import Judges, pack, parse_board, read_game
 from tape2048_tools.viewer.live import LIVE_BOARDS, game_document, training_document
 from tape2048_tools.viewer.overview import overview
 from tape2048_tools.viewer.report import make_report

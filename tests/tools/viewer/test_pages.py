@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from tape2048.conversion import write_session
+from tape2048.files.training_directory import TrainingDirectory
 from tape2048.game.moves import recover
 from tape2048.game.rules import boards_to_exps
 from tape2048.runs.run import Run, RunMeta
-from tape2048.training import TrainingDirectory
-from tape2048_tools.viewer.games import read_game
+from tape2048_tools.viewer.game_data import read_game
 
 from ..conftest import META, Cli, Game, write_session as write_toy_session
 from ..small_sessions import session_name
@@ -399,7 +399,7 @@ def test_a_planted_blunder_comes_first_in_the_list(
     """A board at which one move loses the corner, and that move made."""
     from tape2048.game.moves import find_fault
     from tape2048_recorder.replay.judging import Judge
-    from tape2048_tools.viewer.games import play_on
+    from tape2048_tools.viewer.game_data import play_on
 
     judge = Judge.of_player("ntuple", {"weights": "fast"})
     game = play_on(0x0000000012345678, judge, seed=1)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tape2048.errors import ConfigError
-from tape2048.formats.session import RUN_DTYPE
-from tape2048.rows.filters import choose_runs, session_columns
+from tape2048.loader.filters import choose_runs, session_columns
+from tape2048.session.layout import RUN_DTYPE
 from tape2048_recorder.replay.judging import SUMS
 from tape2048_tools.viewer.collection import (
     COLUMNS,

@@ -10,7 +10,7 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048.errors import MaintenanceError
 from tape2048_tools.progress.panel import progress_bar
-from tape2048_tools.sessions.jobs import Engine, Job, Outcome, refuse_namesakes, run_job
+from tape2048_tools.sessions.session_jobs import Engine, Job, Outcome, refuse_namesakes, run_job
 from tape2048_tools.sessions.summary import refuse_session
 from tape2048_tools.terminal.click_extras import exit_on_findings
 from tape2048_tools.terminal.output import cell, finding, print_human, print_json

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from tape2048.base.text import counted, printable
-from tape2048.io.durable import storage_error
+from tape2048.files.durable import storage_error
 from tape2048_tools.progress.panel import Progress, ProgressPanel, open_panel, progress_bar
 from tape2048_tools.terminal.display import (
     double_quoted,
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048.critic.config import CriticConfig, NTupleCriticConfig
-    from tape2048.critic.ntuple.critic import GameSource, TrainedNTuple
+    from tape2048.critic.critic_config import CriticConfig, NTupleCriticConfig
+    from tape2048.critic.ntuple.ntuple_critic import GameSource, TrainedNTuple
+    from tape2048.files.training_directory import TrainingProgress
     from tape2048.torch.training import Trained
-    from tape2048.training import TrainingProgress
-    from tape2048_recorder.ntuple_training.config import TrainingConfig
+    from tape2048_recorder.ntuple_training.training_config import TrainingConfig
     from tape2048_recorder.record_options import RecorderConfig
-    from tape2048_recorder.status.report import Level, RecordingSummary, Status
+    from tape2048_recorder.status.status_report import Level, RecordingSummary, Status
 
 _SESSIONS_SHOWN = 8
 
@@ -245,12 +245,12 @@ def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableTyp
 def open_games(config: NTupleCriticConfig) -> GameSource:
     """Return the games of a training: from its sessions, or new games of its player."""
     if config.games is None:
-        from tape2048.critic.ntuple.critic import corpus_games
+        from tape2048.critic.ntuple.ntuple_critic import corpus_games
 
         with progress_bar("reading", unit="boards") as progress:
             return corpus_games(config, progress)
-    from tape2048_recorder.evaluation.games import played_games
-    from tape2048_tools.options.recorder import parse_player
+    from tape2048_recorder.evaluation.evaluated_games import played_games
+    from tape2048_tools.options.recorder_options import parse_player
 
     name, args = parse_player(config.player)
     with progress_bar("playing", unit="games") as progress:
@@ -348,7 +348,7 @@ def player_summary(
 
 def draw_curve(directory: Path) -> Path | None:
     """Draw ``curve.svg`` from ``metrics.jsonl``; return None without points or without matplotlib."""
-    from tape2048.training import METRICS
+    from tape2048.files.training_directory import METRICS
 
     path = directory / METRICS
     if not path.exists():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-    from tape2048_recorder.status.report import Level
+    from tape2048_recorder.status.status_report import Level
 
 _SHORT_FROM = 100_000  # whole numbers below this are shown in full
 

@@ -13,7 +13,14 @@ import numpy as np
 from tape2048.base.intervals import wilson
 from tape2048.base.text import unix_s
 from tape2048.errors import NotASessionError, StorageError, TapeError
-from tape2048.formats.session import (
+from tape2048.files.reading import reading
+from tape2048.loader.duplicates import Copies, Doubled, describe_doubled
+from tape2048.loader.run_columns import RunColumns
+from tape2048.players import player_label, player_name, player_text
+from tape2048.session.columns import Columns
+from tape2048.session.dataset import is_table
+from tape2048.session.directory import MANIFEST_BYTES_MAX, is_session, list_names, refuse_dataset
+from tape2048.session.layout import (
     FORMAT_VERSION,
     MANIFEST,
     METADATA_DB,
@@ -24,16 +31,9 @@ from tape2048.formats.session import (
     TAPE,
     Manifest,
 )
-from tape2048.io.reading import reading
-from tape2048.players import player_label, player_name, player_text
-from tape2048.rows.duplicates import Copies, Doubled, describe_doubled
-from tape2048.rows.run_columns import RunColumns
-from tape2048.session.columns import Columns
-from tape2048.session.dataset import is_table
-from tape2048.session.directory import MANIFEST_BYTES_MAX, is_session, list_names, refuse_dataset
-from tape2048.session.remote_session import RemoteSession, session_places
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
-from tape2048.tape.layout import TAPE_NPY
+from tape2048.session.tape_layout import TAPE_NPY
+from tape2048.stores.remote_session import RemoteSession, session_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from tape2048.io.durable import write_all
+from tape2048.files.durable import write_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,17 +24,17 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import MissingPathError, TapeError
-from tape2048.formats.metadata import read_metadata
-from tape2048.formats.session import METADATA_DB, RUN_DTYPE, SESSION_NAME
+from tape2048.files.training_directory import METRICS
+from tape2048.loader.duplicates import Copies, warn_of_doubled
+from tape2048.loader.filters import Filters, check_filters, choose_runs, session_columns
 from tape2048.players import player_label, player_name, player_text
-from tape2048.rows.duplicates import Copies, warn_of_doubled
-from tape2048.rows.filters import Filters, check_filters, choose_runs, session_columns
 from tape2048.session.columns import find_columns
-from tape2048.session.remote_session import session_places
+from tape2048.session.layout import METADATA_DB, RUN_DTYPE, SESSION_NAME
+from tape2048.session.metadata import read_metadata
 from tape2048.session.session import Session
-from tape2048.tape.layout import TAPE_NPY
-from tape2048.tape.reader import game_pieces
-from tape2048.training import METRICS
+from tape2048.session.tape_layout import TAPE_NPY
+from tape2048.session.tape_reader import game_pieces
+from tape2048.stores.remote_session import session_places
 from tape2048_recorder.players.options import with_defaults
 from tape2048_recorder.replay.annotation import annotation_of
 from tape2048_recorder.replay.judging import SUMS, summands
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.rows.duplicates import Doubled
+    from tape2048.loader.duplicates import Doubled
 
 #: Seconds for which a listing of sessions, and of trainings, counts as current. A listing of 10,000 sessions
 #: takes 0.1 s.

@@ -16,8 +16,8 @@ from tape2048.base.text import unix_s
 from tape2048.errors import MissingPathError, TapeError
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.players.options import check_player
-from tape2048_recorder.status.report import instances, read_snapshot
-from tape2048_tools.options.recorder import parse_player
+from tape2048_recorder.status.status_report import instances, read_snapshot
+from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.sessions.summary import reach, scores
 from tape2048_tools.viewer.collection import (
     PAGE_ROWS,
@@ -31,7 +31,7 @@ from tape2048_tools.viewer.collection import (
     id_of,
     page_of_games,
 )
-from tape2048_tools.viewer.games import (
+from tape2048_tools.viewer.game_data import (
     MOVES,
     MOVES_MAX,
     Judges,
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_recorder.replay.games import Game
     from tape2048_recorder.replay.judging import Judged
+    from tape2048_recorder.replay.recorded_games import Game
 
 #: Most cached answers for selections (each takes 10 MB for ten million games), and most cached packed games.
 _TABLES_MAX, _REPLAYS_MAX = 12, 64
@@ -249,7 +249,7 @@ class Data:
         return {"rows": _game_rows(games, numbers[:PAGE_ROWS])}
 
     def packed(self, entry: Entry, run: int, number: int, *, quick: bool = False) -> bytes:
-        """Return a game of a session, packed; see :func:`tape2048_tools.viewer.games.pack`."""
+        """Return a game of a session, packed; see :func:`tape2048_tools.viewer.game_data.pack`."""
         game, judged, facts = self.judged(entry, run, number, quick=quick)
         return pack(facts, game, judged, self.judges.opinion(game.states))
 

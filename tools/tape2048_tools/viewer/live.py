@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import TapeError
+from tape2048.files.durable import is_locked
+from tape2048.files.training_directory import METRICS, read_metrics
 from tape2048.game.moves import recover
 from tape2048.game.rules import exps_to_boards
-from tape2048.io.durable import is_locked
 from tape2048.players import player_text
-from tape2048.training import METRICS, read_metrics
-from tape2048_recorder.game.starts import load_starts
+from tape2048_recorder.game.start_file import load_starts
 from tape2048_recorder.recording.partial import (
     JOURNAL,
     PARTIAL_SUFFIX,
@@ -24,8 +24,8 @@ from tape2048_recorder.recording.partial import (
     read_journal,
     stage_of,
 )
-from tape2048_recorder.replay.games import Game
-from tape2048_recorder.status.report import judge, read_snapshot
+from tape2048_recorder.replay.recorded_games import Game
+from tape2048_recorder.status.status_report import judge, read_snapshot
 from tape2048_tools.viewer.collection import id_of
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _game(run: np.void, rows: NDArray[Any], given: NDArray[np.uint64] | None) ->
     if rows.dtype.names:
         states = exps_to_boards(rows["exps"])
         return Game(states, recover(states).moves, rows["step_idx"].astype(np.int64))
-    from tape2048.tape.codec import decode
+    from tape2048.session.tape_codec import decode
     from tape2048_recorder.game.rng import start_boards
 
     boards, finals = np.empty(len(rows), np.uint64), np.empty(1, np.uint64)

@@ -11,10 +11,10 @@ import numpy as np
 from tape2048.base.intervals import Z95, wilson
 from tape2048.base.text import unix_s
 from tape2048.errors import TapeError
-from tape2048.rows.duplicates import describe_doubled
+from tape2048.loader.duplicates import describe_doubled
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_tools.sessions.summary import quantiles
-from tape2048_tools.viewer.games import Judges, read_game, require_opinion
+from tape2048_tools.viewer.game_data import Judges, read_game, require_opinion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,10 +21,10 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.base.text import json_bytes
 from tape2048.errors import TapeError
-from tape2048.io.durable import write_file
+from tape2048.files.durable import write_file
 from tape2048_tools.viewer.app import static_files
 from tape2048_tools.viewer.collection import page_of_games
-from tape2048_tools.viewer.games import card, pack
+from tape2048_tools.viewer.game_data import card, pack
 from tape2048_tools.viewer.overview import overview, sample
 
 if TYPE_CHECKING:

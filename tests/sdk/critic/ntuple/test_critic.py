@@ -17,7 +17,7 @@ from tests import reference
 from tape2048.critic import NTupleCritic
 from tape2048.critic.facts import SHIPPED, CriticFacts, PlayedBy, SplitInfo, critic_path
 from tape2048.errors import ChecksumError, FormatError, ModelError, StorageError, TapeError, TruncatedError
-from tape2048.io.safetensors import encode
+from tape2048.files.safetensors import encode
 from tape2048.ntuple.network import Network, NetworkLayout, save_network
 
 DATA = Path(__file__).parents[3] / "data"
@@ -63,7 +63,7 @@ def test_the_golden_critic(script: dict[str, Any]) -> None:
 def test_what_is_saved_are_the_golden_bytes(
     tmp_path: Path, plain: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tape2048.io.safetensors.__version__", "1.0.0")
+    monkeypatch.setattr("tape2048.files.safetensors.__version__", "1.0.0")
     size = NTupleCritic.load(GOLDEN).save(tmp_path / "again.critic")
     content = (tmp_path / "again.critic").read_bytes()
     assert len(content) == size

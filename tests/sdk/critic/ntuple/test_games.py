@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from tape2048 import Corpus
 from tape2048.critic.facts import CriticFacts, SplitInfo, doubts, strangers, training_facts
-from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as training
-from tape2048.critic.ntuple.critic import GameBoards, read_games, split_games
+from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, ntuple_critic as training
+from tape2048.critic.ntuple.ntuple_critic import GameBoards, read_games, split_games
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import exps_to_boards
+from tape2048.loader.row_view import tables_of
+from tape2048.loader.splits import parts_of_hashes, parts_of_seeds, run_hash
 from tape2048.players import PlayedBy
-from tape2048.rows.splits import parts_of_hashes, parts_of_seeds, run_hash
-from tape2048.rows.view import tables_of
 
 from ...builders import Game, Spec, write_ours
 from ...corpora import IDS, OURS, PLAYERS, THEIRS, Built, build

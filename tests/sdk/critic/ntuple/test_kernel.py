@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from tests import reference
 
-from tape2048.critic.ntuple.critic import GameBoards, learn, new_scratch, predict_all, tables_of, width_of
+from tape2048.critic.ntuple.ntuple_critic import (
+    GameBoards,
+    learn,
+    new_scratch,
+    predict_all,
+    tables_of,
+    width_of,
+)
 from tape2048.ntuple.network import NetworkLayout
 
 #: Tiles and stages. The kernels compile anew for each number of tuples, tiles and stages: there are few.
@@ -189,6 +196,6 @@ def test_threads_and_pieces_do_not_count(monkeypatch: pytest.MonkeyPatch) -> Non
     tables, _, _ = learned("one tile", [2, 5])
     boards = np.tile(packed(draw("one tile")[2])[0], 50)
     whole = predict_all(tables, 1.0, boards, 1, 1)
-    monkeypatch.setattr("tape2048.critic.ntuple.critic._PIECE_ROWS", 64)
+    monkeypatch.setattr("tape2048.critic.ntuple.ntuple_critic._PIECE_ROWS", 64)
     assert (predict_all(tables, 1.0, boards, 1, 3) == whole).all()
     assert predict_all(tables, 1.0, boards[:0], 1, 2).shape == (0, 1)

@@ -13,10 +13,15 @@ from tests.sdk.builders import names
 
 from tape2048 import Corpus
 from tape2048.critic import NTupleCritic
-from tape2048.critic.ntuple import NTupleCriticConfig, corpus_games, critic as training, train_ntuple_critic
-from tape2048.critic.ntuple.critic import GameBoards, GameSource, TrainedNTuple
+from tape2048.critic.ntuple import (
+    NTupleCriticConfig,
+    corpus_games,
+    ntuple_critic as training,
+    train_ntuple_critic,
+)
+from tape2048.critic.ntuple.ntuple_critic import GameBoards, GameSource, TrainedNTuple
 from tape2048.errors import ConfigError, StateError, TrainingError
-from tape2048.io.safetensors import decode, encode
+from tape2048.files.safetensors import decode, encode
 
 from ...builders import Game, Spec, write_ours
 from ...critics import Seen, lines

@@ -28,7 +28,7 @@ def command(*, boards: tuple[str, ...], critic: Path, tower: str | None, device:
     import numpy as np
 
     from tape2048.base.drawing import exps_of
-    from tape2048_tools.options.critic import open_critic
+    from tape2048_tools.options.critic_options import open_critic
     from tape2048_tools.terminal.output import columns, print_result
 
     packed = [_packed(text) for text in boards]

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tape2048_tools.commands.columns import Maker, column_options, make_columns
+from tape2048_tools.commands.column_jobs import Maker, column_options, make_columns
 from tape2048_tools.terminal.click_extras import DEVICE, EXISTING, int_option, new_command, tower
 
 
@@ -51,7 +51,7 @@ def command(
     session fails, the command continues with the next session and exits with 1. If all sessions fail, it
     exits with the code of the first error.
     """
-    from tape2048_tools.options.critic import require_torch
+    from tape2048_tools.options.critic_options import require_torch
 
     require_torch()
     spec = tower if ":" in tower else str(Path(tower).absolute())

@@ -7,7 +7,7 @@ import click
 from tape2048_tools.terminal.click_extras import LazyGroup
 
 COMMANDS = {
-    "train": ("tape2048_tools.commands.critic.train", "Train a critic on sessions."),
+    "train": ("tape2048_tools.commands.critic.train_critic", "Train a critic on sessions."),
     "eval": ("tape2048_tools.commands.critic.eval", "Evaluate a critic by game stage and tile."),
     "ask": ("tape2048_tools.commands.critic.ask", "Print a critic's probabilities for boards."),
     "score": ("tape2048_tools.commands.critic.score", "Write a critic's probabilities for every row."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.commands.columns import Maker, column_options, make_columns
+from tape2048_tools.commands.column_jobs import Maker, column_options, make_columns
 from tape2048_tools.terminal.click_extras import CRITIC_TOWER, DEVICE, critic_or_name, new_command
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _maker(path: Path, name: str, tower: str | None, device: str) -> Maker:
     from tape2048.players import PlayedBy, player_text
     from tape2048.session.column_draft import tokens_of
     from tape2048.session.columns import ColumnInfo
-    from tape2048_tools.options.critic import open_critic
+    from tape2048_tools.options.critic_options import open_critic
 
     critic: Any = open_critic(path, device, tower)
     facts = {"thresholds": list(critic.thresholds), "critic": str(path), "critic_sha256": critic.sha256}

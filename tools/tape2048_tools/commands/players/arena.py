@@ -10,7 +10,7 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import PlayerError
-from tape2048.formats.session import TOP_TILE
+from tape2048.session.layout import TOP_TILE
 from tape2048_tools.commands.players.contests import (
     PLAYING,
     difference_words,
@@ -18,7 +18,7 @@ from tape2048_tools.commands.players.contests import (
     play_each,
     score_words,
 )
-from tape2048_tools.options.recorder import complete_player
+from tape2048_tools.options.recorder_options import complete_player
 from tape2048_tools.terminal.click_extras import PATH, new_command
 from tape2048_tools.terminal.display import number, rate, share_between, size
 from tape2048_tools.terminal.output import complain, print_result, table
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tape2048_recorder.evaluation.arena import Results, Strength
+    from tape2048_recorder.evaluation.paired_games import Results, Strength
 
 _TILES = (16384, 32768, TOP_TILE)
 

@@ -38,10 +38,10 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     stay in memory and are dropped. Like a worker of a recorder, the benchmark is one process with one thread.
     """
     os.environ.update(_THREADS)  # before the libraries that read them load
-    from tape2048.settings.fields import settings_of
-    from tape2048_recorder.players.batch import read_sampling
+    from tape2048.base.settings import settings_of
+    from tape2048_recorder.players.batch_player import read_sampling
     from tape2048_recorder.record_options import RecorderConfig
-    from tape2048_tools.options.recorder import parse_player
+    from tape2048_tools.options.recorder_options import parse_player
 
     sampling = read_sampling({"method": method})
     name, args = parse_player(player)
@@ -55,7 +55,7 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
         raise click.UsageError(f"{given}, expected at least one lane and more than 0 seconds")
     if max(sizes) > lanes_max:
         raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, a worker's limit")
-    from tape2048_recorder.lanes.table import measure
+    from tape2048_recorder.lanes.lane_table import measure
 
     found = [measure(name, args, lanes=size, sampling=sampling, seconds=seconds) for size in sizes]
     made = table(

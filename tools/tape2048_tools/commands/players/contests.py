@@ -14,7 +14,7 @@ from tape2048.base.text import counted
 from tape2048.errors import PlayerError
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.players.options import check_player
-from tape2048_tools.options.recorder import parse_player
+from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import EXISTING, int_option, json_option, options
 from tape2048_tools.terminal.display import number, share_between
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tape2048_recorder.evaluation.arena import Difference, Results, Strength
+    from tape2048_recorder.evaluation.paired_games import Difference, Results, Strength
 
 #: Games of each player, by default.
 GAMES = 1000
@@ -69,7 +69,7 @@ class Contestant(NamedTuple):
     @property
     def sha256(self) -> str:
         """The player's identity."""
-        from tape2048_recorder.evaluation.games import contestant_sha256
+        from tape2048_recorder.evaluation.evaluated_games import contestant_sha256
 
         return contestant_sha256(*self)
 
@@ -79,7 +79,7 @@ def make_players(texts: Iterable[str]) -> dict[str, Contestant]:
     chosen = {text: parse_player(text) for text in texts}
     for name, args in chosen.values():
         check_player(name, args)
-    from tape2048_recorder.evaluation.games import make_contestant
+    from tape2048_recorder.evaluation.evaluated_games import make_contestant
 
     return {
         text: Contestant(name, args, make_contestant(name, args)) for text, (name, args) in chosen.items()
@@ -110,8 +110,8 @@ def play_each(
     Returns:
         The facts of the games for a document, and the results by player.
     """
-    from tape2048_recorder.evaluation.arena import Results, play
     from tape2048_recorder.evaluation.arena_file import ArenaFile
+    from tape2048_recorder.evaluation.paired_games import Results, play
     from tape2048_recorder.evaluation.positions import read_starts
 
     boards = None if starts is None else read_starts(starts)

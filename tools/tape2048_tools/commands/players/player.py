@@ -11,7 +11,7 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
-from tape2048.io.durable import check_new_file
+from tape2048.files.durable import check_new_file
 from tape2048.ntuple.network import SHIPPED, TILES, file_facts, load_network, save_network, tuple_text
 from tape2048.ntuple.tdl2048 import split_name
 from tape2048_recorder.players.options import make_player
@@ -25,7 +25,7 @@ from tape2048_tools.commands.players.contests import (
     play_each,
     strength_table,
 )
-from tape2048_tools.options.recorder import complete_player
+from tape2048_tools.options.recorder_options import complete_player
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -187,7 +187,7 @@ def collect_starts(
     sessions. The conditions are written as for `where` and `rows_where` in the SDK.
     """
     from tape2048_recorder.evaluation.positions import write_starts
-    from tape2048_tools.sessions.starts import boards_to_start_from
+    from tape2048_tools.sessions.start_boards import boards_to_start_from
 
     if tile is not None and rows_where is not None:
         raise click.UsageError("found --tile and --rows-where, expected only one of them")
@@ -228,7 +228,7 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
     if Path(source).is_dir():
         played = recorded_games(Path(source), games)
     else:
-        from tape2048_recorder.evaluation.games import play_games
+        from tape2048_recorder.evaluation.evaluated_games import play_games
         from tape2048_recorder.game.rng import game_seeds
 
         player = make_players([source])[source].player

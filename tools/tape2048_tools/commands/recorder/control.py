@@ -14,8 +14,8 @@ import msgspec
 from tape2048.base.text import counted, printable
 from tape2048.errors import RecorderError
 from tape2048.players import player_text
-from tape2048_recorder.status.control import Running
-from tape2048_recorder.status.report import Snapshot, Verdict, judge, snapshots
+from tape2048_recorder.status.control_socket import Running
+from tape2048_recorder.status.status_report import Snapshot, Verdict, judge, snapshots
 from tape2048_tools.progress.jobs import dropped_words, in_model
 from tape2048_tools.progress.panel import Display
 from tape2048_tools.terminal.click_extras import (

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import msgspec
 
+from tape2048.base.settings import NonNegative, Settings, about, from_flags, read_given, settings_of
 from tape2048.base.text import counted, printable
-from tape2048.io.objects import open_store
-from tape2048.session.remote import bury_session, sweep_sessions
-from tape2048.settings.fields import NonNegative, Settings, about, from_flags, read_given, settings_of
+from tape2048.stores.objects import open_store
+from tape2048.stores.remote import bury_session, sweep_sessions
 from tape2048_recorder.fleet.agent import FAILED, Agent, Onlooker, Overview
 from tape2048_recorder.fleet.plan import (
     DEFAULTS,
@@ -32,8 +32,8 @@ from tape2048_recorder.fleet.ray_engine import record_on_ray
 from tape2048_recorder.fleet.spool import Spool
 from tape2048_recorder.record_options import merge_sources
 from tape2048_recorder.retention import RetentionLimits, load_retention
-from tape2048_tools.options.recorder import flags_of, load_from_command_line, setting_options
-from tape2048_tools.sessions.retention import NO_LIMIT, make_plan, store_candidates
+from tape2048_tools.options.recorder_options import flags_of, load_from_command_line, setting_options
+from tape2048_tools.sessions.retention_plan import NO_LIMIT, make_plan, store_candidates
 from tape2048_tools.terminal.click_extras import PATH, exit_on_findings, json_option, new_group
 from tape2048_tools.terminal.display import duration, number, size
 from tape2048_tools.terminal.output import cell, complain, print_human, print_lines, print_result, table
@@ -41,7 +41,7 @@ from tape2048_tools.terminal.output import cell, complain, print_human, print_li
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tape2048_recorder.status.report import Level
+    from tape2048_recorder.status.status_report import Level
 
 WATCH_S = 5.0
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from tape2048_tools.options.recorder import load_from_command_line, setting_options
+from tape2048_tools.options.recorder_options import load_from_command_line, setting_options
 from tape2048_tools.terminal.click_extras import EXISTING, ROOT, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.output import cell, complain, print_result
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048_recorder.record_options import RecorderConfig
-    from tape2048_recorder.status.report import Level, RecordingSummary, Reporter
     from tape2048_recorder.status.signals import Signals
+    from tape2048_recorder.status.status_report import Level, RecordingSummary, Reporter
 
 
 @new_command(
@@ -86,7 +86,7 @@ def _boards_of(config: RecorderConfig) -> NDArray[np.uint64] | None:
     if config.start_from is None:
         return None
     path = EXISTING.convert(config.start_from, None, None)  # before the compiler is loaded
-    from tape2048_tools.sessions.starts import boards_to_start_from
+    from tape2048_tools.sessions.start_boards import boards_to_start_from
 
     return boards_to_start_from(path, config.start_where, config.start_rows_where)
 
@@ -120,7 +120,7 @@ def recover(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     could not be recovered, or blocks did not match their checksums.
     """
     from tape2048.base.text import counted
-    from tape2048.io.reading import reading
+    from tape2048.files.reading import reading
     from tape2048_recorder.daemon.instance import Instance
     from tape2048_recorder.recording.publish import recover_all
     from tape2048_tools.sessions.summary import default_root
@@ -156,7 +156,7 @@ def recover(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
 
 
 def _known_instances(root: Path) -> list[str]:
-    from tape2048.session.locks import LOCKS_DIRECTORY, READERS_LOCK
+    from tape2048.files.locks import LOCKS_DIRECTORY, READERS_LOCK
 
     try:
         names = {path.name for path in (root / LOCKS_DIRECTORY).iterdir()} - {READERS_LOCK}

@@ -17,10 +17,10 @@ import click
 
 from tape2048.base.text import printable
 from tape2048.errors import ConfigError, RecorderError
-from tape2048.io.durable import replace_file
+from tape2048.files.durable import replace_file
 from tape2048_recorder.record_options import load_config
 from tape2048_tools.machine.units import MARKER, ServicePaths, Unit, drop_in, units as units_of
-from tape2048_tools.options.recorder import sample_toml
+from tape2048_tools.options.recorder_options import sample_toml
 from tape2048_tools.terminal.click_extras import json_option, new_group, options
 from tape2048_tools.terminal.output import cell, print_human, print_json, print_text
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.formats.dataset_layout import SkippedRun
-    from tape2048_tools.sessions.jobs import Engine
+    from tape2048_tools.sessions.session_jobs import Engine
 
 LOSSY = click.option(
     "--lossy",
@@ -128,7 +128,7 @@ def _as_job(
     from tape2048.errors import MaintenanceError
     from tape2048.formats.dataset_layout import SkippedRun
     from tape2048_tools.commands.jobs import do_job
-    from tape2048_tools.sessions.jobs import Job
+    from tape2048_tools.sessions.session_jobs import Job
     from tape2048_tools.sessions.summary import expand_sources
 
     if to is None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tape2048_tools.commands.columns import Maker, column_options, make_columns
-from tape2048_tools.options.recorder import parse_player
+from tape2048_tools.commands.column_jobs import Maker, column_options, make_columns
+from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.terminal.click_extras import new_command
 
 if TYPE_CHECKING:

@@ -54,8 +54,8 @@ def command(*, root: Path, url: str, force: bool, as_json: bool, quiet: bool, **
     Every session is validated first. If one is damaged, nothing is written.
     """
     from tape2048.errors import NameTakenError
-    from tape2048.io.durable import check_new_file, publishing_file
-    from tape2048_tools.card import CARDS, hub_name
+    from tape2048.files.durable import check_new_file, publishing_file
+    from tape2048_tools.dataset_card import CARDS, hub_name
 
     _refuse_session(root)
     for path in map(root.joinpath, CARDS):
@@ -108,10 +108,10 @@ def publish(
     Every session is validated first. If one is damaged, nothing is uploaded.
     """
     from tape2048.errors import ConfigError, MissingPathError
-    from tape2048.formats.session import MANIFEST
-    from tape2048.io.objects import HubStore, open_store
-    from tape2048.io.reading import read_path
-    from tape2048_tools.card import CARDS, PREVIEW, make_preview
+    from tape2048.files.reading import read_path
+    from tape2048.session.layout import MANIFEST
+    from tape2048.stores.objects import HubStore, open_store
+    from tape2048_tools.dataset_card import CARDS, PREVIEW, make_preview
 
     _refuse_session(root)
     if (match := re.fullmatch(r"hf://(datasets/[^/@]+/[^/@]+)(@[^/]+)?/?", to)) is None:
@@ -158,8 +158,8 @@ def _refuse_session(root: Path) -> None:
 
 
 def _edited(path: Path) -> bool:
-    from tape2048.io.reading import read_path
-    from tape2048_tools.card import is_own
+    from tape2048.files.reading import read_path
+    from tape2048_tools.dataset_card import is_own
 
     return path.exists() and not is_own(bytes(read_path(path)))
 
@@ -169,10 +169,10 @@ def _make(
 ) -> tuple[list[Session], dict[str, bytes]]:
     """Validate the sessions of a directory, and make their cards."""
     from tape2048.errors import EmptyCorpusError, error_class
-    from tape2048.io.reading import read_path
+    from tape2048.files.reading import read_path
     from tape2048.maintenance.validation import validate_session
     from tape2048.session.session import Session, sessions
-    from tape2048_tools.card import CARDS, card_fact, make_cards
+    from tape2048_tools.dataset_card import CARDS, card_fact, make_cards
 
     if not (paths := sessions(root)):
         raise EmptyCorpusError("no session here", path=root)

@@ -119,8 +119,8 @@ def _picture(
 ) -> bytes:  # fmt: skip
     """Write an SVG of one board, or a GIF of moves, with grades unless the judge may be weaker."""
     from tape2048.base.drawing import board_svg
+    from tape2048.files.durable import check_new_file, publishing_file
     from tape2048.game.rules import boards_to_exps
-    from tape2048.io.durable import check_new_file, publishing_file
     from tape2048_recorder.replay.judging import GRADES
     from tape2048_tools.viewer.pictures import gif
     from tape2048_tools.views.screens import MOVES
@@ -158,7 +158,7 @@ def _judge_of(found: ChosenRun, judge_text: str) -> Judge:
 
     from tape2048.session.session import Session
     from tape2048_recorder.replay.annotation import annotation_of
-    from tape2048_tools.viewer.games import Judges
+    from tape2048_tools.viewer.game_data import Judges
 
     known = Session.open(found.facts["path"]) if "seed" in found.facts else None
     of_session = (known.meta, annotation_of(known)) if known else ({}, None)
@@ -229,7 +229,7 @@ def play(
     from tape2048.session.session import Session
     from tape2048_recorder.replay.annotation import annotation_of
     from tape2048_tools.terminal.background import in_background
-    from tape2048_tools.viewer.games import Judges
+    from tape2048_tools.viewer.game_data import Judges
     from tape2048_tools.views.screens import PersonGame, PersonScreen, ReplayScreen, show, view_of
 
     if path is None and (run_id, which, step) != (None, None, None):
@@ -273,7 +273,7 @@ def play(
 def _by_critic(path: Path, found: ChosenRun) -> CriticView:
     from tape2048.critic.facts import strangers
     from tape2048.players import PlayedBy, identity_of
-    from tape2048_tools.viewer.games import Judges
+    from tape2048_tools.viewer.game_data import Judges
     from tape2048_tools.views.screens import CriticView, view_of
 
     judges = Judges([], path)
@@ -323,7 +323,7 @@ def _play(screen: Screen, shown: PersonScreen, out: Path | None) -> None:
 
 
 def _refuse_taken(path: Path) -> None:
-    from tape2048.io.durable import check_new_file
+    from tape2048.files.durable import check_new_file
 
     if path.suffix not in _SUFFIXES:
         raise click.BadParameter(

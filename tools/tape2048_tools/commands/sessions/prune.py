@@ -11,13 +11,13 @@ import click
 
 from tape2048.base.text import counted
 from tape2048.errors import StorageError
+from tape2048.files.locks import LockProbe, RemovalLock
 from tape2048.maintenance.removal import Removed, clear_leftovers, remove_sessions
-from tape2048.session.locks import LockProbe, RemovalLock
 from tape2048_recorder.record_options import CONFIG_ENV
 from tape2048_recorder.retention import RetentionLimits, load_retention
-from tape2048_tools.options.recorder import flags_of
+from tape2048_tools.options.recorder_options import flags_of
 from tape2048_tools.progress.panel import progress_bar
-from tape2048_tools.sessions.retention import (
+from tape2048_tools.sessions.retention_plan import (
     FREE_SPACE,
     MEGABYTE,
     NO_LIMIT,

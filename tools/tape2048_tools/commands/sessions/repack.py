@@ -10,11 +10,11 @@ import click
 
 from tape2048.base.text import counted
 from tape2048.errors import MaintenanceError, TapeError
+from tape2048.files.locks import RemovalLock
 from tape2048.maintenance.removal import Removed, clear_leftovers, explain_refusal, remove_sessions
 from tape2048.session.columns import find_drafts
-from tape2048.session.locks import RemovalLock
 from tape2048_tools.progress.panel import progress_bar
-from tape2048_tools.sessions.jobs import Engine, Job
+from tape2048_tools.sessions.session_jobs import Engine, Job
 from tape2048_tools.sessions.summary import expand_all, refuse_session
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.conversion.session_runs import Repacked
-    from tape2048.formats.session import Storage
+    from tape2048.session.layout import Storage
 
 
 @new_command(
@@ -63,7 +63,7 @@ def merge(*, sessions: Sequence[Path], out: Path, remove: bool, as_json: bool, q
     """
     from tape2048.conversion import merge_packs
     from tape2048.maintenance.merging import merge_sessions
-    from tape2048.session.files import SessionFiles
+    from tape2048.session.session_files import SessionFiles
 
     for path in sessions if remove else ():
         _check_removable(path, "merge")

@@ -12,12 +12,12 @@ import numpy as np
 
 from tape2048.base.text import counted, printable
 from tape2048.errors import StorageError, TapeError
-from tape2048.formats.session import METADATA_DB
-from tape2048.io.reading import reading
+from tape2048.files.reading import reading
 from tape2048.players import player_label, player_name
-from tape2048.session.remote_session import RemoteSession, open_remote, session_places
+from tape2048.session.layout import METADATA_DB
 from tape2048.session.run_table import REACH_TILES
 from tape2048.session.session import Session
+from tape2048.stores.remote_session import RemoteSession, open_remote, session_places
 from tape2048_tools.sessions.summary import (
     Summary,
     brief,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tape2048.rows.duplicates import Doubled
+    from tape2048.loader.duplicates import Doubled
 
 #: With more sessions, scores are read only with --scores, because each SQLite file takes 2 ms, and the table
 #: is plain text, because rich takes as long for a line.
@@ -410,7 +410,7 @@ def _line(key: str, name: str, value: object) -> RenderableType:
 
 def _setting(name: str, value: object) -> str:
     """Return a setting's value as text: text itself, other values as JSON, none as the help shows it."""
-    from tape2048.settings.fields import settings_of
+    from tape2048.base.settings import settings_of
     from tape2048_recorder.record_options import RecorderConfig
 
     setting = settings_of(RecorderConfig).get(name)

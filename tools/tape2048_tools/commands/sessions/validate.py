@@ -17,16 +17,16 @@ import msgspec
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted, pretty_json
 from tape2048.errors import ColumnError, FormatError, ReplayError, TapeError, error_class
-from tape2048.formats.session import SESSION_NAME
-from tape2048.io.durable import path_exists, write_file
-from tape2048.io.reading import reading
+from tape2048.files.durable import path_exists, write_file
+from tape2048.files.reading import reading
+from tape2048.loader.duplicates import Doubled, describe_doubled
 from tape2048.maintenance.validation import validate_session
-from tape2048.rows.duplicates import Doubled, describe_doubled
 from tape2048.session.dataset import is_table
+from tape2048.session.layout import SESSION_NAME
 from tape2048.session.session import Session
 from tape2048_tools.progress.panel import progress_bar
-from tape2048_tools.sessions.jobs import Engine, Job
-from tape2048_tools.sessions.retention import start_s
+from tape2048_tools.sessions.retention_plan import start_s
+from tape2048_tools.sessions.session_jobs import Engine, Job
 from tape2048_tools.sessions.summary import default_root, expand_sources, find_twice
 from tape2048_tools.terminal.click_extras import (
     COLUMNS,
@@ -270,8 +270,8 @@ def _check(path: Path, which: str, *, replay: bool, overlay: Path | None, quiet:
 
 
 def _put_away(result: Validated, overlay: Path | None) -> Validated:
+    from tape2048.files.locks import RemovalLock
     from tape2048.maintenance.removal import quarantine_session
-    from tape2048.session.locks import RemovalLock
 
     path = Path(result.path)
     kinds = [error_class(found.error) for found in result.findings]

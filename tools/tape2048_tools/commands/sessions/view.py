@@ -30,7 +30,7 @@ from tape2048_tools.terminal.display import size
 from tape2048_tools.terminal.output import cell, print_json, print_result, print_text
 
 if TYPE_CHECKING:
-    from tape2048_tools.sessions.jobs import Engine, Job
+    from tape2048_tools.sessions.session_jobs import Engine, Job
     from tape2048_tools.viewer.data import Data
 
 #: Bounds of the examination that the page of the critic shows.
@@ -121,7 +121,7 @@ def make_data(
     from tape2048_tools.sessions.summary import default_root
     from tape2048_tools.viewer.collection import Collection
     from tape2048_tools.viewer.data import Data
-    from tape2048_tools.viewer.games import Judges
+    from tape2048_tools.viewer.game_data import Judges
 
     chosen = [_with_sessions(ROOT.convert(root, None, None), ending) for root in roots or (default_root(),)]
 
@@ -214,7 +214,7 @@ def report(
         job = _job(out, games, judges, critic)
         do_job(job, expand_all(roots), shard=shard, engine=engine, as_json=as_json, quiet=quiet)
         return
-    from tape2048.io.durable import Draft, check_name, check_new_file, publishing_file
+    from tape2048.files.durable import Draft, check_name, check_new_file, publishing_file
     from tape2048_tools.viewer.report import make_report, write_site
 
     with contextlib.ExitStack() as ending:
@@ -243,8 +243,8 @@ def report(
 def _job(out: Path, games: int, judges: tuple[str, ...], critic: Path) -> Job:
     from tape2048.critic.facts import SHIPPED
     from tape2048_recorder.replay.judging import OWN_JUDGE
-    from tape2048_tools.sessions.jobs import Job
-    from tape2048_tools.viewer.games import Judges
+    from tape2048_tools.sessions.session_jobs import Job
+    from tape2048_tools.viewer.game_data import Judges
 
     path = critic if str(critic) in SHIPPED else critic.absolute()
     players = judges or (OWN_JUDGE,)
@@ -258,7 +258,7 @@ def _job(out: Path, games: int, judges: tuple[str, ...], critic: Path) -> Job:
 def _report_one(
     session: Path, draft: Path, *, games: int, judges: tuple[str, ...], critic: Path
 ) -> dict[str, Any]:
-    from tape2048.io.durable import write_file
+    from tape2048.files.durable import write_file
     from tape2048.session.session import Session
     from tape2048_tools.viewer.report import make_report
 

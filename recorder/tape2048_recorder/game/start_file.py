@@ -1,0 +1,74 @@
+"""The file of the boards from which a recorder's games start (``start_from``).
+
+``<out_dir>/.recorder/starts-<sha256>`` holds the distinct boards as ``u64``, ascending. Its name contains the
+SHA-256 of its content, so every worker, and the recovery of a session on tape after a crash, uses the same
+boards. A published session contains the start board of each of its games.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tape2048.errors import ChecksumError
+from tape2048.files.durable import replace_file, storage_errors
+from tape2048.files.locks import LOCKS_DIRECTORY
+from tape2048.files.reading import read_path
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_NAME = "starts-"
+
+
+class StartBoards(msgspec.Struct, frozen=True):
+    """The fact ``start_boards`` of a session: the number of boards, and their SHA-256."""
+
+    count: int
+    sha256: str
+
+    def path(self, out_dir: Path) -> Path:
+        """Return the file of the boards in a recorder's directory."""
+        return out_dir / LOCKS_DIRECTORY / f"{_NAME}{self.sha256}"
+
+
+def keep_starts(out_dir: Path, boards: npt.NDArray[np.uint64]) -> StartBoards:
+    """Write the distinct boards (at least one) to their file; StorageError if that fails."""
+    data = np.unique(boards).astype("<u8").tobytes()
+    starts = StartBoards(len(data) // 8, hashlib.sha256(data).hexdigest())
+    path = starts.path(out_dir)
+    with storage_errors(path, "writing the boards to start from"):
+        path.parent.mkdir(exist_ok=True)
+        replace_file(path, data)
+    return starts
+
+
+def load_starts(path: Path) -> npt.NDArray[np.uint64]:
+    """Read the boards of a file, ``u64[n]``.
+
+    Raises:
+        MissingPathError: there is no such file.
+        ChecksumError: the content does not match the SHA-256 in the file's name.
+    """
+    data = read_path(path)
+    found = hashlib.sha256(data.data).hexdigest()
+    if path.name != f"{_NAME}{found}":
+        raise ChecksumError(
+            f"found boards with SHA-256 {found}, expected the SHA-256 in the file's name",
+            path=path,
+            hint="Restore the file from a copy, or start a recorder with the same --from to write it again.",
+        )
+    return data.view("<u8")
+
+
+def seeds_key(path: Path) -> int:
+    """Return a 64-bit key, derived from the boards, to combine with the recorder's seed.
+
+    Readers take two games of a player with the same seed for the same game. The key gives games from other
+    boards other seeds.
+    """
+    return int(path.name[len(_NAME) :][:16], 16)

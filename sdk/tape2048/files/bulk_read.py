@@ -1,0 +1,220 @@
+"""Bulk reads of rows from many files into one array in memory.
+
+The array is anonymous memory, aligned to 2 MiB, in huge pages if the system has them. Random rows of a large
+array miss the TLB nearly every time, and huge pages make the gather 1.2 to 1.6 times as fast. Files are read,
+not mapped: if a file shrinks while it is mapped, SIGBUS ends the process; here, it is an error.
+
+All bytes are cut into equal shares. Each thread reads its share from front to back, through descriptors that
+no other thread uses. The system therefore reads ahead of each thread in large folios. With prefetch advice
+(``POSIX_FADV_WILLNEED``) or several threads on one descriptor, the system fills its cache page by page: that
+takes three times the CPU time, at two thirds of the speed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import mmap
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+
+from tape2048.errors import StorageError, TruncatedError
+from tape2048.files.reading import advise, open_regular, prefer_huge_pages, read_exactly, reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+#: Bytes of a transparent huge page, on every processor that has them.
+HUGE_PAGE_BYTES = 2 * 1024 * 1024
+
+#: Bytes of one read: long enough to hide its overhead, short enough for the system to read ahead meanwhile.
+READ_BYTES = 512 * 1024
+
+#: Bytes after which a thread reports progress and checks whether to stop.
+STEP_BYTES = 4 * 1024 * 1024
+
+#: Concurrent reads. One thread copies from the page cache at about memory speed; a disk needs four to always
+#: have a read in its queue.
+THREADS = 4
+
+_LANE_BYTES_MIN = 8 * 1024 * 1024  # the smallest share that is worth a thread
+
+
+class Stretch(NamedTuple):
+    """A byte range of a file. ``fd`` is a descriptor of the file; if it is None, the path is opened."""
+
+    path: str | os.PathLike[str]
+    offset: int
+    bytes: int
+    fd: int | None = None
+
+
+def read_rows(
+    parts: Sequence[Stretch | tuple[str | os.PathLike[str], int, int]],
+    *,
+    threads: int = THREADS,
+    progress: Callable[[int], object] | None = None,
+) -> NDArray[np.uint8]:
+    """Read byte ranges of files into one new, read-only ``u8`` array, in the given order.
+
+    ``progress`` is called with the number of bytes of each step.
+    """
+    stretches = [Stretch(*part) for part in parts]
+    check_lengths(stretches)
+    rows = allocate(sum(stretch.bytes for stretch in stretches))
+    read_into(rows, stretches, threads=threads, progress=progress)
+    rows.flags.writeable = False
+    return rows
+
+
+def read_into(
+    into: NDArray[np.uint8],
+    parts: Sequence[Stretch],
+    *,
+    threads: int = THREADS,
+    progress: Callable[[int], object] | None = None,
+) -> None:
+    """Fill a contiguous ``u8`` array with byte ranges of files, in the given order.
+
+    The array has the length of all ranges together. Arguments and errors are as for :func:`read_rows`.
+    """
+
+    def read_step(fd: int, part: Stretch, begin: int) -> None:
+        step = into[begin : begin + part.bytes]
+        for at in range(0, len(step), READ_BYTES):
+            read_exactly(fd, step[at : at + READ_BYTES], part.offset + at, part.path)
+
+    with Reader(parts, read_step, threads=threads) as reader:
+        reader.finish(progress)
+
+
+class Reader:
+    """A read of byte ranges by several threads, which start immediately.
+
+    :meth:`finish` waits for all threads. Leaving the context cancels the other reads, and waits for those in
+    flight.
+
+    Args:
+        parts: the byte ranges.
+        read_step: a function that reads one part of a file, in any thread. Its arguments are the open file,
+            the part (a multiple of ``unit``), and the position of its first byte among all bytes.
+        threads: number of threads.
+        unit: bytes that must be read together.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Stretch],
+        read_step: Callable[[int, Stretch, int], object],
+        *,
+        threads: int = THREADS,
+        unit: int = 1,
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"threads={threads}; expected at least 1")
+        self._read_step = read_step
+        self._step_bytes = STEP_BYTES // unit * unit
+        lanes = max(1, min(threads, sum(part.bytes for part in parts) // _LANE_BYTES_MIN))
+        self._stop = threading.Event()
+        self._steps: SimpleQueue[int | None] = SimpleQueue()  # bytes done; None: a lane is done
+        self._pool = ThreadPoolExecutor(lanes, thread_name_prefix="tape2048-read")
+        self._lanes = [self._pool.submit(self._read_lane, lane) for lane in _lanes(parts, lanes, unit)]
+
+    def finish(self, progress: Callable[[int], object] | None = None) -> None:
+        """Wait until all bytes are read; arguments and errors are as for :func:`read_into`."""
+        left = len(self._lanes)
+        while left:
+            done = self._steps.get()
+            if done is None:
+                left -= 1
+            elif progress is not None:
+                progress(done)
+        for lane in self._lanes:
+            lane.result()
+
+    def _read_lane(self, lane: list[tuple[Stretch, int]]) -> None:
+        try:
+            for part, begin in lane:
+                self._read_piece(part, begin)
+        except BaseException:
+            self._stop.set()  # the other lanes are useless now
+            raise
+        finally:
+            self._steps.put(None)
+
+    def _read_piece(self, part: Stretch, begin: int) -> None:
+        # An open file is opened again, since each descriptor has its own read-ahead.
+        with open_regular(part.path if part.fd is None else f"/dev/fd/{part.fd}") as fd:
+            advise(fd, part.offset, part.bytes, "SEQUENTIAL")
+            for done in range(0, part.bytes, self._step_bytes):
+                if self._stop.is_set():
+                    return
+                size = min(self._step_bytes, part.bytes - done)
+                self._read_step(fd, part._replace(offset=part.offset + done, bytes=size), begin + done)
+                self._steps.put(size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+
+
+def allocate(
+    count: int, *, hint: str = 'pass load="mmap", which leaves the rows on the disk'
+) -> NDArray[np.uint8]:
+    """Allocate ``u8[count]`` of zeros, aligned to a huge page. A page takes memory from its first write."""
+    if count == 0:
+        return np.empty(0, np.uint8)
+    try:
+        memory = mmap.mmap(-1, count + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise StorageError(f"no memory for {count:,} bytes ({error})", hint=hint) from error
+    whole = np.frombuffer(memory, np.uint8)
+    prefer_huge_pages(whole)
+    begin = -whole.ctypes.data % HUGE_PAGE_BYTES
+    return whole[begin : begin + count]
+
+
+def check_lengths(parts: Sequence[Stretch]) -> None:
+    """Raise TruncatedError for a file that ends before its range, and StorageError for a missing file."""
+    for part in parts:
+        with reading(part.path):
+            found = Path(part.path).stat().st_size
+        if found < part.offset + part.bytes:
+            raise TruncatedError(
+                f"found {found} bytes, expected at least {part.offset + part.bytes}, as when it was opened",
+                path=part.path,
+                offset=found,
+                hint="another program cut the file: restore it from a copy, and open it again",
+            )
+
+
+def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[tuple[Stretch, int]]]:
+    """Yield the ranges of each thread, an equal share of the bytes.
+
+    Each range has the position of its first byte among all bytes.
+    """
+    ends = np.cumsum([part.bytes for part in parts], dtype=np.int64).tolist()
+    units = (ends[-1] if ends else 0) // unit
+    for first, last in itertools.pairwise([units * i // count * unit for i in range(count + 1)]):
+        lane = []
+        low = first
+        for index in range(bisect.bisect_right(ends, first), len(parts)):
+            if low == last:
+                break
+            part, high = parts[index], min(last, ends[index])
+            offset = part.offset + part.bytes - (ends[index] - low)
+            if low < high:
+                lane.append((part._replace(offset=offset, bytes=high - low), low))
+            low = high
+        yield lane

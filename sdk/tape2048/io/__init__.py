@@ -1,1 +1,0 @@
-"""Files: durable writes, untrusted reads, drafts, SQLite, checksums, bulk reads."""

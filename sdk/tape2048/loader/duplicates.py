@@ -1,0 +1,207 @@
+"""Detection of games that several sessions hold, such as a session and its copy, repacked or merged.
+
+Copies of a game have the same player, seed and outcome. If a session does not record the player's SHA-256,
+equal seeds prove nothing: games of two such sessions are the same if the whole run tables are equal.
+
+A corpus takes each game from one session, and leaves it out of the others. It prefers the session with the
+most rows of the game, since sampled sessions lack some rows; then the session with the most columns; and then
+a session on tape, whose rows take the least memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import numpy as np
+
+from tape2048.base.text import counted, printable
+from tape2048.jit.mix import mix64
+from tape2048.loader.run_columns import RunColumns
+from tape2048.loader.splits import run_hash
+from tape2048.players import Named, facts_of_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tape2048.session.session import Session
+
+_OUTCOME = ("steps", "max_score", "highest_tile")
+_NAMED = 5  # pairs that a message names
+
+
+class Holder(Named, Protocol):
+    """A session, as far as the detection needs it."""
+
+    @property
+    def path(self) -> Path:
+        """Its directory or file."""
+
+    @property
+    def runs(self) -> NDArray[np.void]:
+        """Its run table."""
+
+    @property
+    def tape(self) -> object:
+        """None for a session of rows."""
+
+    @property
+    def columns(self) -> Collection[str]:
+        """The names of its columns."""
+
+
+class Doubled(msgspec.Struct, frozen=True):
+    """Games that are left out of a session, because another session holds them, too.
+
+    Attributes:
+        session: path or address of the session whose games are left out.
+        also_in: path or address of the session that the games are taken from.
+        games: number of games.
+        why: reason why ``also_in`` is preferred, as a relative clause without its "which", and the columns
+            that it lacks.
+    """
+
+    session: str
+    also_in: str
+    games: int
+    why: str
+
+
+class Copies:
+    """The games that several sessions hold, each with its runs in the order of preference.
+
+    Args:
+        runs: the run table of a corpus, or a mapping of its columns.
+        sessions: the sessions that ``runs["session"]`` indexes.
+        held: number of sessions at the start that are preferred to all others.
+    """
+
+    def __init__(self, runs: Any, sessions: Sequence[Holder], held: int = 0) -> None:
+        self._sessions, self._count, self._held = sessions, len(runs), held
+        self._runs = self._game = self._owner = np.empty(0, np.int64)
+        if len(sessions) < 2:
+            return
+        hashes = (
+            runs.each(lambda table: _game_hashes(table, sessions))
+            if isinstance(runs, RunColumns)
+            else (_game_hashes(runs, sessions))
+        )
+        ordered = np.sort(hashes)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if not len(twice):
+            return
+        some = np.flatnonzero(twice[np.searchsorted(twice[:-1], hashes)] == hashes)
+        owner, rows = runs["session"][some].astype(np.int64), runs["rows"][some].astype(np.int64)
+        self._columns = {one: {*sessions[one].columns} for one in np.unique(owner).tolist()}
+        liked = sorted(self._columns, key=lambda one: (*self._merits(one), one))
+        rank = np.empty(len(sessions), np.int64)
+        rank[liked] = np.arange(len(liked))
+        rows[owner < held] = np.iinfo(np.int64).max
+        order = np.lexsort((rank[owner], -rows, hashes[some]))
+        self._runs, self._owner, self._rows = some[order], owner[order], rows[order]
+        of_game = hashes[self._runs]
+        self._game = np.append(0, np.cumsum(of_game[1:] != of_game[:-1]))
+
+    def _merits(self, session: int) -> tuple[int, bool]:
+        """Return a sort key of sessions with equally many rows of a game: the smallest is preferred."""
+        return -len(self._columns[session]), self._sessions[session].tape is None
+
+    def left_out(self, chosen: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.bool_], list[Doubled]]:
+        """Find the runs of a selection to leave out, since another session in it holds the same game.
+
+        Args:
+            chosen: the selection, ``bool[R]``; None: all runs.
+
+        Returns:
+            A mask of these runs, ``bool[R]``, and their number for each pair of sessions.
+        """
+        mask = np.zeros(self._count, np.bool_)
+        kept = np.arange(len(self._runs)) if chosen is None else np.flatnonzero(chosen[self._runs])
+        if not len(kept):
+            return mask, []
+        game, owner, rows = self._game[kept], self._owner[kept], self._rows[kept]
+        is_first = np.append(True, game[1:] != game[:-1])
+        first = np.maximum.accumulate(np.where(is_first, np.arange(len(kept)), 0))
+        is_out = owner != owner[first]
+        mask[self._runs[kept[is_out]]] = True
+        size = len(self._sessions)
+        pairs, which, games = np.unique(
+            owner[is_out] * size + owner[first[is_out]], return_inverse=True, return_counts=True
+        )
+        fewer = np.bincount(which, rows[first[is_out]] > rows[is_out], len(pairs)) > 0
+        found = zip(*np.stack(np.divmod(pairs, size)).tolist(), games.tolist(), fewer.tolist(), strict=True)
+        return mask, [
+            Doubled(self._place(one), self._place(other), count, self._why(one, other, has_fewer=has_fewer))
+            for one, other, count, has_fewer in found
+        ]
+
+    def same_game(self, run: int) -> NDArray[np.int64]:
+        """Return the runs of all sessions that are the same game as a run, including that run."""
+        game = self._game[self._runs == run]
+        return self._runs[self._game == game[0]] if len(game) else np.array([run])
+
+    def _place(self, session: int) -> str:
+        one = self._sessions[session]
+        return str(getattr(one, "address", one.path))  # not the name: names may be equal
+
+    def _why(self, session: int, other: int, *, has_fewer: bool) -> str:
+        mine, its = self._merits(session), self._merits(other)
+        why = "comes first"
+        if other < self._held:
+            why = "has them already"
+        elif has_fewer:
+            why = "has more rows of them"
+        elif mine[0] != its[0]:
+            why = "has more columns"
+        elif mine[1] != its[1]:
+            why = "is on tape"
+        lacking = sorted(self._columns[session] - self._columns[other])
+        return f"{why}, but lacks {' and '.join(lacking)}" if lacking else why
+
+
+def _game_hashes(runs: Any, sessions: Sequence[Holder]) -> NDArray[np.uint64]:
+    """Return a hash of each run's game, ``u64[R]``: equal for runs of the same game."""
+    hashes = run_hash(runs, sessions)
+    facts, index = facts_of_runs(runs, sessions)
+    is_known = np.array([isinstance(each.get("player_sha256"), str) for each in facts])[index]
+    if not is_known.all():
+        digests = np.zeros(len(sessions), np.uint64)
+        for ordinal in np.unique(runs["session"][~is_known]).tolist():
+            table = sessions[ordinal].runs
+            text = b"".join(table[name].tobytes() for name in ("id", "seed", *_OUTCOME))
+            digests[ordinal] = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+        hashes[~is_known] += digests[runs["session"][~is_known]]
+    for name, factor in zip(
+        _OUTCOME, (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9), strict=True
+    ):
+        hashes ^= mix64(runs[name].astype(np.uint64) * np.uint64(factor))
+    return hashes
+
+
+def describe_doubled(several: Sequence[Doubled]) -> str:
+    """Return text about the games that are left out, and the reasons."""
+    texts = [
+        f"{counted(one.games, 'game')} of {printable(one.session)}, also in {printable(one.also_in)}, "
+        f"which {one.why}"
+        for one in several[:_NAMED]
+    ]
+    more = f"; and {len(several) - _NAMED} more pairs" if len(several) > _NAMED else ""
+    return "; ".join(texts) + more
+
+
+def warn_of_doubled(several: Sequence[Doubled], what: str = "left out") -> None:
+    """Log a warning about these games, if there are any; ``what`` tells what is done with them."""
+    if several:
+        logging.getLogger("tape2048").warning("%s: %s", what, describe_doubled(several))
+
+
+def distinct_runs(sessions: Sequence[Session]) -> list[NDArray[np.bool_]]:
+    """Return masks of the runs of each session without duplicates; log a warning about the duplicates."""
+    doubled, several = Copies(RunColumns.of(sessions), sessions).left_out()
+    warn_of_doubled(several)
+    return np.split(~doubled, np.cumsum([one.run_count for one in sessions])[:-1])

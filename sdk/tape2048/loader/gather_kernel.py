@@ -1,0 +1,798 @@
+"""Compiled gather: fills all fields of a batch from places in a view.
+
+:func:`fill` pipelines two chunks of rows. It makes the places of one chunk (by the shuffle's bijection, or
+from the caller's list), looks them up, and prefetches the cache lines of its rows. Then it writes the outputs
+of the previous chunk, whose lines have arrived. All tables except the rows are small and stay in the caches.
+
+Each step of the look-up (the cap's draw, the mask's selection, the guide) is a separate loop over a chunk of
+rows, which runs only if the view needs it. Tables are addresses: passing an array to a function costs two
+atomic updates of its reference count, and each row takes look-ups in four tables.
+
+Every number is compared with the number of rows before it is used, so an invalid one is an error and not a
+crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import register_jitable
+from numba.np.unsafe.ndarray import to_fixed_tuple
+
+from tape2048.game.moves import UNKNOWN, recover_move
+from tape2048.game.rules import SYMMETRY_MOVES, legal_mask
+from tape2048.jit.compiler import kernel
+from tape2048.jit.intrinsics import (
+    copy_symmetry,
+    find,
+    high64,
+    keep,
+    load8,
+    load32,
+    load64,
+    mix,
+    popcount,
+    prefetch,
+    prefetch_many,
+    select_bit,
+    store8_at,
+    store32_at,
+    store64_at,
+    unpack_symmetry,
+    word,
+)
+from tape2048.loader.batch import Outputs
+from tape2048.loader.boards import (
+    BOARD,
+    EXPS,
+    LACKS,
+    MOVE,
+    RUN,
+    board_in,
+    board_of,
+    end_of,
+    first_of,
+    layout_of,
+    line_of,
+    nearest,
+    run_of,
+    span_of,
+    step_in,
+    stride_of,
+)
+from tape2048.loader.column_kernel import (
+    CHUNK,
+    locate,
+    locate_columns,
+    prefetch_columns,
+    prefetch_last_line,
+    turn_of,
+    write_columns,
+)
+from tape2048.loader.order import LISTED, SHUFFLED, OrderEntries
+from tape2048.loader.plan import PLAN_WORDS, read_plan
+from tape2048.loader.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
+from tape2048.loader.shuffle import fill_permuted
+from tape2048.session.layout import STEP_DTYPE
+from tape2048.session.tape_codec import step_checked, step_forward
+
+U64 = np.uint64
+
+#: Rows of a part of a chunk: consecutive rows on tape are decoded one after the other within it.
+PART = 32
+
+#: Words of memory for the rows of a chunk that are made: their order, their boards, and the rows.
+SCRATCH_WORDS = 6 * CHUNK
+
+_BOARDS, _ROWS = U64(8 * CHUNK), U64(16 * CHUNK)
+_ROW_SHIFT = U64(5)
+_STEP = U64(STEP_DTYPE.fields["step_idx"][1])  # type: ignore[index]
+_ACTION = U64(STEP_DTYPE.itemsize)
+
+
+# LLVM prefers to inline functions of many arguments, such as a plan, and these functions take few.
+_inlined: Callable[[Callable[..., Any]], Any] = register_jitable(forceinline=True)
+
+
+class Chunk(NamedTuple):
+    """Addresses of the tables of a chunk, ``u64[CHUNK]`` each.
+
+    Attributes:
+        number: places of the rows; after the look-up, their numbers in the view.
+        base: numbers of the rows in the map; without a mask, the table ``number``.
+        segment: segments of the rows.
+        exponent: exponents of the highest tiles of the rows' games.
+        row: addresses of the rows.
+        board: addresses of the rows' packed boards.
+        source: for rows on tape, addresses of the bytes from which they are decoded, starting with the board
+            at ``board``; 0 for a row that follows the row before it in the chunk.
+        line: lines of the segments; if each segment is a line, the table ``segment``.
+        turned_by: numbers that draw the symmetries: the table ``base``, or a table of the order.
+        columns: a table for each column, with the addresses of the rows' values.
+    """
+
+    number: Any
+    base: Any
+    segment: Any
+    exponent: Any
+    row: Any
+    board: Any
+    source: Any
+    line: Any
+    turned_by: Any
+    columns: Any
+
+
+class Wants(NamedTuple):
+    """The parts of a row that the outputs need: segment, label, bytes ``lead`` to ``last``, packed board.
+
+    ``taped``: rows or boards of the view are decoded from tape.
+    """
+
+    segments: Any
+    labels: Any
+    rows: Any
+    lead: Any
+    last: Any
+    boards: Any
+    taped: Any
+
+
+@_inlined
+def _address_of(base: Any, segment: Any, rows: Any) -> Any:
+    return word(rows.address, line_of(rows, segment)) + base * stride_of(rows, segment)
+
+
+@_inlined
+def _segment_of(number: Any, guide: Any) -> Any:
+    """Return the range of a guide that a number is in."""
+    return find(number, guide.entries, guide.starts, guide.shift)
+
+
+@_inlined
+def _draw(number: Any, share: Any, cap: Any, cap_key: Any) -> Any:
+    """Return the row of a capped number, which is of a range, in this epoch; see ``tape2048.Capped``."""
+    begin = word(cap.guide.starts, share)
+    slot = number - begin
+    taken = word(cap.guide.starts, share + U64(1)) - begin
+    first = word(cap.firsts, share)
+    rows = word(cap.firsts, share + U64(1)) - first
+    if rows == taken:
+        return first + slot
+    key = mix(cap_key + share)
+    turn = high64(key, rows)
+    if cap.evenly:
+        return first + (slot * rows + turn) // taken
+    low = slot * rows // taken
+    size = (slot + U64(1)) * rows // taken - low
+    row = low + high64(mix(key + slot + U64(1)), size) + turn
+    return first + (row - rows if row >= rows else row)
+
+
+@_inlined
+def _unmask(number: Any, mask: Any) -> Any:
+    """Return the ``number``-th row (from 0) of the map with its bit set."""
+    sample = number >> U64(9)
+    low, high = word(mask.samples, sample), word(mask.samples, sample + U64(1))
+    while low < high:  # the last block with at most `number` bits set before it
+        middle = (low + high + U64(1)) >> U64(1)
+        if word(mask.ranks, middle) <= number:
+            low = middle
+        else:
+            high = middle - U64(1)
+    rest = number - word(mask.ranks, low)
+    at = low << U64(3)
+    bits = word(mask.words, at)
+    count = popcount(bits)
+    while rest >= count:
+        rest -= count
+        at += U64(1)
+        bits = word(mask.words, at)
+        count = popcount(bits)
+    return (at << U64(6)) + popcount(select_bit(bits, rest) - U64(1))
+
+
+@register_jitable
+def _within(numbers: Any, count: Any, limit: Any) -> Any:
+    """Count the leading numbers that are below the limit."""
+    highest = U64(0)
+    for k in range(count):
+        highest = max(highest, word(numbers, k))
+    if highest < limit:
+        return count
+    within = U64(0)
+    while within < count and word(numbers, within) < limit:
+        within += U64(1)
+    return within
+
+
+@register_jitable
+def _take_from_pool(chunk: Any, count: Any, plan: Any) -> Any:
+    """Turn slots of a pool into row addresses and numbers; return how many slots are in the pool."""
+    pool = plan.pool
+    count = _within(chunk.number, count, pool.count)
+    for k in range(count):
+        slot = word(chunk.number, k)
+        keep(chunk.board if plan.packed else chunk.row, k, pool.rows + slot * pool.stride)
+        within = slot & ((U64(1) << pool.shift) - U64(1))
+        keep(chunk.number, k, word(pool.firsts, slot >> pool.shift) + within)
+    return count
+
+
+@register_jitable
+def _exponent(base: Any, plan: Any) -> Any:
+    """Return the exponent of the highest tile of a row's game, by the row's segment."""
+    return load8(plan.labels.exponents + _segment_of(base, plan.rows.guide))
+
+
+@register_jitable
+def _label(chunk: Any, count: Any, plan: Any) -> None:
+    """Look up the exponents of the rows' games; see ``row_map`` for the label guide."""
+    shift = plan.rows.guide.shift
+    if not plan.labels.guide:
+        for k in range(count):
+            keep(chunk.exponent, k, _exponent(word(chunk.base, k), plan))
+        return
+    for k in range(count):
+        base = word(chunk.base, k)
+        entry = load32(plan.labels.guide + ((base >> shift) << U64(2)))
+        later = base & ((U64(1) << shift) - U64(1)) >= entry >> LABEL_BOUNDARY
+        exponent = (entry >> LABEL_LATER if later else entry) & LABEL_EXPONENT_MAX
+        if (entry >> LABEL_WALK) & U64(1):
+            exponent = _exponent(base, plan)
+        keep(chunk.exponent, k, exponent)
+
+
+@register_jitable
+def _resolve(chunk: Any, count: Any, plan: Any, cap: Any) -> Any:
+    """Turn places into numbers in the view and in the map; return how many are within the view.
+
+    ``cap``: its key, and the address for the weights of the drawn rows, or 0.
+    """
+    cap_key, weight = cap
+    if plan.pool.count:
+        count = _take_from_pool(chunk, count, plan)
+    count = _within(chunk.number, count, plan.limit)
+    if plan.cap.guide.entries:
+        for k in range(count):
+            keep(chunk.segment, k, _segment_of(word(chunk.number, k), plan.cap.guide))
+        for k in range(count):
+            keep(chunk.number, k, _draw(word(chunk.number, k), word(chunk.segment, k), plan.cap, cap_key))
+        if weight:
+            for k in range(count):
+                stands_for = load32(plan.cap.weights + (word(chunk.segment, k) << U64(2)))
+                store32_at(weight + (k << U64(2)), stands_for)
+    if plan.rows.mask.words:
+        for k in range(count):
+            keep(chunk.base, k, _unmask(word(chunk.number, k), plan.rows.mask))
+    return count
+
+
+@register_jitable
+def _find_sources(chunk: Any, count: Any, plan: Any) -> None:
+    """Find from where rows on tape are decoded, and prefetch it.
+
+    A row that follows on the one before it in the chunk needs only that row's board. Every 32nd row is
+    decoded by itself, so that the chunk's parts do not wait for each other.
+    """
+    before = U64(0)
+    for k in range(count):
+        row, segment = word(chunk.row, k), word(chunk.segment, k)
+        layout = layout_of(plan.rows, segment)
+        if layout:
+            keep(chunk.board, k, row + word(layout, BOARD))
+            keep(chunk.source, k, row)
+            prefetch_many(word(chunk.board, k))
+        if layout or not span_of(plan.rows, segment):
+            before = U64(0)
+            continue
+        if row == before + U64(1) and row != first_of(plan.rows, segment) and k % PART:
+            keep(chunk.source, k, U64(0))
+        else:
+            known, source = nearest(row, plan.rows, segment)
+            keep(chunk.board, k, known)
+            keep(chunk.source, k, source)
+            prefetch_many(known)
+            prefetch_many(source)
+        before = row
+
+
+@register_jitable
+def look_up(chunk: Any, count: Any, plan: Any, cap: Any, wants: Any) -> Any:
+    """Fill the wanted tables of a chunk from its places; ``cap`` as for :func:`_resolve`.
+
+    Returns:
+        The number of leading places within the view.
+    """
+    count, rows = _resolve(chunk, count, plan, cap), plan.rows
+    if wants.segments:
+        for k in range(count):
+            keep(chunk.segment, k, _segment_of(word(chunk.base, k), plan.rows.guide))
+        if rows.line:
+            for k in range(count):
+                keep(chunk.line, k, line_of(rows, word(chunk.segment, k)))
+    if wants.labels:
+        _label(chunk, count, plan)
+    if (wants.rows or wants.taped) and not plan.pool.count:
+        where = rows.row_line, rows.address, rows.strides, rows.row_bytes
+        locate(chunk.base, chunk.line, count, where, chunk.row)
+    if wants.boards and rows.board and not plan.pool.count:
+        where = rows.board_line, rows.board, U64(0), U64(BOARD_BYTES)
+        locate(chunk.base, chunk.line, count, where, chunk.board)
+    if wants.taped:
+        _find_sources(chunk, count, plan)
+    if plan.column_count and not plan.pool.count:
+        locate_columns(chunk, count, plan)
+    return count
+
+
+@register_jitable
+def prefetch_row(chunk: Any, k: Any, other: Any, wants: Any) -> None:
+    """Prefetch the first cache line of a chunk's row ``k``, and the second cache line of row ``other``.
+
+    In a loop over a chunk, ``other`` is some rows behind: requested at once, before the page walk of the
+    first line, second lines slowed batches of tokens by 2 to 4%.
+    """
+    prefetch_many(word(chunk.row, k) + wants.lead)
+    row = word(chunk.row, other)
+    prefetch_last_line(row + wants.lead, row + wants.last, chunk.row)
+
+
+@register_jitable
+def _prefetch(chunk: Any, count: Any, wants: Any, boards: Any, rows: Any) -> None:
+    if wants.boards and boards:
+        for k in range(count):
+            prefetch_many(word(chunk.board, k))
+    if wants.rows and rows:
+        for k in range(count):
+            prefetch_row(chunk, k, k, wants)
+
+
+# --- Rows on tape. A random row is up to 15 steps from a board that is known. A step waits for the one before
+# it in the row, so the rows of a chunk take steps in turns, and rows that have arrived drop out.
+
+
+@register_jitable
+def _is_made(rows: Any, segment: Any) -> Any:
+    return (span_of(rows, segment) | layout_of(rows, segment)) != U64(0)
+
+
+@register_jitable
+def _known_board(chunk: Any, k: Any, layout: Any) -> Any:
+    """Return the board that a row is made from, and whether it has a tile above 32768."""
+    return board_in(word(chunk.row, k), layout) if layout else (load64(word(chunk.board, k)), False)
+
+
+@register_jitable
+def decode_chunk(chunk: Any, count: Any, plan: Any, wants: Any, scratch: Any) -> Any:
+    """Decode the rows of a chunk that are on tape, or of another layout.
+
+    Afterwards, ``chunk.source`` of these rows is the address of the row's byte, ``chunk.board`` that of its
+    board, and, if rows are wanted, ``chunk.row`` that of a row made of it, all in ``scratch``.
+
+    Returns:
+        0; or 1 + the number in the map of a row before which the rules do not allow a step, or that has a
+        tile above 32768.
+    """
+    boards = scratch + _BOARDS
+    left = bad = U64(0)
+    for k in range(count):
+        segment = word(chunk.segment, k)
+        if _is_made(plan.rows, segment) and word(chunk.source, k):
+            board, wrong = _known_board(chunk, k, layout_of(plan.rows, segment))
+            bad = max(bad, U64(wrong) * (word(chunk.base, k) + U64(1)))
+            keep(boards, k, board)
+            keep(scratch, left, k)
+            left += U64(word(chunk.source, k) != word(chunk.row, k))
+    while left:
+        kept = U64(0)
+        for i in range(left):
+            k = word(scratch, i)
+            source = word(chunk.source, k)
+            board, wrong = step_checked(word(boards, k), load8(source))
+            if wrong:
+                bad = word(chunk.base, k) + U64(1)
+            keep(boards, k, board)
+            source += U64(1)
+            keep(chunk.source, k, source)
+            keep(scratch, kept, k)
+            kept += U64(source != word(chunk.row, k))
+        left = kept
+    following = _follow(chunk, count, plan, boards)
+    for k in range(count):
+        segment = word(chunk.segment, k)
+        if _is_made(plan.rows, segment):
+            keep(chunk.board, k, boards + (U64(k) << U64(3)))
+            if wants.rows:
+                row = scratch + _ROWS + (U64(k) << _ROW_SHIFT)
+                _make_row(chunk, k, plan, segment, row)
+                keep(chunk.row, k, row)
+    return bad or following
+
+
+@register_jitable
+def _follow(chunk: Any, count: Any, plan: Any, boards: Any) -> Any:
+    """Decode the rows that follow on the one before them, in all parts of the chunk by turns.
+
+    Returns as :func:`decode_chunk`.
+    """
+    bad = U64(0)
+    for within in range(U64(1), U64(PART)):
+        for k in range(within, count, U64(PART)):
+            if _is_made(plan.rows, word(chunk.segment, k)) and not word(chunk.source, k):
+                row = word(chunk.row, k)
+                board, wrong = step_checked(word(boards, k - U64(1)), load8(row - U64(1)))
+                if wrong:
+                    bad = word(chunk.base, k) + U64(1)
+                keep(boards, k, board)
+                keep(chunk.source, k, row)
+    return bad
+
+
+@register_jitable
+def _make_row(chunk: Any, k: Any, plan: Any, segment: Any, row: Any) -> None:
+    at, layout, ids = word(chunk.source, k), layout_of(plan.rows, segment), plan.rows.tape.ids
+    store64_at(row, word(ids, run_of(plan.rows, segment)) if ids else U64(0))
+    step, move = at - first_of(plan.rows, segment), U64(0)
+    if layout:
+        step, move = step_in(at, layout), word(layout, MOVE)
+    store32_at(row + _STEP, step)
+    unpack_symmetry(load64(word(chunk.board, k)), row + EXPS, U64(0))
+    store8_at(row + _ACTION, load8(at + move) & U64(3) if move != LACKS else U64(0))
+
+
+_ONE = U64(0x3F800000)  # the bits of the float 1
+
+_EXPS_LAST = EXPS + U64(15)
+
+#: Rows from the prefetch of a row's first cache line to that of its second. The last rows' wrap to the
+#: start.
+_LATER = U64(8)
+_WITHIN = U64(CHUNK - 1)
+
+_ORDER_ENTRIES = len(OrderEntries._fields)
+_OUTPUT_ENTRIES = len(Outputs._fields)
+
+_CHUNKS = 2
+_CHUNK_WORDS = (len(Chunk._fields) - 2) * CHUNK
+
+_read_plan: Any = register_jitable(read_plan)
+_entries: Any = to_fixed_tuple  # an intrinsic, called without the typing context that its signature names
+
+
+@register_jitable
+def _chunk(scratch: Any, ordinal: Any, plan: Any, columns: Any, turned_by: Any) -> Any:
+    table = U64(8 * CHUNK)
+    turn = ordinal % U64(_CHUNKS)
+    number = scratch + turn * U64(8 * _CHUNK_WORDS)
+    base = number + table
+    segment = base + table
+    exponent = segment + table
+    row = exponent + table
+    board = row + table
+    source = board + table
+    line = source + table if plan.rows.line else segment
+    columns += turn * plan.column_count * table
+    base = base if plan.rows.mask.words else number
+    turned_by = turned_by or base
+    return Chunk(number, base, segment, exponent, row, board, source, line, turned_by, columns)
+
+
+@register_jitable
+def _wants(plan: Any, out: Any) -> Any:
+    pooled = plan.pool.count
+    of_board = out.tokens or out.legal or out.boards
+    boards = of_board and plan.packed
+    rows = out.records or out.step or out.action or out.move or (of_board and not plan.packed)
+    taped = plan.rows.tape.span and not pooled and (rows or (boards and not plan.rows.board))
+    away = not pooled and ((rows and not plan.rows.row_line) or (boards and not plan.rows.board_line))
+    segments = away or taped or out.run or (plan.column_count and not pooled)
+    labels = out.flags or out.targets
+    # Few outputs need a row's first twelve bytes, which may be in another line. A move needs the next row
+    # too.
+    lead = U64(0) if out.records or out.step or out.move else EXPS
+    last = _EXPS_LAST + (plan.rows.row_bytes if out.move else U64(0))
+    if pooled and plan.column_count:
+        last = lead  # the columns request the rest
+    return Wants(segments, labels, rows, lead, last, boards, taped)
+
+
+@register_jitable
+def _turned_mask(mask: Any, k: Any) -> Any:
+    turned = U64(0)
+    for move in range(4):
+        turned |= ((mask >> U64(move)) & U64(1)) << U64(SYMMETRY_MOVES[k, move])
+    return turned
+
+
+@register_jitable
+def _write_records(chunk: Any, count: Any, row_bytes: Any, stride: Any, target: Any) -> None:
+    """Copy the first ``row_bytes`` of each row, eight bytes at a time. The last eight overlap."""
+    for k in range(count):
+        source = word(chunk.row, k)
+        at = U64(0)
+        while at + U64(8) < row_bytes:
+            store64_at(target + at, load64(source + at))
+            at += U64(8)
+        at = row_bytes - U64(8)
+        store64_at(target + at, load64(source + at))
+        target += stride
+
+
+@register_jitable
+def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> None:
+    """Write boards as bytes. Each case has its loop, since a constant symmetry of 0 costs nothing.
+
+    The loops prefetch the second chunk on the way: all requests at once would exceed the slots for lines in
+    flight, and the processor would stall.
+    """
+    chunk, coming, wants = chunks
+    packed = wants.boards
+    nothing = U64(0)
+    if packed and key:
+        for k in range(count):
+            prefetch_many(word(coming.board, k))
+            board = load64(word(chunk.board, k))
+            unpack_symmetry(board, target + (k << U64(4)), turn_of(key, word(chunk.turned_by, k)))
+    elif packed:
+        for k in range(count):
+            prefetch_many(word(coming.board, k))
+            unpack_symmetry(load64(word(chunk.board, k)), target + (k << U64(4)), nothing)
+    elif key:
+        for k in range(count):
+            prefetch_row(coming, k, (k - _LATER) & _WITHIN, wants)
+            source = word(chunk.row, k) + EXPS
+            copy_symmetry(source, target + (k << U64(4)), turn_of(key, word(chunk.turned_by, k)))
+    else:
+        for k in range(count):
+            prefetch_row(coming, k, (k - _LATER) & _WITHIN, wants)
+            copy_symmetry(word(chunk.row, k) + EXPS, target + (k << U64(4)), nothing)
+
+
+@_inlined
+def _write_labels(chunk: Any, count: Any, labels: Any, target: Any) -> None:
+    """Write a byte for each threshold: a row's bytes as one word, of which the next rows overwrite the rest.
+
+    The last rows, and more than eight thresholds, go one threshold at a time: an inner loop over few is slow.
+    """
+    width = labels.count
+    rest = U64(0)
+    if labels.patterns and count > U64(8):
+        rest = count - U64(8)
+        for k in range(rest):
+            store64_at(target + k * width, word(labels.patterns, word(chunk.exponent, k)))
+    for t in range(width):
+        threshold = load8(labels.thresholds + t)
+        for k in range(rest, count):
+            store8_at(target + k * width + t, U64(word(chunk.exponent, k) >= threshold))
+
+
+@register_jitable
+def _write_targets(chunk: Any, count: Any, labels: Any, target: Any) -> None:
+    width = labels.count
+    for t in range(width):
+        threshold = load8(labels.thresholds + t)
+        for k in range(count):
+            at = target + ((k * width + t) << U64(2))
+            store32_at(at, _ONE if word(chunk.exponent, k) >= threshold else U64(0))
+
+
+@register_jitable
+def _step_of(row: Any, layout: Any) -> Any:
+    return step_in(row, layout) if layout else load32(row + _STEP)
+
+
+@_inlined
+def _following(base: Any, segment: Any, address: Any, rows: Any, layout: Any) -> Any:
+    """Return the address of the row one step after a row of a file, 0 if that was not recorded.
+
+    It is the next row in the view, or else in memory: a view may end in the middle of a run.
+    """
+    run_at = word(layout, RUN) if layout else U64(0)
+    step = _step_of(address, layout) + U64(1)
+    if base + U64(1) < rows.rows:
+        after = _segment_of(base + U64(1), rows.guide)
+        there = _address_of(base + U64(1), after, rows)
+        same = run_of(rows, after) == run_of(rows, segment)
+        if same and _step_of(there, layout) == step:
+            return there
+    there = address + stride_of(rows, segment)
+    inside = there < word(rows.end, line_of(rows, segment))
+    if inside and load32(there + run_at) == load32(address + run_at) and _step_of(there, layout) == step:
+        return there
+    return U64(0)
+
+
+@_inlined
+def _write_moves(chunk: Any, count: Any, plan: Any, key: Any, target: Any) -> None:
+    rows, tape = plan.rows, plan.rows.tape.span
+    for k in range(count):
+        base = word(chunk.base, k)
+        segment = _segment_of(base, rows.guide)
+        # Not the chunk's address: a pool has the row, but not the next one.
+        address = _address_of(base, segment, rows)
+        move, layout = U64(UNKNOWN), U64(0)
+        if tape:
+            layout = layout_of(rows, segment)
+        if layout and word(layout, MOVE) != LACKS:
+            move = load8(address + word(layout, MOVE))
+        elif tape and not layout and span_of(rows, segment):
+            if address + U64(1) < end_of(rows, segment):
+                board = load64(word(chunk.board, k)) if not plan.pool.count else board_of(word(chunk.row, k))
+                move = recover_move(board, step_forward(board, load8(address)))
+        else:
+            there = _following(base, segment, address, rows, layout)
+            if there and layout:
+                move = recover_move(board_in(address, layout)[0], board_in(there, layout)[0])
+            elif there:
+                move = recover_move(board_of(address), board_of(there))
+        if move < U64(4):
+            move = U64(SYMMETRY_MOVES[turn_of(key, word(chunk.turned_by, k)), move])
+        store8_at(target + k, move)
+
+
+@register_jitable
+def _write_legal(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
+    for k in range(count):
+        board = load64(word(chunk.board, k)) if packed else board_of(word(chunk.row, k))
+        store8_at(target + k, _turned_mask(legal_mask(board), turn_of(key, word(chunk.turned_by, k))))
+
+
+@register_jitable
+def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> None:
+    """Write the outputs that need a row's bytes beside its board."""
+    for k in range(count):
+        turn = turn_of(key, word(chunk.turned_by, k))
+        at = first + k
+        if out.step:
+            store32_at(out.step + (at << U64(2)), load32(word(chunk.row, k) + _STEP))
+        if out.action:
+            action = load8(word(chunk.row, k) + _ACTION) & U64(3)
+            store8_at(out.action + at, U64(SYMMETRY_MOVES[turn, action]))
+        if out.symmetry:
+            store8_at(out.symmetry + at, turn)
+
+
+@register_jitable
+def _write_words(chunk: Any, count: Any, first: Any, plan: Any, out: Any) -> None:
+    """Write the outputs that need no row, and packed boards."""
+    for k in range(count):
+        at = first + k
+        if out.boards:
+            board = load64(word(chunk.board, k)) if plan.packed else board_of(word(chunk.row, k))
+            store64_at(out.boards + at * out.stride, board)
+        if out.row:
+            keep(out.row, at, word(chunk.number, k))
+        if out.base:
+            keep(out.base, at, word(chunk.base, k))
+        if out.run:
+            store32_at(out.run + (at << U64(2)), run_of(plan.rows, word(chunk.segment, k)))
+        if out.weight and not plan.cap.weights:  # else they were written when the rows were drawn
+            store32_at(out.weight + (at << U64(2)), _ONE)
+
+
+@register_jitable
+def _write(chunks: Any, rows: Any, plan: Any, key: Any, out: Any) -> None:
+    """Write the outputs of the first of two chunks; ``rows``: its first index in the batch, and its count."""
+    chunk, _, wants = chunks
+    first, count = rows
+    if out.tokens:
+        _write_tokens(chunks, count, key, out.tokens + (first << U64(4)))
+    if out.flags:
+        _write_labels(chunk, count, plan.labels, out.flags + first * plan.labels.count)
+    if out.targets:
+        _write_targets(chunk, count, plan.labels, out.targets + first * plan.labels.count * U64(4))
+    if out.records:
+        _write_records(chunk, count, plan.rows.row_bytes, out.stride, out.records + first * out.stride)
+    if out.row or out.base or out.run or out.weight or out.boards:
+        _write_words(chunk, count, first, plan, out)
+    if out.legal:
+        _write_legal(chunk, count, key, wants.boards, out.legal + first)
+    if out.step or out.action or out.symmetry:
+        _write_by_row(chunk, count, first, key, out)
+    if out.move:
+        _write_moves(chunk, count, plan, key, out.move + first)
+
+
+@register_jitable
+def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None:
+    for k in range(count):
+        at = begin + k
+        keep(target, k, word(order.listed, at) if order.kind == LISTED else first + at)
+
+
+@kernel
+def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -> Any:
+    """Write a batch.
+
+    Returns:
+        The number of rows written: all, or the index of the first place outside the view. Or a negative
+        number, -1 - the number in the map of a row before which its tape has a step that the rules do not
+        allow.
+    """
+    plan = _read_plan(_entries(words, PLAN_WORDS))
+    order = OrderEntries(*_entries(order_words, _ORDER_ENTRIES))
+    out = Outputs(*_entries(out_words, _OUTPUT_ENTRIES))
+    key = order.symmetry_key
+    wants = _wants(plan, out)
+    own = _CHUNKS * _CHUNK_WORDS + CHUNK + SCRATCH_WORDS
+    memory = np.empty(np.int64(own) + np.int64(plan.column_count * U64(_CHUNKS * CHUNK)), np.uint64)
+    columns, outs = (
+        U64(memory.ctypes.data) + U64(8 * own),
+        U64(out_words.ctypes.data) + U64(8 * _OUTPUT_ENTRIES),
+    )
+    lanes = memory[_CHUNKS * _CHUNK_WORDS :][:CHUNK]
+    scratch = U64(memory.ctypes.data)
+    decoded = scratch + U64(8 * (_CHUNKS * _CHUNK_WORDS + CHUNK))
+    looked_up = U64(0)  # rows of the chunk before
+    place, total = U64(places[0]), U64(places[1])
+    begin, ordinal = U64(0), U64(0)
+    while begin < total or looked_up:
+        at, last = begin << U64(3), (begin - looked_up) << U64(3)
+        chunk = _chunk(scratch, ordinal, plan, columns, order.turned_by + at if order.turned_by else U64(0))
+        before = _chunk(
+            scratch, ordinal + U64(1), plan, columns, order.turned_by + last if order.turned_by else U64(0)
+        )
+        wanted = min(U64(CHUNK), total - begin)
+        if order.kind == SHUFFLED:
+            first = np.int64(ordinal % U64(_CHUNKS)) * _CHUNK_WORDS
+            fill_permuted(place + begin, keys, lanes, memory[first : first + np.int64(wanted)])
+        else:
+            _number(order, place, begin, chunk.number, wanted)
+        weight = out.weight + (begin << U64(2)) if out.weight else U64(0)
+        within = look_up(chunk, wanted, plan, (order.cap_key, weight), wants)
+        # The loops that write tokens prefetch the next chunk's.
+        spread = out.tokens and looked_up
+        _prefetch(chunk, within, wants, not spread, plan.packed or not spread)
+        if within < wanted:
+            total = begin + within
+        if looked_up and wants.taped:
+            bad = decode_chunk(before, looked_up, plan, wants, decoded)
+            if bad:
+                total = U64(0) - bad
+                break
+        if plan.column_count and out_words.shape[0] > _OUTPUT_ENTRIES:
+            prefetch_columns(chunk, within, plan, wants)
+            write_columns(before, (begin - looked_up, looked_up), plan, key, outs)
+        if looked_up:
+            _write((before, chunk, wants), (begin - looked_up, looked_up), plan, key, out)
+        begin += within
+        looked_up = within
+        ordinal += U64(1)
+    memory[0] = total  # keeps the array alive, whose address is in use
+    return np.int64(total)
+
+
+@kernel
+def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: Any) -> Any:
+    """Copy whole rows of adjacent memory: :func:`fill` without its look-ups.
+
+    Returns:
+        The number of rows copied: n, or the index of the first number outside the view.
+    """
+    # Prefetch into the second-level cache first, which allows more lines in flight, then into the first. The
+    # distance covers the latency of memory, and no line is evicted before its turn.
+    ahead, near = 48, 8
+    count = numbers.shape[0]
+    target = U64(records.ctypes.data)
+    last = row_bytes - U64(8)
+    for k in range(-ahead, count):
+        if k + ahead < count:
+            later = line + U64(numbers[k + ahead]) * row_bytes
+            prefetch_many(later)
+            prefetch_last_line(later, later + row_bytes - U64(1), target)
+        if 0 <= k + near < count:
+            prefetch(line + U64(numbers[k + near]) * row_bytes)
+        if k >= 0:
+            number = U64(numbers[k])
+            if number >= limit:
+                return k
+            source = line + number * row_bytes
+            to = target + U64(k) * row_bytes
+            store64_at(to, load64(source))
+            store64_at(to + U64(8), load64(source + U64(8)))
+            store64_at(to + U64(16), load64(source + U64(16)))
+            store64_at(to + last, load64(source + last))
+    return count

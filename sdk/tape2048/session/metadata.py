@@ -1,0 +1,433 @@
+"""Reader and writer of ``metadata.db``: run table, session facts and block checksums in one SQLite file.
+
+The writer also completes a new session with its manifest.
+
+:data:`tape2048.session.layout.SCHEMA` defines the tables. SQLite's integers are signed, of 64 bits:
+``id`` and ``seed`` keep their bit pattern (a seed >= 2**63 is negative in SQLite). All other columns are
+counts >= 0.
+
+Files of other programs may lack the columns ``first_row`` and ``rows`` and the tables ``blocks`` and
+``session``, which the original design did not have. They are untrusted: see :mod:`tape2048.files.sqlite`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tape2048._version import __version__
+from tape2048.base.text import counted, json_bytes, pretty_json
+from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
+from tape2048.files.durable import fsync_dir, open_fd, write_file
+from tape2048.files.reading import crc32c_file
+from tape2048.files.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
+from tape2048.session.layout import (
+    BLOCK_DTYPE,
+    FORMAT_VERSION,
+    MANIFEST,
+    METADATA_DB,
+    PACKED_SCHEMA,
+    RUN_DTYPE,
+    SCHEMA,
+    TAPE_SCHEMA,
+    FileEntry,
+    Manifest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+#: Operations of SQLite's virtual machine to read a file: a base, and more for each byte. A run takes about 30
+#: operations and at least 12 bytes, so an intact file stays below 3 a byte. A damaged tree of pages could
+#: otherwise be walked for ever.
+READ_LIMIT = WorkLimit(base=1_000_000, per_byte=16)
+
+_SEED_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile")
+_ROW_COLUMNS = ("first_row", "rows")
+_RUN_COLUMNS = (*_SEED_COLUMNS, *_ROW_COLUMNS)
+_START = "start_board"
+_START_DTYPE = np.dtype([*RUN_DTYPE.descr, (_START, "<u8")])
+_BLOCK_COLUMNS = ("first_row", "rows", "crc32c")
+_FACT_COLUMNS = ("meta_key", "meta_value")
+# Tables in the order of the schema: required and optional columns.
+_TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "runs": (_SEED_COLUMNS, (*_ROW_COLUMNS, _START)),
+    "session": (_FACT_COLUMNS, ()),
+    "blocks": (_BLOCK_COLUMNS, ()),
+}
+# The columns of this package's tables, by their CREATE statements.
+_OWN_COLUMNS = {
+    statement.strip(): {*required, *optional} - ({_START} if schema is SCHEMA else set())
+    for schema in (TAPE_SCHEMA, SCHEMA)
+    for statement, (required, optional) in zip(schema.split(";")[:-1], _TABLES.values(), strict=True)
+}
+_PACKED_TABLE, *_PACKED_TRIGGERS = PACKED_SCHEMA
+# Kept as bit patterns; every other column is a count.
+_BIT_PATTERNS = frozenset({"id", "seed", _START})
+
+#: Most bytes of the packed copy of the run table: 10 million runs. Reading it takes twice as much memory.
+PACKED_BYTES_MAX = 400_000_000
+
+#: Rows that are fetched at a time: as Python objects, they take ten times their size.
+_FETCHED_ROWS = 1 << 16
+
+#: Most bytes of the values in the table ``session``. A recorder writes some kilobytes.
+FACTS_BYTES_MAX = 16 << 20
+
+
+def _packed_hint(path: str | os.PathLike[str]) -> str:
+    by_the_table = f"sqlite3 {os.fspath(path)} 'DELETE FROM runs_packed'"  # noqa: S608  (for a user's shell)
+    return (
+        "restore the file from a copy. If the table runs is correct, you can delete its packed copy instead "
+        f"(the checksum in the manifest then no longer matches): {by_the_table}"
+    )
+
+
+class Metadata(NamedTuple):
+    """The content of a ``metadata.db``.
+
+    Attributes:
+        runs: ``RUN_DTYPE[R]`` in the file's order; ``first_row`` and ``rows`` are 0 if the file lacks them.
+        blocks: ``BLOCK_DTYPE[B]`` by ``first_row``; None without the table.
+        session: decoded JSON values of the table ``session``.
+        has_rows: whether ``runs`` has ``first_row`` and ``rows``.
+        start_boards: ``u64[R]`` of ``runs``, packed boards; None without the column ``start_board``.
+    """
+
+    runs: NDArray[np.void]
+    blocks: NDArray[np.void] | None
+    session: dict[str, Any]
+    has_rows: bool
+    start_boards: NDArray[np.uint64] | None = None
+
+
+def write_metadata(
+    path: str | os.PathLike[str],
+    *,
+    runs: NDArray[np.void],
+    blocks: NDArray[np.void],
+    session: Mapping[str, object],
+    start_boards: NDArray[np.uint64] | None = None,
+) -> None:
+    """Write a new ``metadata.db``, as :func:`tape2048.files.sqlite.fresh_database`.
+
+    Args:
+        path: the file, which must not exist.
+        runs: ``RUN_DTYPE[R]``, in any order.
+        blocks: ``BLOCK_DTYPE[B]``, in any order.
+        session: JSON-serialisable values by key.
+        start_boards: ``u64[R]`` of ``runs``, for the column ``start_board``.
+
+    Raises:
+        NameTakenError: ``path`` exists.
+        DiskFullError: no space is left.
+        StorageError: SQLite or the operating system could not write.
+        BookkeepingError: a run id or a first row is repeated, or a count is above 2**63 - 1.
+        ValueError: an array has another dtype.
+        TypeError: JSON cannot hold a value of ``session``.
+
+    Example:
+        >>> from pathlib import Path
+        >>> found = read_metadata(next(Path("selfplay").glob("2*/metadata.db")))
+        >>> write_metadata("copy.db", runs=found.runs, blocks=found.blocks, session=found.session)
+        >>> (read_metadata("copy.db").runs == found.runs).all().item()
+        True
+    """
+    run_columns, schema = _columns_of(runs, RUN_DTYPE, _RUN_COLUMNS), SCHEMA
+    if start_boards is not None:
+        run_columns, schema = {**run_columns, _START: start_boards}, TAPE_SCHEMA
+    facts = [(key, json_bytes(value).decode()) for key, value in session.items()]
+    with fresh_database(path) as database:
+        for statement in schema.split(";"):
+            database.execute(statement)
+        _insert(database, "runs", run_columns, path)
+        _insert_packed(database, runs, start_boards)
+        _insert(database, "blocks", _columns_of(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS), path)
+        insert_rows(database, "session", _FACT_COLUMNS, facts)
+
+
+def read_metadata(path: str | os.PathLike[str]) -> Metadata:
+    """Read a ``metadata.db``, without changing the disk or waiting for locks.
+
+    Raises:
+        SchemaError: the file is not SQLite, damaged, being written, or has an unmerged journal; or the table
+            ``runs`` or a column is missing, a view or virtual table replaces a table, or a value has the
+            wrong type.
+        BookkeepingError: a count is out of range, or an id is repeated.
+        ChecksumError: the packed copy of the run table is damaged.
+        StorageError: the operating system could not read it.
+
+    Example:
+        >>> from pathlib import Path
+        >>> found = read_metadata(next(Path("selfplay").glob("2*/metadata.db")))
+        >>> len(found.runs), found.has_rows
+        (200, True)
+    """
+    with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
+        if "runs" not in tables:
+            found = ", ".join(sorted(tables)) or "none"
+            raise SchemaError(f"no table runs: found {found}, expected at least runs", path=path)
+        columns = _columns(database, tables, "runs", path)
+        has_rows = columns.issuperset(_ROW_COLUMNS)
+        runs, starts = _read_packed(database, tables, path) or _read_runs(database, columns, path)
+        blocks = None
+        if "blocks" in tables:
+            _columns(database, tables, "blocks", path)
+            blocks = _read_table(database, "blocks", _BLOCK_COLUMNS, BLOCK_DTYPE, path)
+            blocks = blocks[np.argsort(blocks["first_row"], kind="stable")]
+        session = {}
+        if "session" in tables:
+            _columns(database, tables, "session", path)
+            session = _read_facts(database, path, lenient=not has_rows)
+    ids = runs["id"]
+    if not (ids[1:] > ids[:-1]).all():  # tables of other programs may lack the primary key
+        ids = np.sort(ids)
+        twice = np.flatnonzero(ids[1:] == ids[:-1])
+        if twice.size:
+            raise BookkeepingError(
+                f"run id {ids[twice[0]]} occurs more than once in the table runs", path=path
+            )
+    return Metadata(runs, blocks, session, has_rows, starts)
+
+
+def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the table ``session`` of a ``metadata.db`` alone; values that are not JSON stay text.
+
+    Errors are as for :func:`read_metadata`.
+    """
+    with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
+        if "session" not in tables:
+            return {}
+        _columns(database, tables, "session", path)
+        return _read_facts(database, path, lenient=True)
+
+
+def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
+    """Compare the packed copy of the run table, which readers prefer, with the table ``runs``.
+
+    Return None if they are equal, or there is no valid copy. Errors are as for :func:`read_metadata`.
+    """
+    with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
+        packed = _read_packed(database, tables, path)
+        if packed is None:
+            return None
+        table = _read_runs(database, _columns(database, tables, "runs", path), path)
+    if len(packed[0]) != len(table[0]):
+        what = f"runs_packed has {len(packed[0])} runs, the table runs {len(table[0])}"
+        return BookkeepingError(what, path=path, hint=_packed_hint(path))
+    for copied, runs in zip(packed, table, strict=True):
+        if copied is None or runs is None:  # no start boards, in both
+            continue
+        wrong = np.flatnonzero(copied != runs)
+        if wrong.size:
+            return BookkeepingError(
+                f"runs_packed has {copied[wrong[0]]} where the table runs has {runs[wrong[0]]}; "
+                f"{wrong.size} of {counted(len(runs), 'run')} differ",
+                path=path,
+                hint=_packed_hint(path),
+            )
+    return None
+
+
+def _columns_of(
+    rows: NDArray[np.void], dtype: np.dtype[Any], names: tuple[str, ...]
+) -> dict[str, NDArray[Any]]:
+    if rows.dtype != dtype or rows.ndim != 1:
+        raise ValueError(
+            f"found {rows.dtype} of shape {rows.shape}; expected a one-dimensional array of {dtype.descr}"
+        )
+    return {name: rows[name] for name in names}
+
+
+def _insert(
+    database: sqlite3.Connection,
+    table: str,
+    columns: Mapping[str, NDArray[Any]],
+    path: str | os.PathLike[str],
+) -> None:
+    """Insert columns in the order of the first, the key: SQLite then only appends, and fills every page."""
+    for name, column in columns.items():
+        if name not in _BIT_PATTERNS and column.size and int(column.max()) >= 2**63:
+            raise BookkeepingError(f"{name} is {column.max()}; SQLite holds at most 2**63 - 1", path=path)
+    # Modulo 2**64, which keeps the bit pattern.
+    values = np.stack([column.astype(np.int64) for column in columns.values()], axis=1)
+    values = values[np.argsort(values[:, 0], kind="stable")]
+    insert_rows(database, table, [*columns], (row.tolist() for row in values))
+
+
+def _insert_packed(
+    database: sqlite3.Connection, runs: NDArray[np.void], starts: NDArray[np.uint64] | None
+) -> None:
+    if runs.nbytes + (0 if starts is None else starts.nbytes) > PACKED_BYTES_MAX:
+        return
+    for statement in PACKED_SCHEMA:
+        database.execute(statement)
+    order = np.argsort(runs["id"].view(np.int64), kind="stable")
+    data = runs[order].tobytes() + (b"" if starts is None else starts[order].tobytes())
+    crc = zlib.crc32(data)
+    database.execute("INSERT INTO runs_packed(crc32, data) VALUES (?, ?)", (crc, data))
+    # An edited dump creates the tables before the triggers, so it restores a stale copy, but not this number.
+    database.execute(f"PRAGMA user_version = {crc - ((crc & 1 << 31) << 1)}")  # SQLite's is signed
+
+
+def _read_runs(
+    database: sqlite3.Connection, found: set[str], path: str | os.PathLike[str]
+) -> tuple[NDArray[np.void], NDArray[np.uint64] | None]:
+    if not found.issuperset(_ROW_COLUMNS):
+        return _read_table(database, "runs", _SEED_COLUMNS, RUN_DTYPE, path), None
+    if _START not in found:
+        return _read_table(database, "runs", _RUN_COLUMNS, RUN_DTYPE, path), None
+    table = _read_table(database, "runs", (*_RUN_COLUMNS, _START), _START_DTYPE, path)
+    runs = np.empty(len(table), RUN_DTYPE)
+    for name in _RUN_COLUMNS:
+        runs[name] = table[name]
+    return runs, np.ascontiguousarray(table[_START])
+
+
+def _read_packed(
+    database: sqlite3.Connection, tables: Mapping[str, str], path: str | os.PathLike[str]
+) -> tuple[NDArray[np.void], NDArray[np.uint64] | None] | None:
+    if tables.get("runs_packed") != _PACKED_TABLE or tables["runs"] not in _OWN_COLUMNS:
+        return None
+    triggers = database.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'runs'")
+    if not {sql for (sql,) in triggers.fetchall()}.issuperset(_PACKED_TRIGGERS):
+        return None
+    lengths = database.execute("SELECT length(data) FROM runs_packed").fetchall()
+    if not lengths or (lengths[0][0] or 0) > PACKED_BYTES_MAX:
+        return None
+    crc, data = database.execute("SELECT crc32, data FROM runs_packed").fetchone()
+    has_starts = _START in _OWN_COLUMNS[tables["runs"]]
+    run_bytes = (_START_DTYPE if has_starts else RUN_DTYPE).itemsize
+    if not isinstance(data, bytes) or len(data) % run_bytes or crc != zlib.crc32(data):
+        is_bytes = isinstance(data, bytes)
+        what = f"{len(data)} bytes, CRC-32 {zlib.crc32(data)}" if is_bytes else type(data).__name__
+        raise ChecksumError(
+            f"runs_packed has {what}; expected {run_bytes} bytes for each run, CRC-32 {crc}",
+            path=path,
+            hint=_packed_hint(path),
+        )
+    if database.execute("PRAGMA user_version").fetchone()[0] % 2**32 != crc:
+        return None
+    count = len(data) // run_bytes
+    starts = np.frombuffer(data, "<u8", offset=count * RUN_DTYPE.itemsize) if has_starts else None
+    return np.frombuffer(data, RUN_DTYPE, count), starts
+
+
+def _columns(
+    database: sqlite3.Connection, tables: Mapping[str, str], table: str, path: str | os.PathLike[str]
+) -> set[str]:
+    return _OWN_COLUMNS.get(tables[table]) or columns_of(database, table, *_TABLES[table], path)
+
+
+def _read_table(
+    database: sqlite3.Connection,
+    table: str,
+    columns: tuple[str, ...],
+    dtype: np.dtype[Any],
+    path: str | os.PathLike[str],
+) -> NDArray[np.void]:
+    _check_types(database, table, columns, path)
+    found = database.execute(f"SELECT {', '.join(columns)} FROM {table}")  # noqa: S608  (our own names)
+    groups = iter(lambda: found.fetchmany(_FETCHED_ROWS), [])
+    values = np.concatenate([np.empty((0, len(columns)), np.int64), *map(np.array, groups)])
+    rows = np.zeros(len(values), dtype)
+    if not len(values):
+        return rows
+    lows, highs = values.min(axis=0).tolist(), values.max(axis=0).tolist()
+    for index, name in enumerate(columns):
+        largest = min(2 ** (8 * dtype[name].itemsize), 2**63) - 1
+        if name not in _BIT_PATTERNS and not 0 <= lows[index] <= highs[index] <= largest:
+            column = values[:, index]
+            row = int(np.flatnonzero((column < 0) | (column > largest))[0])
+            raise BookkeepingError(
+                f"{table}.{name} is {column[row]} where {columns[0]} is {values[row, 0]}; "
+                f"expected 0 to {largest}",
+                path=path,
+            )
+        rows[name] = values[:, index].astype(dtype[name])
+    return rows
+
+
+def _check_types(
+    database: sqlite3.Connection, table: str, columns: tuple[str, ...], path: str | os.PathLike[str]
+) -> None:
+    """Raise SchemaError for a value that is not an integer: SQLite's columns hold any type."""
+    odd = " OR ".join(f"typeof({name}) <> 'integer'" for name in columns)
+    kinds = ", ".join(f"typeof({name})" for name in columns)
+    query = f"SELECT {columns[0]}, {kinds} FROM {table} WHERE {odd} LIMIT 1"  # noqa: S608
+    if (found := database.execute(query).fetchone()) is not None:
+        name, kind = next(pair for pair in zip(columns, found[1:], strict=True) if pair[1] != "integer")
+        raise SchemaError(
+            f"{table}.{name} is {kind} where {columns[0]} is {found[0]!r}; expected an integer", path=path
+        )
+
+
+def _read_facts(
+    database: sqlite3.Connection, path: str | os.PathLike[str], *, lenient: bool
+) -> dict[str, Any]:
+    """Read the table ``session``; with ``lenient`` (a third-party file), text that is not JSON stays text."""
+    facts: dict[str, Any] = {}
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, FACTS_BYTES_MAX)
+    held = 0
+    for key, value in database.execute("SELECT meta_key, meta_value FROM session"):
+        held += len(key if isinstance(key, str) else "") + len(value if isinstance(value, str) else "")
+        if held > FACTS_BYTES_MAX:
+            found = f"the table session has more than {FACTS_BYTES_MAX} bytes of text"
+            raise SchemaError(f"{found}; expected no more", path=path)
+        if not isinstance(key, str) or not isinstance(value, str):
+            if lenient and isinstance(key, str) and not isinstance(value, bytes):
+                facts[key] = value
+                continue
+            raise SchemaError(
+                f"the table session has {key!r} with a value of type {type(value).__name__}; expected text",
+                path=path,
+            )
+        try:
+            facts[key] = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError) as error:
+            if not lenient:
+                raise SchemaError(
+                    f"the value of {key!r} in session is not JSON: {error}", path=path
+                ) from error
+            facts[key] = value
+    return facts
+
+
+def finish_session(
+    directory: Path,
+    rows_files: Mapping[str, FileEntry],
+    runs: NDArray[np.void],
+    blocks: NDArray[np.void],
+    facts: dict[str, Any],
+    *,
+    start_boards: NDArray[np.uint64] | None = None,
+    anchor_rows: int | None = None,
+) -> int:
+    """Write ``metadata.db`` and the manifest of an unpublished session, and flush both and the directory.
+
+    Returns:
+        The bytes of all files of the session.
+    """
+    database = directory / METADATA_DB
+    write_metadata(database, runs=runs, blocks=blocks, session=facts, start_boards=start_boards)
+    files = {**rows_files, METADATA_DB: flush_entry(database)}
+    text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files, anchor_rows, __version__))
+    write_file(directory / MANIFEST, text)
+    fsync_dir(directory)
+    return sum(entry.bytes for entry in files.values()) + len(text)
+
+
+def flush_entry(path: Path) -> FileEntry:
+    """Flush a file, and return its size and checksum; OSError of the operating system."""
+    with open_fd(path, os.O_RDONLY) as fd:
+        os.fsync(fd)
+        size = os.fstat(fd).st_size
+        return FileEntry(size, crc32c_file(fd, size, path))

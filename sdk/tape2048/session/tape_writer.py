@@ -1,0 +1,155 @@
+"""Writer of a session on tape from games in memory."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from tape2048.errors import ReplayError
+from tape2048.session.layout import RUN_DTYPE, TAPE
+from tape2048.session.metadata import finish_session
+from tape2048.session.npy_writer import NpyWriter
+from tape2048.session.tape_layout import (
+    ANCHOR_DTYPE,
+    ANCHOR_ROWS,
+    ANCHORS_NPY,
+    TAPE_BLOCK_ROWS,
+    TAPE_DTYPE,
+    TAPE_HEADER_BYTES,
+    TAPE_NPY,
+)
+from tape2048.session.tape_reader import anchors_of, check_games, check_two_tiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+
+class TapeWriter:
+    """A context manager that writes the files of an unpublished session on tape, game by game.
+
+    Every game is decoded when it is added, for its anchors, and compared with the rules and with its row of
+    the run table. Errors of the operating system are raised as OSError.
+
+    Args:
+        directory: existing directory without tape and anchors.
+        given_starts: whether games may start from any board that a game can reach. If true, pass the fact
+            ``start_boards`` to :meth:`finish`.
+
+    Attributes:
+        rows: number of rows so far.
+
+    Example:
+        >>> from pathlib import Path
+        >>> Path("on-tape").mkdir()
+        >>> with TapeWriter(Path("on-tape")) as writer:  # of no games: writer.add takes them
+        ...     size = writer.finish({"engine": "toy"})
+        >>> sorted(path.name for path in Path("on-tape").iterdir())
+        ['anchors.npy', 'manifest.json', 'metadata.db', 'tape.npy']
+    """
+
+    def __init__(self, directory: Path, *, given_starts: bool = False) -> None:
+        self._directory = directory
+        self._given_starts = given_starts
+        self._open = contextlib.ExitStack()
+        self._runs: list[NDArray[np.void]] = []
+        self._starts: list[NDArray[np.uint64]] = []
+        self.rows = 0
+
+    def __enter__(self) -> Self:
+        self._tape, self._anchors = (
+            self._open.enter_context(
+                NpyWriter(self._directory / name, dtype, TAPE_HEADER_BYTES, TAPE_BLOCK_ROWS)
+            )
+            for name, dtype in ((TAPE_NPY, TAPE_DTYPE), (ANCHORS_NPY, ANCHOR_DTYPE))
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def add(self, tape: NDArray[np.uint8], runs: NDArray[np.void], starts: NDArray[np.uint64]) -> None:
+        """Append whole games.
+
+        Args:
+            tape: bytes of the games, one after the other, ``u8[n]``.
+            runs: their rows of the run table, ``RUN_DTYPE[G]``. ``first_row`` is computed.
+            starts: their first boards, ``u64[G]``.
+
+        Raises:
+            FormatError: the first defect, as for :func:`check_games`.
+        """
+        runs = runs.copy()
+        runs["first_row"] = np.uint64(self.rows) + np.cumsum(runs["rows"], dtype=np.uint64) - runs["rows"]
+        if not self._given_starts:
+            check_two_tiles(runs, starts, self._directory / TAPE_NPY)
+        checked = check_games(tape, runs, starts)
+        for defect in checked.defects:
+            raise defect.error(runs[defect.game], self._directory / TAPE_NPY)
+        self._tape.append(tape)
+        self._anchors.append(anchors_of(checked.boards, self.rows))
+        self._runs.append(runs)
+        self._starts.append(starts)
+        self.rows += len(tape)
+
+    def add_boards(
+        self,
+        boards: NDArray[np.uint64],
+        moves: NDArray[np.uint8],
+        finals: NDArray[np.uint64],
+        runs: NDArray[np.void],
+    ) -> None:
+        """Append whole games from their boards.
+
+        Args:
+            boards: board before each step, one game after the other, ``u64[n]``.
+            moves: move of each step, ``u8[n]``.
+            finals: board after the last step of each game, ``u64[G]``.
+            runs: rows of the run table, as for :meth:`add`.
+
+        Raises:
+            ReplayError: a run has no steps, or a move and one spawn do not lead to the next board.
+            FormatError: as for :meth:`add`.
+        """
+        from tape2048.session.tape_codec import encode
+
+        steps = runs["rows"].astype(np.int64)
+        if not steps.all():
+            raise ReplayError(
+                f"run {runs['id'][steps == 0][0]} has no steps; expected a complete game",
+                path=self._directory,
+            )
+        first = np.cumsum(steps) - steps
+        tape = np.empty(len(boards), np.uint8)
+        boards, moves = np.ascontiguousarray(boards), np.ascontiguousarray(moves)
+        bad = int(encode(boards, moves, first, steps, np.ascontiguousarray(finals), tape))
+        if bad >= 0:
+            game = int(np.searchsorted(first, bad, "right")) - 1
+            raise ReplayError(
+                f"run {runs['id'][game]}, step {bad - first[game]}: move {moves[bad]} and one spawn do not "
+                f"lead from board {boards[bad]:#018x} to the next board",
+                path=self._directory,
+                hint="store games that lack steps as rows (steps.npy), not on tape",
+            )
+        self.add(tape, runs, boards[first])
+
+    def finish(self, facts: dict[str, Any]) -> int:
+        """Write headers, metadata and manifest, and flush all files.
+
+        Args:
+            facts: content of the table ``session``. ``rows``, ``runs`` and ``storage`` are added.
+
+        Returns:
+            The size of all files in bytes.
+        """
+        runs = np.concatenate([np.empty(0, RUN_DTYPE), *self._runs])
+        starts = np.concatenate([np.empty(0, np.uint64), *self._starts])
+        blocks = self._tape.blocks
+        files = {TAPE_NPY: self._tape.finish(), ANCHORS_NPY: self._anchors.finish()}
+        facts = {**facts, "storage": TAPE, "rows": self.rows, "runs": len(runs)}
+        return finish_session(
+            self._directory, files, runs, blocks, facts, start_boards=starts, anchor_rows=ANCHOR_ROWS
+        )

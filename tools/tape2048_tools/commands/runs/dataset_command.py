@@ -1,0 +1,266 @@
+"""``tape2048 dataset``: build, extend, describe, filter and check data sets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from tape2048.base.text import counted, printable
+from tape2048.conversion.dataset_build import Built, append_dataset, build_dataset, write_view
+from tape2048.datasets.dataset import Dataset
+from tape2048.errors import EmptyCorpusError, NotASessionError
+from tape2048.files.reading import reading
+from tape2048.session.dataset import is_packdat
+from tape2048_tools.commands.runs.convert import LOSSY, WRITING, complain_missing
+from tape2048_tools.commands.sessions.show import quantiles_table, tiles_table
+from tape2048_tools.progress.panel import progress_bar
+from tape2048_tools.sessions.summary import distribution
+from tape2048_tools.terminal.click_extras import (
+    EXISTING,
+    exit_on_findings,
+    int_option,
+    json_option,
+    new_group,
+    no_job,
+    options,
+    out_option,
+    quiet_option,
+)
+from tape2048_tools.terminal.display import number, size
+from tape2048_tools.terminal.output import (
+    cell,
+    columns,
+    finding,
+    normalised_note,
+    print_human,
+    print_json,
+    print_result,
+    table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+
+_DATASET = click.argument("dataset", type=EXISTING)
+_SOURCES = click.argument("sources", type=EXISTING, nargs=-1, required=True)
+_SHARD_ROWS = int_option(
+    "--shard-rows", "Write files of N rows instead of one steps.npy. Appending then copies no rows.", least=1
+)
+#: The options at the end of ``build`` and ``append``.
+_BUILD_OPTIONS = options(
+    no_job(
+        "Convert the sessions first, which takes most of the time: tape2048 convert SOURCE --out PARTS "
+        "--to pack --shard I/N. Then build from PARTS/*.a2pack."
+    ),
+    LOSSY,
+    WRITING,
+)
+
+
+@new_group(
+    "tape2048 dataset build runs/ more.a2pack --out ds",
+    "tape2048 dataset append ds selfplay/",
+    "tape2048 dataset stats ds",
+    "tape2048 dataset filter ds --min-score 50000 --out strong",
+    "tape2048 dataset verify ds",
+)
+def command() -> None:
+    """Build, extend, filter and check data sets: all steps in one array, and the runs in SQLite.
+
+    SOURCES are run files, directories of run files, packs, pack.dat, data sets, sessions or directories of
+    sessions. Games of sessions are replayed, as by `tape2048 convert`.
+    """
+
+
+@command.subcommand(
+    "tape2048 dataset build runs/ --out ds",
+    "tape2048 dataset build selfplay/ old.a2pack --out ds --shard-rows 100000000 --threads 4",
+)
+@_SOURCES
+@out_option("The new data set.", "DIR")
+@_SHARD_ROWS
+@_BUILD_OPTIONS
+def build(*, out: Path, shard_rows: int | None, **how: Any) -> None:
+    """Build a data set from every run in SOURCES.
+
+    Runs that are unreadable or do not fit are left out and listed on standard error. The exit code is then 1,
+    or 3 if no run is left. The data set appears when it is complete.
+    """
+    _build("building", build_dataset, out, shard_rows=shard_rows, **how)
+
+
+@command.subcommand("tape2048 dataset append ds new-runs/", "tape2048 dataset append ds selfplay/ --json")
+@_DATASET
+@_SOURCES
+@_BUILD_OPTIONS
+def append(*, dataset: Path, **how: Any) -> None:
+    """Add every run in SOURCES to a data set.
+
+    The ids of new runs continue after the highest id. Readers see the old data set or the new one, even after
+    a kill. Like `build`, this leaves out unreadable runs and then exits with 1.
+    """
+    _build("appending", append_dataset, dataset, **how)
+
+
+def _build(
+    label: str, build: Callable[..., Built], path: Path, *, as_json: bool, quiet: bool, **how: Any
+) -> None:
+    from tape2048_recorder.replay.replay import replayer
+
+    with progress_bar(label, quiet=quiet) as bar:
+        progress = None if bar is None else lambda done, total, _steps: bar(done, total)
+        built = build(path, replayer=replayer, progress=progress, **how)
+    complain_missing(built.lost, built.skipped)
+    text = f"{printable(built.path)}: {counted(built.runs, 'run')}, {counted(built.steps, 'row')} added"
+    text += normalised_note(built.normalised)
+    if built.skipped:
+        text += f"; {counted(len(built.skipped), 'run')} left out"
+    print_result(msgspec.to_builtins(built), lambda: [text], as_json=as_json)
+    exit_on_findings(built.skipped)
+
+
+@command.subcommand("tape2048 dataset stats ds", "tape2048 dataset stats ds --json | jq .score.p50")
+@_DATASET
+@json_option()
+def stats(*, dataset: Path, as_json: bool) -> None:
+    """Show a data set: counts, scores, lengths, tiles, sources.
+
+    This reads the run table, and no rows.
+    """
+    opened = Dataset.open(dataset, load="mmap")
+    manifest, path = opened.manifests[0], opened.paths[0]
+    document: dict[str, Any] = {
+        "path": str(path),
+        "rows": len(opened),
+        "runs": len(opened.runs),
+        "bytes": sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file()),
+        "created": manifest.created if manifest else None,
+        "updated": manifest.updated if manifest else None,
+        **distribution(opened.runs),
+        "engines": Counter(name or "" for name in opened.run_table.engine_names()),
+        "sources": msgspec.to_builtins(manifest.sources) if manifest else [],
+        "skipped": msgspec.to_builtins(manifest.skipped) if manifest else [],
+    }
+    print_result(document, lambda: _stats_parts(document), as_json=as_json)
+
+
+@command.subcommand(
+    "tape2048 dataset filter ds --min-score 50000 --min-tile 4096",
+    "tape2048 dataset filter ds --engine expectimax --since 2026-01-01 --out recent",
+    name="filter",
+)
+@_DATASET
+@click.option("--min-score", type=int, metavar="N", help="Runs with at least this score.")
+@click.option("--max-score", type=int, metavar="N", help="Runs with at most this score.")
+@click.option("--min-steps", type=int, metavar="N", help="Runs of at least N steps.")
+@click.option("--max-steps", type=int, metavar="N", help="Runs of at most N steps.")
+@click.option("--min-tile", type=int, metavar="TILE", help="Runs that reached this tile, such as 8192.")
+@click.option("--max-tile", type=int, metavar="TILE", help="Runs whose highest tile is at most TILE.")
+@click.option("--engine", "model", multiple=True, metavar="NAME", help="Runs of this engine (repeatable).")
+@click.option("--since", metavar="TIME", help="Runs that started at TIME or later (ISO 8601; UTC).")
+@click.option("--until", metavar="TIME", help="Runs that started before TIME.")
+@out_option("Write the runs as a data set.", "DIR", required=False)
+@_SHARD_ROWS
+@json_option()
+@quiet_option()
+def filter_(
+    *, dataset: Path, out: Path | None, shard_rows: int | None, as_json: bool, quiet: bool, **filters: Any
+) -> None:
+    """Count the selected runs, or write them as a data set.
+
+    A run must meet all conditions. Bounds are inclusive, except --until. If no run is left, --out writes
+    nothing and exits with 3.
+    """
+    whole = Dataset.open(dataset, load="mmap")
+    runs = rows = 0
+    try:
+        chosen = whole.where(**{name: value for name, value in filters.items() if value not in {None, ()}})
+        runs, rows = len(chosen.runs), len(chosen)
+        if out is not None:
+            with progress_bar("writing", quiet=quiet) as progress:
+                write_view(out, chosen, shard_rows=shard_rows, progress=progress)
+    except EmptyCorpusError as error:
+        if out is not None:
+            raise EmptyCorpusError(f"{error.message}. Nothing was written", path=whole.paths[0]) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    document = {
+        "runs": runs,
+        "rows": rows,
+        "of_runs": len(whole.runs),
+        "of_rows": len(whole),
+        "output": None if out is None else str(out),
+    }
+    where = "" if out is None else f", written to {printable(out)}"
+    text = (
+        f"{number(runs)} of {counted(len(whole.runs), 'run')}, "
+        f"{number(rows)} of {counted(len(whole), 'row')}{where}"
+    )
+    print_result(document, lambda: [text], as_json=as_json)
+
+
+@command.subcommand("tape2048 dataset verify ds", "tape2048 dataset verify ds other --json")
+@click.argument("datasets", type=EXISTING, nargs=-1, required=True)
+@json_option()
+@quiet_option()
+def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
+    """Check data sets, or pack.dat files, completely.
+
+    This checks every checksum, and every row against the run table and the rules of the game. The exit code
+    is 1 if there are findings. If a path is neither a directory nor a pack.dat, nothing is read, and the exit
+    code is 3.
+    """
+    from tape2048.datasets.verify import verify_dataset
+
+    for path in datasets:
+        with reading(path):
+            is_directory = path.is_dir()
+        if not is_directory and not is_packdat(path):
+            raise NotASessionError("neither a directory nor a pack.dat", path=path)
+    reports = []
+    for path in datasets:
+        with progress_bar(f"reading {path.name}", quiet=quiet) as progress:
+            reports.append(verify_dataset(path, progress=progress))
+    if as_json:
+        documents = [{"ok": report.ok, **msgspec.to_builtins(report)} for report in reports]
+        print_json({"ok": all(report.ok for report in reports), "datasets": documents})
+    for report in () if as_json else reports:
+        counts = (report.rows, "row"), (report.runs, "run"), (report.checksums, "checksum")
+        facts = ", ".join(counted(count, noun) for count, noun in counts)
+        word = "ok " if report.ok else "BAD"
+        print_human(cell(f"{word} {report.path}: {facts}", "" if report.ok else "bold red"))
+        for found in report.findings:
+            where = "" if found.path is None else f"{found.path}: "
+            print_human(finding(found.error, f"{where}{found.message}", found.hint))
+    exit_on_findings(not all(report.ok for report in reports))
+
+
+def _stats_parts(document: dict[str, Any]) -> list[RenderableType]:
+    facts = {
+        "rows": number(document["rows"]),
+        "runs": number(document["runs"]),
+        "size": size(document["bytes"]),
+        "created": document["created"] or "-",
+        "updated": document["updated"] or "-",
+        "left out": counted(len(document["skipped"]), "run"),
+    }
+    parts: list[RenderableType] = [cell(document["path"], "bold"), columns(facts)]
+    if document["runs"]:
+        engines = table("engine", ">runs")
+        for name, count in sorted(document["engines"].items(), key=lambda item: -item[1]):
+            engines.add_row(cell(name or "(none)"), number(count))
+        parts += ["", quantiles_table(document), "", tiles_table(document), "", engines]
+    if document["sources"]:
+        sources = table("source", "kind", ">runs", ">rows", ">left out")
+        for source in document["sources"]:
+            counts = (number(source[key]) for key in ("runs", "steps", "skipped"))
+            sources.add_row(cell(source["path"]), source["kind"], *counts)
+        parts += ["", sources]
+    return parts

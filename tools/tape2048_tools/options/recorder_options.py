@@ -1,0 +1,190 @@
+"""The recorder's settings as command line flags with completion, as a sample file, and as a table."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from tape2048.base.settings import Setting, comment, sample_entry, settings_of
+from tape2048.errors import ConfigError, NameTakenError
+from tape2048.files.durable import refuse_special, replace_file, storage_error, write_file
+from tape2048_recorder.players.options import REGISTRY
+from tape2048_recorder.record_options import (
+    CONFIG_ENV,
+    Loaded,
+    RecorderConfig,
+    check_loaded_player,
+    load_config,
+    split_player,
+)
+from tape2048_recorder.retention import RETENTION, RetentionLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import msgspec
+
+_METAVARS = {"s": "SECONDS", "mb": "MB", "count": "N"}
+
+#: A pattern that is a choice of plain words.
+_CHOICES = re.compile(r"\^\(([a-z0-9]+(?:\|[a-z0-9]+)+)\)\$")
+
+#: Settings whose values are files or directories.
+_PATHS = frozenset({"out_dir", "model_dir", "metrics_textfile"})
+
+
+def choices_of(setting: Setting) -> list[str]:
+    """Return the words that a setting accepts; an empty list if it accepts other values."""
+    found = _CHOICES.fullmatch(setting.pattern or "")
+    return found[1].split("|") if found else []
+
+
+def complete_setting(setting: Setting) -> Callable[..., list[CompletionItem]]:
+    """Return the completion of a setting's flag: its words, players, or files."""
+    if setting.name == "player":
+        return complete_player
+
+    def complete(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        if setting.name in _PATHS:
+            return [CompletionItem(incomplete, type="file")]
+        return [CompletionItem(word) for word in choices_of(setting) if word.startswith(incomplete)]
+
+    return complete
+
+
+def complete_player(
+    _context: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the name of a built-in player."""
+    return [
+        CompletionItem(kind.name, help=kind.summary)
+        for kind in REGISTRY.values()
+        if kind.name.startswith(incomplete)
+    ]
+
+
+class _Flag(click.Option):
+    def __init__(self, *args: Any, group: str | None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
+def flags_of(
+    config: type[msgspec.Struct], takes: Callable[[str], bool] = lambda _: True
+) -> Callable[[Any], Any]:
+    """Return a decorator that adds a flag for each setting of a configuration for which ``takes`` is true.
+
+    The command gets the flags as keyword arguments, None if not given. Values are text, so that the loader of
+    the configuration parses flags by the same rules as environment variables.
+    """
+
+    def decorate(command: Any) -> Any:
+        for setting in reversed(settings_of(config).values()):  # click lists the last one applied first
+            command = _flag(setting)(command) if setting.has_text and takes(setting.name) else command
+        return command
+
+    return decorate
+
+
+def _flag(setting: Setting) -> Callable[[Any], Any]:
+    if not setting.flag.startswith("--"):
+        return click.argument(setting.name, required=False, metavar=f"[{setting.flag}]")
+    text = f"{setting.text[0].upper()}{setting.text[1:]}.".replace("`", "")
+    default = setting.show(setting.default) if setting.default != "" else "empty"
+    units = f"; units: {setting.units}" if setting.units else ""
+    text = f"{text}  [default: {default}{units}]"
+    if setting.kind == "bool":
+        name = setting.flag.removeprefix("--")
+        names = f"--{name}/--no-{name}", setting.name
+        return click.option(*names, cls=_Flag, group=setting.group, default=None, help=text)
+    metavar = _METAVARS.get(setting.unit, "N" if setting.kind in ("int", "float") else "TEXT")
+    if choices := choices_of(setting):
+        metavar = f"[{'|'.join(choices)}]"
+    shown: dict[str, Any] = {"metavar": metavar, "help": text, "shell_complete": complete_setting(setting)}
+    return click.option(setting.flag, setting.name, cls=_Flag, group=setting.group, **shown)
+
+
+def setting_options(takes: Callable[[str], bool] = lambda _: True) -> Callable[[Any], Any]:
+    """Return a decorator that gives a command ``--config`` and the flags of the recorder's settings."""
+    text = f"TOML file with settings.  [default: the file named by {CONFIG_ENV}]"
+    config = click.option("--config", "config_path", type=click.Path(path_type=Path), help=text)
+    return lambda command: config(flags_of(RecorderConfig, takes)(command))
+
+
+def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -> Loaded:
+    """Load the configuration from a command's flags, the environment and the file."""
+    loaded = load_config(flags, os.environ, config_path)
+    check_loaded_player(loaded)
+    return loaded
+
+
+def parse_player(text: str) -> tuple[str, dict[str, int | float | str | bool]]:
+    """Split a player as ``record`` takes it into its name and its parameters."""
+    try:
+        name, args = split_player(text)
+    except ValueError as error:
+        raise ConfigError(f"found the player {text!r}, expected NAME:key=value,... ({error})") from error
+    return name, args or {}
+
+
+# Samples and the table of all settings.
+
+#: The sample file in a checkout.
+SAMPLE = Path("systemd/recorder.toml")
+
+_SAMPLE_HEAD = """\
+Settings of the tape2048 recorder, each with its default.
+
+Remove the # in front of a setting to change it. Flags (--rotate-steps 5M) override environment
+variables (TAPE2048_ROTATE_STEPS=5M), and variables override this file. An unknown name is an
+error. Use the file with `tape2048 record --config FILE` or TAPE2048_CONFIG=FILE, and check the
+result with `tape2048 config show --origin`. Megabytes are 10**6 bytes."""
+
+_RETENTION_HEAD = """\
+Retention limits: `tape2048 prune --config FILE` removes the oldest sessions beyond these limits.
+The recorder itself removes nothing. Limits for the sessions of one model tag go into
+[retention.tags.TAG]."""
+
+
+def settings_table(config: type[msgspec.Struct] = RecorderConfig) -> str:
+    """Return the table of settings in Markdown: setting, default, values, effect, reason for the default."""
+    lines = ["| setting | default | values | what it does | why this default |", "|---|---|---|---|---|"]
+    for setting in settings_of(config).values():
+        default = setting.show(setting.default) or '""'
+        cells = (f"`{setting.name}`", f"`{default}`", setting.expected, setting.text, setting.why)
+        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write_samples(texts: Mapping[Path, str], *, force: bool) -> Iterator[Path]:
+    """Write sample files, and yield their paths; NameTakenError for a file that exists, unless forced."""
+    for path, text in texts.items():
+        try:
+            if force:
+                refuse_special(path)
+            (replace_file if force else write_file)(path, text.encode())
+        except FileExistsError as error:
+            raise NameTakenError(
+                "the file exists. It was not replaced", path=path, hint="Pass --force to replace it."
+            ) from error
+        except OSError as error:
+            raise storage_error(error, path, "writing the sample") from error
+        yield path
+
+
+def sample_toml() -> str:
+    """Return a TOML file of comments: for each setting its effect, the reason for its default, its default.
+
+    Prose starts with ``# ``, and a setting with ``#``. The file means the same with all settings uncommented.
+    """
+    # In TOML no plain key may follow a table.
+    ordered = sorted(settings_of(RecorderConfig).values(), key=lambda setting: setting.kind == "table")
+    retention = f"{comment(_RETENTION_HEAD)}\n#[{RETENTION}]"
+    limits = settings_of(RetentionLimits).values()
+    parts = [comment(_SAMPLE_HEAD), *map(sample_entry, ordered), retention, *map(sample_entry, limits)]
+    return "\n\n".join(parts) + "\n"

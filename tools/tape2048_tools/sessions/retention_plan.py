@@ -1,0 +1,242 @@
+"""Plans of the sessions to remove, by limits on age, number, size and free space.
+
+Plans need only names and sizes. The limits are settings: :mod:`tape2048_recorder.retention`. ``tape2048
+prune`` and ``tape2048 fleet prune`` execute plans.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import os
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from tape2048.base.text import counted
+from tape2048.errors import MaintenanceError, TapeError
+from tape2048.files.durable import storage_errors
+from tape2048.files.sqlite import WorkLimit, open_untrusted
+from tape2048.maintenance.removal import explain_refusal
+from tape2048.session.layout import METADATA_DB, SESSION_NAME
+from tape2048.session.session import sessions
+from tape2048.stores.remote import SESSIONS, RemoteName, list_sessions
+from tape2048_tools.sessions.summary import directory_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    from tape2048.stores.objects import Store
+    from tape2048_recorder.retention import Retention, RetentionLimits
+
+MEGABYTE = 10**6
+
+NO_LIMIT = "no limit is set: set limits with flags, or in [retention] of the configuration file"
+
+#: The rule that frees space. It is checked again before each removal.
+FREE_SPACE = "keep_free_mb"
+
+#: Reading one fact by its key takes a few hundred operations of SQLite, for files of any size.
+_FACT_WORK = WorkLimit(100_000, 1)
+
+
+class Candidate(NamedTuple):
+    """A session that retention may remove: start (Unix seconds), counter of its name, name, tag, bytes."""
+
+    start_s: float
+    counter: int
+    name: str
+    tag: str
+    bytes: int
+
+
+class Going(NamedTuple):
+    """A session to remove, the rule that removes it, and the reason in words."""
+
+    session: Candidate
+    rule: str
+    why: str
+
+
+class PrunePlan(NamedTuple):
+    """The effect of retention on a directory.
+
+    Attributes:
+        going: the sessions to remove, in the order in which they were chosen.
+        staying: number of sessions that stay.
+        staying_bytes: their size.
+        held: names of sessions that stay only because a process reads them.
+        unmet: limits that cannot be met, in words.
+    """
+
+    going: list[Going]
+    staying: int
+    staying_bytes: int
+    held: list[str]
+    unmet: list[str]
+
+    def refuse_to_empty(self, where: Path | str) -> None:
+        """Raise MaintenanceError if no session would be left."""
+        if self.going and not self.staying:
+            raise MaintenanceError(
+                f"found limits that remove all of {counted(len(self.going), 'session')}. Nothing was removed",
+                path=where,
+                hint="Check the list with --dry-run. Raise the limits or keep_last, or pass --yes-really.",
+            )
+
+
+def free_bytes(root: Path) -> int:
+    """Return the bytes that this user can still write to a directory's file system."""
+    with storage_errors(root, "asking for free space"):
+        status = os.statvfs(root)
+    return status.f_bavail * status.f_frsize
+
+
+def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate], list[tuple[Path, str]]]:
+    """Return the removable sessions of a directory, oldest first, and the skipped sessions with reasons."""
+    found: list[Candidate] = []
+    passed: list[tuple[Path, str]] = []
+    for path in sessions(root):
+        why = explain_refusal(path)
+        try:
+            if why is None and (match := SESSION_NAME.fullmatch(path.name)):
+                tag, count = _tag_and_count(path, match["tag"])
+                session = Candidate(start_s(match["ts"]), count, path.name, tag, directory_bytes(path))
+                found += [session] if not tags or tag in tags else []
+        except OSError as error:
+            why = error.strerror or str(error)
+        except ValueError:
+            why = "its name has no valid time"
+        if why is not None:
+            passed.append((path, why))
+    return sorted(found), passed
+
+
+def store_candidates(store: Store) -> list[Candidate]:
+    """Return the listed sessions of a fleet's store, oldest first. A fleet has one model tag."""
+    sizes: Counter[str] = Counter()
+    for file, size in store.names(SESSIONS).items():
+        sizes[file.partition("/")[0]] += size
+    found = []
+    for name in list_sessions(store):
+        remote = RemoteName.parse(name)
+        if remote and (match := SESSION_NAME.fullmatch(remote.session)):
+            found.append(Candidate(start_s(match["ts"]), 1, name, "", sizes[name]))
+    return sorted(found)
+
+
+def start_s(text: str) -> float:
+    """Return the time in a session's name in seconds since 1970; ValueError if there is no such time."""
+    return dt.datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC).timestamp()
+
+
+def _tag_and_count(path: Path, text: str) -> tuple[str, int]:
+    """Split the model tag from the counter that publishing adds to a taken name; 1 without a counter.
+
+    ``a-2`` can be a tag itself. A tag that ends in a number is therefore looked up in the session.
+    """
+    tag, dash, count = text.rpartition("-")
+    if not (dash and tag and count.isascii() and count.isdigit()):
+        return text, 1
+    try:
+        with open_untrusted(path / METADATA_DB, {"session"}, _FACT_WORK) as (database, tables):
+            query = "SELECT meta_value FROM session WHERE meta_key = 'model_tag'"
+            row = database.execute(query).fetchone() if "session" in tables else None
+            fact = msgspec.json.decode(row[0]) if row else None
+    except (TapeError, msgspec.DecodeError, TypeError, UnicodeDecodeError, RecursionError):
+        return text, 1  # damaged: count it as a separate tag, so that keep_last protects it
+    return (tag, int(count)) if fact == tag else (text, 1)
+
+
+def make_plan(
+    found: list[Candidate],
+    retention: Retention,
+    *,
+    free: int = 0,
+    is_held: Callable[[Candidate], bool] = lambda _: False,
+    now_s: float | None = None,
+) -> PrunePlan:
+    """Choose the sessions to remove from candidates, the oldest first.
+
+    A session that a process reads stays, and limits on size and count remove the next session instead. A
+    session with a start in the future, from a wrong clock, stays and does not count among the newest.
+    """
+    now_s = time.time() if now_s is None else now_s
+    dated = [session for session in found if session.start_s <= now_s]
+    planner = _Planner(dated, retention, functools.cache(is_held))
+    planner.apply(retention.general, dated, "", now_s)
+    for tag, limits in retention.tags.items():
+        planner.apply(limits, [session for session in dated if session.tag == tag], f" of {tag}", now_s)
+    if (limit := retention.general.keep_free_mb) is not None:
+        missing = limit * MEGABYTE - free - sum(session.bytes for session in planner.gone)
+        planner.shed(dated, missing, FREE_SPACE, f"{limit} MB must be free")
+    future = [session.name for session in found if session.start_s > now_s]
+    planner.unmet += [f"{name} starts in the future and stays: check the clock" for name in future]
+    left = [session for session in found if session not in planner.gone]
+    held = [session.name for session in dated if session in planner.held]
+    staying_bytes = sum(session.bytes for session in left)
+    return PrunePlan(list(planner.gone.values()), len(left), staying_bytes, held, planner.unmet)
+
+
+class _Planner:
+    def __init__(
+        self, found: list[Candidate], retention: Retention, is_held: Callable[[Candidate], bool]
+    ) -> None:
+        self._is_held, self._keep_last = is_held, retention.keep_last
+        self._protected: set[Candidate] = set()
+        self.gone: dict[Candidate, Going] = {}  # in the order of removal
+        self.held: set[Candidate] = set()
+        self.unmet: list[str] = []
+        seen: Counter[str] = Counter()
+        for session in reversed(found):
+            seen[session.tag] += 1
+            if seen[session.tag] <= self._keep_last(session.tag):
+                self._protected.add(session)
+
+    def apply(self, limits: RetentionLimits, chosen: list[Candidate], whose: str, now_s: float) -> None:
+        """Remove the sessions beyond one set of limits, the oldest first."""
+        if limits.max_age_s is not None:
+            for session in self._removable(chosen):
+                age = now_s - session.start_s
+                if age < limits.max_age_s:
+                    break
+                why = f"{age:.0f} s old; sessions{whose} are kept for {limits.max_age_s:.0f} s"
+                self.gone[session] = Going(session, "max_age_s", why)
+        left = [session for session in chosen if session not in self.gone]
+        if limits.max_sessions is not None:
+            kept = counted(limits.max_sessions, "session")
+            why = f"{kept}{whose} {'is' if limits.max_sessions == 1 else 'are'} kept"
+            self.shed(left, len(left) - limits.max_sessions, "max_sessions", why, by_size=False)
+        if limits.max_total_mb is not None:
+            total = sum(session.bytes for session in left if session not in self.gone)
+            why = f"{limits.max_total_mb} MB{whose} are kept"
+            self.shed(left, total - limits.max_total_mb * MEGABYTE, "max_total_mb", why)
+
+    def shed(
+        self, chosen: list[Candidate], excess: int, rule: str, why: str, *, by_size: bool = True
+    ) -> None:
+        """Remove the oldest sessions until the excess, of bytes or of sessions, is gone."""
+        if excess <= 0:
+            return
+        for session in self._removable(chosen):
+            self.gone[session] = Going(session, rule, why)
+            excess -= session.bytes if by_size else 1
+            if excess <= 0:
+                return
+        kept = [session for session in chosen if session in self._protected]
+        held = self.held.intersection(chosen)
+        last = " or ".join(map(str, sorted({self._keep_last(session.tag) for session in kept})))
+        reasons = [f"keep_last = {last} keeps {counted(len(kept), 'session')}"] if kept else []
+        reasons += [f"readers hold {counted(len(held), 'session')}"] if held else []
+        self.unmet.append(f"{rule}: {why}, but {' and '.join(reasons) or 'no session is left'}")
+
+    def _removable(self, chosen: list[Candidate]) -> Iterator[Candidate]:
+        for session in chosen:
+            if session not in self.gone and session not in self._protected:
+                if self._is_held(session):
+                    self.held.add(session)
+                else:
+                    yield session

@@ -1,0 +1,560 @@
+"""Games and boards for the pages, with the values of judges: recorded, read from text, or played on.
+
+A page gets a game as one block of bytes (:func:`pack`): the length of a JSON header (``u32``), the header,
+and arrays at multiples of 8 bytes after it. A game is its first board and a byte for each move, as on tape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tape2048.base.text import json_bytes
+from tape2048.conversion.session_runs import boards_of
+from tape2048.critic.facts import SHIPPED as CRITICS, strangers
+from tape2048.errors import ConfigError, FormatError, MissingPathError, ModelError, TapeError
+from tape2048.game.moves import UNKNOWN, recover
+from tape2048.game.rules import WON, boards_to_exps, exps_after, exps_to_boards, legal_masks
+from tape2048.ntuple.network import SHIPPED as NETWORKS
+from tape2048.players import PlayedBy, player_text
+from tape2048.session.session import Session
+from tape2048_recorder.game.game_loop import STEPS_PLAYED, Buffer, play_into
+from tape2048_recorder.players.options import REGISTRY, check_player, make_player, own
+from tape2048_recorder.replay.judging import (
+    GRADES,
+    OWN_JUDGE,
+    Judge,
+    Judged,
+    check_judge,
+    own_judges,
+)
+from tape2048_recorder.replay.recorded_games import Game, recorded_game
+from tape2048_recorder.replay.replay import replayer
+from tape2048_tools.options.critic_options import open_critic
+from tape2048_tools.options.recorder_options import parse_player
+from tape2048_tools.terminal.display import nearest
+from tape2048_tools.viewer.collection import Entry, find_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tape2048_tools.options.critic_options import AnyCritic
+
+#: Points of the critic's curves in a report: as many as a wide screen shows.
+_CURVE_POINTS = 1500
+
+#: Points of the curve of the score in a gallery.
+_SPARK_POINTS = 40
+
+#: Units of rounded values in a report: of points, and of probabilities.
+_POINT = 1.0
+_PROBABILITY = 1 / 65_535
+
+#: Types in the header, by NumPy's codes.
+_TYPES = {"u1": "u8", "u2": "u16", "u4": "u32", "i4": "i32", "f4": "f32", "f8": "f64"}
+
+
+def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iterator[Game]:
+    """Read games of a session; with ``replayed``, the session's player adds what is not recorded."""
+    play = None
+    session = Session.open(path)
+    if replayed and session.tape is None:  # a tape holds everything
+        with contextlib.suppress(FormatError):  # without a player that can replay, show the recording
+            play = replayer(session.path, session.meta)
+    for run in ids:
+        session = Session.open(path)  # again, after slow steps: the file may have been truncated since
+        order = np.argsort(session.runs["id"], kind="stable")
+        yield recorded_game(session, int(order[find_run(session.runs[order], run)]), play)
+
+
+def pack(
+    facts: Mapping[str, Any],
+    game: Game,
+    judged: Judged | None,
+    critic: NDArray[np.float32] | None,
+    *,
+    small: bool = False,
+) -> bytes:
+    """Return a game for the page, with its judgement and the critic's probabilities, ``f32[n + 1, T]``.
+
+    ``small`` is for a report: it rounds, and has the best move instead of the values of all four moves.
+    """
+    arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
+    spawns = recover(game.states, game.moves) if game.is_whole else None
+    if spawns is not None and not (spawns.moves == UNKNOWN).any():
+        fours = (spawns.exponents - 1).astype(np.uint8)
+        arrays["steps"] = (game.moves | spawns.cells << 2 | fours << 6).astype(np.uint8), {}
+    else:
+        arrays["boards"] = game.exps, {}
+        arrays["moves"] = game.moves, {}
+    if game.numbers is not None:
+        arrays["numbers"] = game.numbers.astype(np.uint32), {}
+    if judged is not None:
+        facts = {**facts, "sums": judged.sums, "grades": list(GRADES[judged.unit].items())}
+        unit = _POINT if judged.unit == "points" else _PROBABILITY
+        # The grades start at whole points, so that rounding down keeps them.
+        arrays["loss"] = np.floor(judged.loss) if small and judged.unit == "points" else judged.loss, {}
+        for name, values in (("state", judged.state), ("luck", judged.luck)):
+            arrays[name] = _whole(np.nan_to_num(values), unit, np.int32) if small else (values, {})
+        if small:
+            known = ~np.isnan(judged.values)
+            best = np.where(known, judged.values, -np.inf).argmax(axis=1)
+            arrays["best"] = np.where(known.any(axis=1), best, _NO_MOVE).astype(np.uint8), {}
+        else:
+            arrays["values"] = judged.values, {}
+    if critic is not None:
+        stride = -(-len(critic) // _CURVE_POINTS) if small else 1
+        arrays["critic"] = _whole(critic[::stride].T, _PROBABILITY, np.uint16)
+    described, parts, at = [], [], 0
+    for name, (array, how) in arrays.items():
+        data = np.ascontiguousarray(array).tobytes()
+        data += b"\0" * (-len(data) % 8)
+        kind = _TYPES[array.dtype.str[1:]]
+        described.append({"name": name, "type": kind, "at": at, "count": array.size, **how})
+        parts.append(data)
+        at += len(data)
+    more = {"first": game.exps[0].tolist(), "count": len(game.moves), "notes": game.notes}
+    text = json_bytes({**facts, **more, "arrays": described})
+    text += b" " * (-(len(text) + 4) % 8)
+    return len(text).to_bytes(4, "little") + text + b"".join(parts)
+
+
+def _whole(values: NDArray[Any], unit: float, dtype: type[np.integer[Any]]) -> tuple[Any, dict[str, Any]]:
+    """Return values in units, as differences between neighbours, which compress well."""
+    units = nearest(np.atleast_2d(values).astype(np.float64) / unit).astype(np.int64)
+    return np.diff(units, prepend=0, axis=1).astype(dtype), {"unit": unit, "rows": len(units)}
+
+
+#: Most moves to play on, and the default.
+MOVES_MAX, MOVES = 20_000, 1000
+
+#: Longest time to play on, in seconds. A longer game is shown up to there.
+_PLAY_S = 5.0
+
+#: Moves between two looks at the clock.
+_MOVES_AT_A_TIME = 32
+
+_PLAYER_CHARS_MAX = 200
+
+_NO_MOVE = 255
+
+#: The parameters that can be a file, and their values that links may use.
+_FILES = {"weights": NETWORKS, "critic": CRITICS}
+
+_P_FOUR = 0.1
+_EXPONENT_MAX = 15
+
+
+def parse_board(text: str) -> int:
+    """Return the packed board of a text, by the first of its :func:`readings`."""
+    return readings(text)[0][1]
+
+
+def readings(text: str) -> list[tuple[str, int]]:
+    """Return the ways to read a text as a board, each with the packed board, the likelier way first.
+
+    The text is 16 hexadecimal digits, exponents cell by cell from the top left (with or without 0x), or 16
+    numbers: tiles if each number is 0 or a tile, exponents if each is at most 15.
+    """
+    words = re.findall(r"[^\s/,;|\[\]()]+", text)
+    pattern = r"(?:0x)?([0-9a-fA-F]{16})|0x([0-9a-fA-F]{1,16})"
+    if len(words) == 1 and (match := re.fullmatch(pattern, words[0])):
+        return [("hexadecimal exponents", int(match[1] or match[2], 16))]
+    empty = {".", "-", "_"}
+    if len(words) != 16 or not all(word in empty or re.fullmatch(r"\d{1,6}", word) for word in words):
+        raise ValueError(
+            f"found {text!r:.80}, expected 16 hexadecimal digits (0x0123456789abcdef), 16 tiles or exponents"
+        )
+    numbers = [0 if word in empty else int(word) for word in words]
+    wrong = [number for number in numbers if number == 1 or number & (number - 1)]
+    found = []
+    if not wrong and max(numbers) < 2 << _EXPONENT_MAX:
+        found.append(("tiles", [max(number.bit_length() - 1, 0) for number in numbers]))
+    if max(numbers) <= _EXPONENT_MAX:
+        found.append(("exponents", numbers))
+    if not found and wrong:
+        raise ValueError(
+            f"found a tile of {wrong[0]}, expected powers of 2 from 2 to 32768, and 0 for an empty cell"
+        )
+    if not found:
+        raise ValueError(f"found a tile of {max(numbers)}, expected at most 32768")
+    return [(name, sum(exp << (60 - 4 * cell) for cell, exp in enumerate(exps))) for name, exps in found]
+
+
+def board_document(board: int, judge: Judge, judges: Judges) -> dict[str, Any]:
+    """Return a board with the values of its moves, the tree one level deep, and the critic's opinion."""
+    options = judge.board(board)
+    packed = np.array([board], np.uint64)
+    critic = judges.opinion(packed)
+    best = max((option.value for option in options), default=None)
+    return {
+        "board": f"{board:016x}",
+        "exps": boards_to_exps(packed)[0].tolist(),
+        "best": best,
+        "options": [
+            {
+                "move": option.move,
+                "value": option.value,
+                "reward": option.reward,
+                "exps": exps_after(packed[0], option.move).tolist(),
+                "spawns": [
+                    {"cell": one.cell, "tile": one.tile, "p": one.probability, "value": one.value}
+                    for one in option.spawns
+                ],
+            }
+            for option in options
+        ],
+        "critic": None if critic is None else critic[0].tolist(),
+    }
+
+
+def player_documents() -> list[dict[str, Any]]:
+    """Return the players that the pages offer, with their parameters and defaults."""
+    return [
+        {
+            "name": kind.name,
+            "about": kind.summary,
+            "settings": ",".join(f"{key}={one.default}" for key, one in kind.parameters.items()),
+        }
+        for kind in REGISTRY.values()
+    ]
+
+
+def player_of(text: str) -> Any:
+    """Return a built-in player, such as ``expectimax:depth=2``, for one thread."""
+    name, args = parse_player(text[:_PLAYER_CHARS_MAX])
+    if name not in REGISTRY and ":" in name:
+        raise ConfigError(
+            f"found the player {name!r}, expected a built-in player",
+            hint=f"Write NAME or NAME:key=value,... with one of these names: {', '.join(REGISTRY)}.",
+        )
+    for key in _FILES.keys() & args.keys():
+        if args[key] not in _FILES[key]:
+            raise ConfigError(
+                f"found {key} = {args[key]!r}, expected the name of a shipped file: {', '.join(_FILES[key])}",
+                hint="To play on with a file, choose it as judge: tape2048 view --judge ntuple:weights=FILE",
+            )
+    return own(_made(name, tuple(sorted(check_player(name, args).items()))))
+
+
+@functools.lru_cache(maxsize=2)
+def _made(name: str, args: tuple[tuple[str, Any], ...]) -> Any:
+    """Return a player. The last players are cached, because their tables take a second to load."""
+    return make_player(name, dict(args))
+
+
+def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> Game:
+    """Play on from a packed board until the game ends, or a limit of moves or time is reached.
+
+    ``player`` is a player, or a judge whose best moves are played. The seed determines the spawns.
+    """
+    play = _judge_plays if isinstance(player, Judge) else _player_plays
+    states, moves = play(board, player, seed, moves_max)
+    notes: tuple[str, ...] = ()
+    if int(legal_masks(states[-1:])[0]):
+        why = "" if len(moves) >= moves_max else f", the most in the limit of {_PLAY_S:g} s"
+        notes = (f"Played on for {len(moves):,} moves{why}. The game is not over.",)
+    return Game(states, moves, None, notes)
+
+
+def _judge_plays(
+    board: int, judge: Judge, seed: int, moves_max: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    random = np.random.default_rng(seed)
+    states, moves = [board], list[int]()
+    judge.board(board)  # compiles, before the clock runs
+    until = time.monotonic() + _PLAY_S
+    while len(moves) < moves_max and time.monotonic() < until:
+        options = judge.board(states[-1])
+        if not options:
+            break
+        chosen = max(options, key=lambda option: option.value)
+        moves.append(chosen.move)
+        if chosen.afterstate == WON:
+            states.append(int(WON))
+            break
+        exps = boards_to_exps(np.array([chosen.afterstate], np.uint64))[0]
+        cell = random.choice(np.flatnonzero(exps == 0))
+        exps[cell] = 2 if random.random() < _P_FOUR else 1
+        states.append(int(exps_to_boards(exps[None])[0]))
+    return np.array(states, np.uint64), np.array(moves, np.uint8)
+
+
+def _player_plays(
+    board: int, player: Any, seed: int, moves_max: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    buffer = Buffer(rows_max=moves_max, runs_max=1, record_action=True, sample_rate=1)
+    buffer.begin_at(board, seed)
+    status = play_into(buffer, player, steps_max=1)  # compiles, before the clock runs
+    until = time.monotonic() + _PLAY_S
+    while status == STEPS_PLAYED and time.monotonic() < until:
+        status = play_into(buffer, player, steps_max=_MOVES_AT_A_TIME)
+    return buffer.boards_and_moves()
+
+
+def choices(boards: NDArray[np.uint64], player: Any) -> NDArray[np.uint8]:
+    """Return the moves that a player chooses within the longest time: ``u8[k]``, k <= n; 255 without a move.
+
+    The random numbers of the player depend only on the number of the board.
+    """
+    buffer = Buffer(rows_max=1, runs_max=1, record_action=True, sample_rate=1)
+    found, until = list[int](), 0.0
+    for number, board in enumerate(boards.tolist()):
+        buffer.begin_at(board, number)
+        play_into(buffer, player, steps_max=1)
+        _, moves = buffer.boards_and_moves()
+        found.append(int(moves[0]) if len(moves) else _NO_MOVE)
+        until = until or time.monotonic() + _PLAY_S  # after the first board, which compiles
+        if time.monotonic() > until:
+            break
+    return np.array(found, np.uint8)
+
+
+#: Most players that a remark names.
+_NAMED = 3
+
+#: Most cached judges of annotated sessions: a network takes up to 100 MB.
+_ANNOTATING_MAX = 4
+
+
+class Judges:
+    """Judges by number: the named players, then the critic for each of its tiles."""
+
+    def __init__(self, players: Sequence[str], critic: Path) -> None:
+        self._players = [parse_player(text) for text in players]
+        for name, args in self._players:
+            check_judge(name, args)
+        self._critic_path = critic
+        self._lock = threading.RLock()
+        self._made: dict[int, Judge] = {}
+        self._recorded = own_judges()
+        self._annotating = functools.lru_cache(_ANNOTATING_MAX)(_of_text)
+
+    @functools.cached_property
+    def critic(self) -> AnyCritic:
+        """The critic; ModelError if it is missing or damaged."""
+        with self._lock:
+            return open_critic(self._critic_path, "cpu")
+
+    def __len__(self) -> int:
+        """Number of judges."""
+        return len(self._players) + len(self.critic.thresholds)
+
+    def __getitem__(self, number: int) -> Judge:
+        """Return a judge; MissingPathError for an unknown number, ConfigError for an invalid player."""
+        # Only a number beyond the players needs the critic, which len() loads.
+        if not 0 <= number < len(self._players) and not 0 <= number < len(self):
+            hint = f"Choose one of {len(self)} judges, numbered from 0."
+            raise MissingPathError(f"no judge has the number {number}", hint=hint)
+        with self._lock:
+            if number not in self._made:
+                if number < len(self._players):
+                    name, args = self._players[number]
+                    name = "ntuple" if name == OWN_JUDGE else name  # for a board that is in no session
+                    self._made[number] = Judge.of_player(name, args)
+                else:
+                    tile = self.critic.thresholds[number - len(self._players)]
+                    self._made[number] = Judge.of_critic(
+                        self.critic, tile, thresholds=self.critic.thresholds, sha256=self.critic.sha256,
+                        name=f"the critic {self._critic_path.name}", players=self.critic.info.players,
+                    )  # fmt: skip
+            return self._made[number]
+
+    def of_game(
+        self, number: int, meta: Mapping[str, Any], annotation: Mapping[str, Any] | None = None
+    ) -> tuple[Judge, str | None]:
+        """Return a judge for a game of a session, and a message if another judge replaces it.
+
+        The judge ``own`` of an annotated session is the judge of its columns, whose facts are ``annotation``,
+        so that a game has the same loss on all pages.
+        """
+        if number >= len(self._players) or self._players[number][0] != OWN_JUDGE:
+            return self[number], None
+        judge, message = (None, None) if annotation is None else self.of_annotation(annotation)
+        if judge is not None:
+            return judge, None
+        with self._lock:
+            own, missing = self._recorded(meta)
+        return own, message or missing
+
+    def of_annotation(self, facts: Mapping[str, Any]) -> tuple[Judge | None, str | None]:
+        """Return the judge of a session's columns; or None, and a message."""
+        text = str(facts.get("judge"))
+        with self._lock:
+            try:
+                judge = self._annotating(text)
+            except (TapeError, OSError) as error:
+                return None, f"The judge {text} of the session's columns cannot be read: {error}."
+        if judge.identity != facts.get("judge_sha256"):
+            return None, f"{text} changed since it judged the session: run `tape2048 annotate --force`."
+        return judge, None
+
+    def all(self) -> list[Judge]:
+        """Return all judges."""
+        return [self[number] for number in range(len(self))]
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Return the facts of each judge for the pages."""
+        players: list[dict[str, Any]] = [
+            {"name": _named(name, args), "unit": "points", "tile": None, "own": name == OWN_JUDGE}
+            for name, args in self._players
+        ]
+        critics: list[dict[str, Any]] = [
+            {"name": f"critic: {tile}", "unit": "probability", "tile": tile}
+            for tile in self.critic.thresholds
+        ]
+        return [{"number": number, **one} for number, one in enumerate(players + critics)]
+
+    def facts(self, number: int, judge: Judge) -> dict[str, Any]:
+        """Return the facts of the judge with this number for the page of a game."""
+        return {
+            "judge": self.documents()[number],
+            "by": judge.name,
+            "thresholds": list(self.critic.thresholds),
+        }
+
+    def critic_document(self) -> dict[str, Any]:
+        """Return the facts of the critic for the pages."""
+        facts = self.critic.info
+        return {
+            "kind": self.critic.kind,
+            "sha256": self.critic.sha256,
+            "thresholds": list(self.critic.thresholds),
+            "players": [player.player_name for player in facts.players],
+            "step": facts.step,
+            "where": facts.where,
+            "metrics": facts.metrics,
+            "training": facts.training,
+        }
+
+    def remark(self, sessions: Iterable[Mapping[str, Any]]) -> str | None:
+        """Return a remark if the critic was not trained on games of all players of these facts, or None."""
+        played = []
+        for meta in sessions:
+            sha256 = meta.get("player_sha256")
+            played.append(PlayedBy(player_text(meta), sha256 if isinstance(sha256, str) else "", 0))
+        names = list(dict.fromkeys(one.player_name for one in strangers(self.critic.info, played)))
+        if not names:
+            return None
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        its = ", ".join(one.player_name for one in self.critic.info.players)
+        return (
+            f"The critic was trained on games of {its}, not of {', '.join(names[:_NAMED])}{more}. "
+            f"Its probabilities assume that {its} continues the game."
+        )
+
+    def opinion(self, boards: NDArray[np.uint64]) -> NDArray[np.float32] | None:
+        """Return the critic's probabilities for boards, ``f32[n, T]``; None if its input is embeddings."""
+        if self.critic.needs_embeddings:
+            return None
+        return np.asarray(self.critic(boards), np.float32)
+
+
+def _of_text(text: str) -> Judge:
+    return Judge.of_player(*parse_player(text))
+
+
+def _named(name: str, args: Mapping[str, Any]) -> str:
+    if name == OWN_JUDGE:
+        return "the player's network"
+    given = ",".join(f"{key}={value}" for key, value in args.items() if key != "ahead")
+    return f"{name}{':' if given else ''}{given}, {args.get('ahead', 1) + 1}-ply"
+
+
+#: Games of a session that represent it.
+SAMPLE_GAMES = 8
+
+
+def opinions(wanted: Sequence[tuple[Entry, Sequence[int]]], judges: Judges) -> dict[str, Any]:
+    """Return the mean probability of each tile over games halfway through.
+
+    Returns:
+        ``thresholds``; ``odds``, for each of ``wanted`` a probability for each tile, or None; ``remark`` on
+        players that the critic was not trained on; ``unread``, the error of the first unreadable session.
+    """
+    runs: dict[Entry, list[int]] = {}
+    for entry, ids in wanted:
+        runs.setdefault(entry, []).extend(ids)
+    found: dict[Entry, dict[int, NDArray[np.float32]]] = {}
+    unread = None
+    for entry, every in runs.items():
+        try:
+            ids, boards = _middle_boards(entry, every)
+        except (TapeError, OSError) as error:
+            unread = unread or str(error)
+            continue
+        found[entry] = dict(zip(ids, require_opinion(judges, boards), strict=True))
+    return {
+        "thresholds": list(judges.critic.thresholds),
+        "odds": [
+            np.mean(known, axis=0).tolist() if known else None
+            for entry, ids in wanted
+            for known in [[found[entry][run] for run in ids if run in found.get(entry, {})]]
+        ],
+        "remark": judges.remark([entry.meta for entry in runs]),
+        "unread": unread,
+    }
+
+
+def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray[np.uint64]]:
+    """Return the runs with rows among some runs, and the board in the middle of each, ``u64[n]``."""
+    session = Session.open(entry.path)
+    order = np.argsort(session.runs["id"], kind="stable")
+    table = session.runs[order]
+    kept, rows = [], []
+    for run in ids:
+        owned = session.numbers_of(int(order[find_run(table, run)]))
+        numbers = range(owned.start, owned.stop) if isinstance(owned, slice) else owned
+        if len(numbers):
+            kept.append(run)
+            rows.append(numbers[len(numbers) // 2])
+    records = session.get_batch(np.array(rows, np.int64))
+    return kept, boards_of(records, "a row", session.path)
+
+
+def card(entry: Entry, run: int | None) -> dict[str, Any]:
+    """Return the card of a game for a gallery: its last recorded board, its score over time, its judgement.
+
+    The scores are computed from evenly spaced boards. They are exact except for 4s that were spawned.
+    """
+    at = find_run(entry.runs, -1 if run is None else run)
+    sums = entry.sums[0]
+    judged = {name: float(values[at]) for name, values in sums.items() if not np.isnan(values[at])}
+    try:
+        session = Session.open(entry.path)
+        owned = session.numbers_of(int(np.flatnonzero(session.runs["id"] == entry.runs["id"][at])[0]))
+        numbers = np.arange(owned.start, owned.stop) if isinstance(owned, slice) else owned
+        few = numbers[
+            np.linspace(0, len(numbers) - 1, min(len(numbers), _SPARK_POINTS)).round().astype(np.int64)
+        ]
+        exps = boards_to_exps(boards_of(session.get_batch(few), "a row", session.path)).astype(np.int64)
+    except (TapeError, OSError) as error:
+        return {"exps": None, "spark": [], "error": str(error), **judged}
+    scores = ((exps - 1) * (1 << exps) * (exps > 0)).sum(axis=1)
+    return {"exps": exps[-1].tolist() if len(exps) else None, "spark": scores.tolist(), **judged}
+
+
+def require_opinion(judges: Judges, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+    """Return the critic's probabilities ``f32[n, T]``; ModelError if its input is not boards."""
+    found = judges.opinion(boards)
+    if found is None:
+        raise ModelError("found a critic of embeddings, expected a critic of boards")
+    return found
+
+
+def sample_of(runs: NDArray[np.void], *, newest: bool = False) -> list[int]:
+    """Return the ids of a few runs of a table: evenly spread, or the last runs."""
+    last = len(runs) - 1
+    first = max(0, len(runs) - SAMPLE_GAMES) if newest else 0
+    places = np.linspace(first, last, min(SAMPLE_GAMES, len(runs))).round().astype(np.int64)
+    found: list[int] = runs["id"][places].tolist()
+    return found
