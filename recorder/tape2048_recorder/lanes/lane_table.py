@@ -1,8 +1,8 @@
 """The lanes of one player: its calls, its games and their recording, and a measurement of its speed.
 
 Two groups of lanes alternate: while an asynchronous player (see
-:mod:`tape2048_recorder.players.batch_player`) computes moves for one group, the recorder applies the rules to the other group.
-"""
+:mod:`tape2048_recorder.players.batch_player`) computes moves for one group, the recorder applies the rules
+to the other group. """
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Files: durable writes, bounded reads of untrusted files, `.npy`, SQLite, safetensors, locks.
 
-Paths and arrays come in. Files that are complete or absent come out, and arrays whose sizes were compared with
-the file. Errors name the path and the offset. Open ``durable.py`` first for writing, ``reading.py`` for reading.
+Paths and arrays come in. Files that are complete or absent come out, and arrays whose sizes were compared
+with the file. Errors name the path and the offset. Open ``durable.py`` first for writing, ``reading.py``
+for reading.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """The way of a row from its session to a batch: buffers, filters, splits, order, gather, mixtures.
 
 Opened sessions come in, with their rows and run tables. Filters, phases and splits make views of them, and
-batches of a view come out, in random order. Open ``buffers.py`` for the rows, ``row_view.py`` for a selection,
-``batches.py`` for batches.
+batches of a view come out, in random order. Open ``buffers.py`` for the rows, ``row_view.py`` for a
+selection, ``batches.py`` for batches.
 """
 
 from typing import TYPE_CHECKING

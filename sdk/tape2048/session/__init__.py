@@ -1,8 +1,8 @@
 """One recorded session: its directory in rows or on tape, its run table and its columns.
 
-The path of a published directory comes in. Rows, runs and columns come out, decoded if they are on tape. Drafts
-of tapes and columns are written here, too. Open ``session.py`` first; ``layout.py`` and ``tape_layout.py``
-specify the files.
+The path of a published directory comes in. Rows, runs and columns come out, decoded if they are on tape.
+Drafts of tapes and columns are written here, too. Open ``session.py`` first; ``layout.py`` and
+``tape_layout.py`` specify the files.
 """
 
 from typing import TYPE_CHECKING
