@@ -2,7 +2,8 @@
 
 Two groups of lanes alternate: while an asynchronous player (see
 :mod:`tape2048_recorder.players.batch_player`) computes moves for one group, the recorder applies the rules
-to the other group. """
+to the other group.
+"""
 
 from __future__ import annotations
 
