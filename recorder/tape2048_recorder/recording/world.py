@@ -6,7 +6,7 @@ seeded workers. Its output directory is a path of a special class, and a recorde
 from that path.
 """
 
-# ruff: noqa: D102 - the functions of the protocols are documented where they are defined
+
 
 from __future__ import annotations
 
