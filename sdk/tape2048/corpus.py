@@ -330,7 +330,7 @@ class Corpus(RowView):
         runs, found = self._tables.runs, self._tables.runs.players()
         place = {(one.sha256 or one.name): number for number, one in enumerate(found)}
         rows, scores = np.zeros(len(found), np.int64), np.zeros(len(found))
-        for where, table in runs.parts():
+        for where, table in runs.chunks():
             facts, index = facts_of_runs(table, self.sessions)
             of_facts = [place.get(sha256 or name, 0) for name, sha256 in map(identity_of_player, facts)]
             of_run = np.array(of_facts)[index]
@@ -400,7 +400,7 @@ class Corpus(RowView):
         # `rows_left` is left out while it is open: older saved states were made before it existed.
         phase = self.game_phase if self.game_phase.rows_left else self.game_phase[:3]
         digest.update(msgspec.json.encode([itemsize, phase, len(runs)]))
-        for _, table in runs.parts():
+        for _, table in runs.chunks():
             numbered = table.copy()
             numbered["session"] = np.searchsorted(used, table["session"])
             digest.update(numbered.tobytes())

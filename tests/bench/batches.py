@@ -98,7 +98,7 @@ def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus
     begin = np.uint64(memory.ctypes.data)
     segments = Segments(
         address=begin + starts.astype(np.uint64) * np.uint64(28), rows=counts, run=np.arange(len(counts)),
-        end=np.full(len(counts), begin + np.uint64(memory.size)), place=starts,
+        end=np.full(len(counts), begin + np.uint64(memory.size)), first_row=starts,
         session=np.zeros(len(counts), np.int64), stride=np.full(len(counts), 28),
         layout=np.zeros(len(counts), np.uint64),
     )  # fmt: skip
@@ -111,8 +111,10 @@ def packed(corpus: Corpus) -> Corpus:
     store = tables_of(corpus).store
     boards = allocate(len(corpus) * BOARD_BYTES).view(np.uint64)
     pack_rows(corpus[:].view(np.uint8).reshape(-1, STEP_DTYPE.itemsize), boards, "memory")
-    (part,) = store.parts()
-    addresses = np.uint64(boards.ctypes.data) + part.segments.place.astype(np.uint64) * np.uint64(BOARD_BYTES)
+    (part,) = store.chunks()
+    addresses = np.uint64(boards.ctypes.data) + part.segments.first_row.astype(np.uint64) * np.uint64(
+        BOARD_BYTES
+    )
     held = PackedBoards((boards,), addresses)
     return Corpus(RowBuffers(store.sessions, store.runs, part.segments, store.memory, "packed", boards=held))
 

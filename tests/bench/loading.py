@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tape2048.files.bulk_read import Stretch, read_rows
+from tape2048.files.bulk_read import FileRange, read_rows
 from tape2048.loader.boards import read_boards
 from tape2048.loader.row_map import BOARD_BYTES
 from tape2048.session.layout import STEP_DTYPE
@@ -43,7 +43,7 @@ def make_files(directory: Path, count: int, size: int) -> list[Path]:
 def read_s(paths: Sequence[Path], size: int, *, packed: bool) -> float:
     """Seconds that reading them into one array takes, or their boards alone."""
     make_cold(paths, 3 * size * len(paths))
-    parts = [Stretch(path, 0, size) for path in paths]
+    parts = [FileRange(path, 0, size) for path in paths]
     begin = time.perf_counter()
     rows = read_boards(parts, ROW_BYTES) if packed else read_rows(parts)
     found = time.perf_counter() - begin
@@ -58,7 +58,7 @@ def loading_figures(directory: Path, *, files: int, megabytes: int, rounds: int)
     total = files * size / 1e9
     group = f"{total:.2g} GB of cold files"
     figures = []
-    read_boards([Stretch(paths[0], 0, ROW_BYTES)], ROW_BYTES)  # compiles
+    read_boards([FileRange(paths[0], 0, ROW_BYTES)], ROW_BYTES)  # compiles
     try:
         for packed, name in ((False, "rows into one array"), (True, "boards alone, packed")):
             ours, cats, ratios = alternate(

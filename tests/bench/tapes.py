@@ -86,7 +86,7 @@ def corpus_on_tape(games: Games, rows: int) -> Corpus:
     begin = np.uint64(moves.ctypes.data)
     segments = Segments(
         address=begin + starts.astype(np.uint64), rows=counts, run=np.arange(len(counts)),
-        end=np.full(len(counts), begin + np.uint64(size)), place=starts,
+        end=np.full(len(counts), begin + np.uint64(size)), first_row=starts,
         session=np.zeros(len(counts), np.int64), stride=np.ones(len(counts), np.int64),
         layout=np.zeros(len(counts), np.uint64),
     )  # fmt: skip

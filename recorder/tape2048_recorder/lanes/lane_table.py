@@ -19,7 +19,7 @@ from tape2048_recorder.game.game_loop import PIECE_BYTES, BlockBuffer
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes import kernels
 from tape2048_recorder.lanes.kernels import FinishedArrays, Waiting, new_lanes, new_log
-from tape2048_recorder.players.batch_player import Caller, describe_place, make_batch_player, show_board
+from tape2048_recorder.players.batch_player import Caller, describe_path, make_batch_player, show_board
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -229,7 +229,7 @@ class LaneTable:
         if answer.dtype == np.uint8:
             self._take_moves(group, answer, views, moves)
         elif (bad := int(kernels.choose_moves(group.lanes, answer, self._policy, moves))) >= 0:
-            place = describe_place(self._caller.name, bad, views)
+            place = describe_path(self._caller.name, bad, views)
             raise PlayerError(
                 f"{place}: found scores {answer[bad].tolist()}; expected scores of legal moves without NaN "
                 "and inf, at least one of them finite",
@@ -255,13 +255,13 @@ class LaneTable:
     ) -> None:
         bad = np.flatnonzero((answer > 3) | (views[1] >> np.minimum(answer, 3) & 1 == 0))
         if len(bad):
-            place = describe_place(self._caller.name, int(bad[0]), views)
+            place = describe_path(self._caller.name, int(bad[0]), views)
             raise PlayerError(
                 f"{place}: found move {answer[bad[0]]}; expected a legal move",
                 hint="Return scores, float32[n, 4]: the recorder ignores the scores of illegal moves.",
             )
         if self._sampling.needs_scores:
-            place = describe_place(self._caller.name, 0, views)
+            place = describe_path(self._caller.name, 0, views)
             raise PlayerError(
                 f"{place}: found moves, expected scores, from which [sampling] draws moves",
                 hint='Return float32[n, 4], or set method = "argmax".',

@@ -408,7 +408,7 @@ class Caller:
         )
 
 
-def describe_place(name: str, at: int, views: Views) -> str:
+def describe_path(name: str, at: int, views: Views) -> str:
     """Describe a board of a batch for an error: player, index, board, legal moves."""
     boards, legal, _ = views
     allowed = "".join(letter for move, letter in enumerate("UDLR") if int(legal[at]) >> move & 1)

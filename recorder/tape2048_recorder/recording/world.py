@@ -6,8 +6,6 @@ seeded workers. Its output directory is a path of a special class, and a recorde
 from that path.
 """
 
-
-
 from __future__ import annotations
 
 import os

@@ -285,7 +285,7 @@ def _pieces(
     """Yield the rows of a pack, with new ids from ``first``, and with the numbers of the joint names."""
     rows, order, left_out = _rows_of(part), np.argsort(ids), 0
     ordered, run = ids[order], rows.layout.run
-    for place, count in zip(rows.file_places.tolist(), rows.counts.tolist(), strict=True):
+    for place, count in zip(rows.file_begins.tolist(), rows.counts.tolist(), strict=True):
         for at in range(place, place + count, _PIECE_ROWS):
             piece = rows.take(np.arange(at, min(at + _PIECE_ROWS, place + count)))
             found = np.minimum(np.searchsorted(ordered, piece[run].astype(np.uint64)), len(ids) - 1)

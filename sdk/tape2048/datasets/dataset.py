@@ -179,7 +179,7 @@ class TableCorpus(Corpus):
     def _records_of(self, session: Session, first: int, count: int) -> NDArray[np.void]:
         """Return the records of consecutive rows of a data set; see :meth:`get_batch`."""
         assert session.foreign is not None
-        return session.foreign.take(session.foreign.places(np.arange(first, first + count)))
+        return session.foreign.take(session.foreign.index_of(np.arange(first, first + count)))
 
     def refuse_parts(self) -> None:
         """Raise ValueError for a view of parts of games, which no file holds."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tape2048.datasets.dataset import TableCorpus
-from tape2048.files.bulk_read import Stretch, allocate, read_into
+from tape2048.files.bulk_read import FileRange, allocate, read_into
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.npy import check_load
 from tape2048.files.reading import open_regular
@@ -96,7 +96,7 @@ class DataPack(TableCorpus):
         with open_regular(path) as fd:
             size = os.fstat(fd).st_size
             content = allocate(size + ROW_BYTES - HEADER_BYTES)[ROW_BYTES - HEADER_BYTES :]  # aligned records
-            read_into(content, [Stretch(path, 0, size, fd)])
+            read_into(content, [FileRange(path, 0, size, fd)])
         return cls.from_bytes(content.data, path)
 
     @classmethod

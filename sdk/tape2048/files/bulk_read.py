@@ -48,7 +48,7 @@ THREADS = 4
 _LANE_BYTES_MIN = 8 * 1024 * 1024  # the smallest share that is worth a thread
 
 
-class Stretch(NamedTuple):
+class FileRange(NamedTuple):
     """A byte range of a file. ``fd`` is a descriptor of the file; if it is None, the path is opened."""
 
     path: str | os.PathLike[str]
@@ -58,7 +58,7 @@ class Stretch(NamedTuple):
 
 
 def read_rows(
-    parts: Sequence[Stretch | tuple[str | os.PathLike[str], int, int]],
+    ranges: Sequence[FileRange | tuple[str | os.PathLike[str], int, int]],
     *,
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
@@ -67,17 +67,17 @@ def read_rows(
 
     ``progress`` is called with the number of bytes of each step.
     """
-    stretches = [Stretch(*part) for part in parts]
-    check_lengths(stretches)
-    rows = allocate(sum(stretch.bytes for stretch in stretches))
-    read_into(rows, stretches, threads=threads, progress=progress)
+    checked = [FileRange(*one) for one in ranges]
+    check_lengths(checked)
+    rows = allocate(sum(stretch.bytes for stretch in checked))
+    read_into(rows, checked, threads=threads, progress=progress)
     rows.flags.writeable = False
     return rows
 
 
 def read_into(
     into: NDArray[np.uint8],
-    parts: Sequence[Stretch],
+    ranges: Sequence[FileRange],
     *,
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
@@ -87,12 +87,12 @@ def read_into(
     The array has the length of all ranges together. Arguments and errors are as for :func:`read_rows`.
     """
 
-    def read_step(fd: int, part: Stretch, begin: int) -> None:
-        step = into[begin : begin + part.bytes]
+    def read_step(fd: int, one: FileRange, begin: int) -> None:
+        step = into[begin : begin + one.bytes]
         for at in range(0, len(step), READ_BYTES):
-            read_exactly(fd, step[at : at + READ_BYTES], part.offset + at, part.path)
+            read_exactly(fd, step[at : at + READ_BYTES], one.offset + at, one.path)
 
-    with Reader(parts, read_step, threads=threads) as reader:
+    with Reader(ranges, read_step, threads=threads) as reader:
         reader.finish(progress)
 
 
@@ -103,17 +103,17 @@ class Reader:
     flight.
 
     Args:
-        parts: the byte ranges.
-        read_step: a function that reads one part of a file, in any thread. Its arguments are the open file,
-            the part (a multiple of ``unit``), and the position of its first byte among all bytes.
+        ranges: the byte ranges.
+        read_step: a function that reads one one of a file, in any thread. Its arguments are the open file,
+            the one (a multiple of ``unit``), and the position of its first byte among all bytes.
         threads: number of threads.
         unit: bytes that must be read together.
     """
 
     def __init__(
         self,
-        parts: Sequence[Stretch],
-        read_step: Callable[[int, Stretch, int], object],
+        ranges: Sequence[FileRange],
+        read_step: Callable[[int, FileRange, int], object],
         *,
         threads: int = THREADS,
         unit: int = 1,
@@ -122,11 +122,11 @@ class Reader:
             raise ValueError(f"threads={threads}; expected at least 1")
         self._read_step = read_step
         self._step_bytes = STEP_BYTES // unit * unit
-        lanes = max(1, min(threads, sum(part.bytes for part in parts) // _LANE_BYTES_MIN))
+        lanes = max(1, min(threads, sum(one.bytes for one in ranges) // _LANE_BYTES_MIN))
         self._stop = threading.Event()
         self._steps: SimpleQueue[int | None] = SimpleQueue()  # bytes done; None: a lane is done
         self._pool = ThreadPoolExecutor(lanes, thread_name_prefix="tape2048-read")
-        self._lanes = [self._pool.submit(self._read_lane, lane) for lane in _lanes(parts, lanes, unit)]
+        self._lanes = [self._pool.submit(self._read_lane, lane) for lane in _lanes(ranges, lanes, unit)]
 
     def finish(self, progress: Callable[[int], object] | None = None) -> None:
         """Wait until all bytes are read; arguments and errors are as for :func:`read_into`."""
@@ -140,25 +140,25 @@ class Reader:
         for lane in self._lanes:
             lane.result()
 
-    def _read_lane(self, lane: list[tuple[Stretch, int]]) -> None:
+    def _read_lane(self, lane: list[tuple[FileRange, int]]) -> None:
         try:
-            for part, begin in lane:
-                self._read_piece(part, begin)
+            for one, begin in lane:
+                self._read_piece(one, begin)
         except BaseException:
             self._stop.set()  # the other lanes are useless now
             raise
         finally:
             self._steps.put(None)
 
-    def _read_piece(self, part: Stretch, begin: int) -> None:
+    def _read_piece(self, one: FileRange, begin: int) -> None:
         # An open file is opened again, since each descriptor has its own read-ahead.
-        with open_regular(part.path if part.fd is None else f"/dev/fd/{part.fd}") as fd:
-            advise(fd, part.offset, part.bytes, "SEQUENTIAL")
-            for done in range(0, part.bytes, self._step_bytes):
+        with open_regular(one.path if one.fd is None else f"/dev/fd/{one.fd}") as fd:
+            advise(fd, one.offset, one.bytes, "SEQUENTIAL")
+            for done in range(0, one.bytes, self._step_bytes):
                 if self._stop.is_set():
                     return
-                size = min(self._step_bytes, part.bytes - done)
-                self._read_step(fd, part._replace(offset=part.offset + done, bytes=size), begin + done)
+                size = min(self._step_bytes, one.bytes - done)
+                self._read_step(fd, one._replace(offset=one.offset + done, bytes=size), begin + done)
                 self._steps.put(size)
 
     def __enter__(self) -> Self:
@@ -185,36 +185,36 @@ def allocate(
     return whole[begin : begin + count]
 
 
-def check_lengths(parts: Sequence[Stretch]) -> None:
+def check_lengths(ranges: Sequence[FileRange]) -> None:
     """Raise TruncatedError for a file that ends before its range, and StorageError for a missing file."""
-    for part in parts:
-        with reading(part.path):
-            found = Path(part.path).stat().st_size
-        if found < part.offset + part.bytes:
+    for one in ranges:
+        with reading(one.path):
+            found = Path(one.path).stat().st_size
+        if found < one.offset + one.bytes:
             raise TruncatedError(
-                f"found {found} bytes, expected at least {part.offset + part.bytes}, as when it was opened",
-                path=part.path,
+                f"found {found} bytes, expected at least {one.offset + one.bytes}, as when it was opened",
+                path=one.path,
                 offset=found,
                 hint="another program cut the file: restore it from a copy, and open it again",
             )
 
 
-def _lanes(parts: Sequence[Stretch], count: int, unit: int) -> Iterator[list[tuple[Stretch, int]]]:
+def _lanes(ranges: Sequence[FileRange], count: int, unit: int) -> Iterator[list[tuple[FileRange, int]]]:
     """Yield the ranges of each thread, an equal share of the bytes.
 
     Each range has the position of its first byte among all bytes.
     """
-    ends = np.cumsum([part.bytes for part in parts], dtype=np.int64).tolist()
+    ends = np.cumsum([one.bytes for one in ranges], dtype=np.int64).tolist()
     units = (ends[-1] if ends else 0) // unit
     for first, last in itertools.pairwise([units * i // count * unit for i in range(count + 1)]):
         lane = []
         low = first
-        for index in range(bisect.bisect_right(ends, first), len(parts)):
+        for index in range(bisect.bisect_right(ends, first), len(ranges)):
             if low == last:
                 break
-            part, high = parts[index], min(last, ends[index])
-            offset = part.offset + part.bytes - (ends[index] - low)
+            one, high = ranges[index], min(last, ends[index])
+            offset = one.offset + one.bytes - (ends[index] - low)
             if low < high:
-                lane.append((part._replace(offset=offset, bytes=high - low), low))
+                lane.append((one._replace(offset=offset, bytes=high - low), low))
             low = high
         yield lane

@@ -33,7 +33,7 @@ import numpy.lib.format as npy_format
 
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, NpyError, TruncatedError
-from tape2048.files.bulk_read import Stretch, allocate, read_into
+from tape2048.files.bulk_read import FileRange, allocate, read_into
 from tape2048.files.reading import Reserved, map_file, open_regular, reading
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def open_rows(
         if load == "mmap":
             return map_file(fd, header.end_offset)[header.data_offset :].view(header.dtype)
         rows = np.empty(header.rows, header.dtype)
-        read_into(rows.view(np.uint8), [Stretch(path, header.data_offset, rows.nbytes, fd)])
+        read_into(rows.view(np.uint8), [FileRange(path, header.data_offset, rows.nbytes, fd)])
     rows.flags.writeable = False
     return rows
 
@@ -255,12 +255,12 @@ class Shards(NamedTuple):
         rows: the array, read-only. Where files are mapped, nothing is mapped between two of them: touching a
             row there kills the process.
         counts: rows of each file, ``i64[F]``.
-        places: place of each file's first row in ``rows``, ``i64[F]``.
+        begins: index of each file's first row in ``rows``, ``i64[F]``.
     """
 
     rows: NDArray[Any]
     counts: NDArray[np.int64]
-    places: NDArray[np.int64]
+    begins: NDArray[np.int64]
 
 
 def open_shards(
@@ -287,17 +287,17 @@ def open_shards(
         for path, header, begin in zip(paths, headers, begins, strict=True):
             with open_regular(path) as fd:
                 space.attach(fd, begin, header.end_offset)
-        places = [begin + header.data_offset - first for begin, header in zip(begins, headers, strict=True)]
+        begins = [begin + header.data_offset - first for begin, header in zip(begins, headers, strict=True)]
         content = np.asarray(space)[first:]
         dtype = headers[0].dtype
         rows = content[: len(content) // size * size].view(dtype.base).reshape(-1, *dtype.shape)
-        return Shards(rows, counts, np.array(places) // size)
+        return Shards(rows, counts, np.array(begins) // size)
     dtype = headers[0].dtype
     rows = allocate(int(counts.sum()) * dtype.itemsize).view(dtype.base).reshape(-1, *dtype.shape)
     read_into(
         rows.view(np.uint8).reshape(-1),
         [
-            Stretch(path, header.data_offset, header.rows * header.dtype.itemsize)
+            FileRange(path, header.data_offset, header.rows * header.dtype.itemsize)
             for path, header in zip(paths, headers, strict=True)
         ],
     )

@@ -117,11 +117,11 @@ class Games:
         """
         shape = rows.rows, len(apart)
         numbers, valid = np.empty(shape, np.int64), np.empty(shape, np.bool_)
-        _expand(places_of(rows), self.table, apart, numbers, valid)
+        _expand(numbers_and_runs(rows), self.table, apart, numbers, valid)
         return numbers, valid
 
 
-def places_of(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+def numbers_and_runs(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
     """Return the rows' numbers in the map, and their runs."""
     return output_of(batch, "base"), output_of(batch, "run")
 
@@ -177,7 +177,7 @@ class Ahead:
             flat, gatherer = self._games.expand(batch, self._apart)[0].reshape(-1), self._games.gatherer
             target = np.array(Outputs(tokens=address_of(later)), np.uint64)
             gatherer.run(gatherer.words, Order.listed(flat), (0, len(flat)), target)
-        rows, games = places_of(batch), self._games.table
+        rows, games = numbers_and_runs(batch), self._games.table
         now: NDArray[Any] | None = None
         for name, moves in self._fields:
             boards = later[:, int(np.searchsorted(self._apart, moves))] if moves else later
@@ -196,7 +196,7 @@ class Ahead:
         """Raise CorpusError for a board that contradicts its game."""
         if bad < 0:
             return
-        number, run = (int(each[bad]) for each in places_of(batch))
+        number, run = (int(each[bad]) for each in numbers_and_runs(batch))
         added, first, _, rate, score, _ = self._games.table[run].tolist()
         step, name = (number + added + moves - first) * rate, self._runs["id"][run]
         raise CorpusError(

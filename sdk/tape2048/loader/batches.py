@@ -151,13 +151,13 @@ DEFAULTS: BatchOptions = {
 }  # fmt: skip
 
 
-class Part:
+class RowServer:
     """A corpus or a capped sample that serves fields of its rows at the places of an order.
 
     Attributes:
         source: as given.
         corpus: the view that the rows come from.
-        batch_size: rows of each batch that come from this part.
+        batch_size: rows of each batch that come from this server.
         layout: the fields.
         rows: rows of an epoch.
         shared_rows: rows that the ranks serve together; with a pool, each serves as many as the rank with the
@@ -240,8 +240,8 @@ class Part:
             self._tables.store.check_files()
 
 
-class WindowPart(Part):
-    """A part that serves windows: the rows at the places of an order, each with later boards of its game."""
+class WindowServer(RowServer):
+    """A server of windows: the rows at the places of an order, each with later boards of its game."""
 
     def __init__(self, source: Any, batch_size: int, options: BatchOptions, ranks: tuple[int, int]) -> None:
         corpus = getattr(source, "corpus", source)
@@ -296,8 +296,8 @@ def _whole_only(source: Any, corpus: Any, span: int) -> Any:
     return firsts if source is corpus else firsts.capped(source.per_run, source.spread, source.by)
 
 
-def _open_part(source: Any, batch_size: int, options: BatchOptions, ranks: tuple[int, int]) -> Part:
-    kind = Part if options["window"] is None else WindowPart
+def _open_server(source: Any, batch_size: int, options: BatchOptions, ranks: tuple[int, int]) -> RowServer:
+    kind = RowServer if options["window"] is None else WindowServer
     return kind(source, batch_size, options, ranks)
 
 
@@ -384,10 +384,10 @@ class Batches:
         self.pool_rows, self.pool_sessions = options["pool_rows"], options["pool_sessions"]
         self._tiles = tuple(check_thresholds(options["thresholds"]).tolist())
         self.epoch = self.position = self.start = 0
-        self._parts, self._strides = self._open()
+        self._servers, self._strides = self._open()
         # The places of a mixture's sources at ``start``.
         self._bases = [0] * len(self._strides)
-        self.layout = self._parts[0].layout
+        self.layout = self._servers[0].layout
         self._buffers = BatchPool()
         # Where each served range started, and the position at its end.
         self._served: list[tuple[tuple[int, ...], int]] = []
@@ -399,14 +399,14 @@ class Batches:
             hint = "pass a smaller batch_size" + ("" if self._strides else ", or drop_last=False")
             raise EmptyCorpusError(msg, hint=hint)
 
-    def _open(self) -> tuple[list[Part], list[int]]:
+    def _open(self) -> tuple[list[RowServer], list[int]]:
         """Open the sources; return them, and for a mixture the rows of each in a batch of all ranks."""
-        part = _open_part(self.source, self.batch_size, self._options, (self.rank, self.world_size))
-        self.corpus, self.rows, self._shared_rows = part.corpus, part.rows, part.shared_rows
+        server = _open_server(self.source, self.batch_size, self._options, (self.rank, self.world_size))
+        self.corpus, self.rows, self._shared_rows = server.corpus, server.rows, server.shared_rows
         if self._shared_rows < self.world_size:
             found = f"found {self.rows:,} rows for {self.world_size} ranks; expected a row for each rank"
             raise ConfigError(found, hint="use fewer ranks, or smaller pool_rows")
-        return [part], []
+        return [server], []
 
     def __len__(self) -> int:
         """Number of batches of this epoch on this rank, since ``start``."""
@@ -462,13 +462,15 @@ class Batches:
         return count
 
     def _fill(self, batch: Batch, epoch: int, _index: int, first: int, count: int) -> None:
-        (part,) = self._parts
-        first = first // self.world_size if part.pooled else first + self.rank * count
-        self._serve(part, batch, (self.seed, epoch), (first, count))
+        (server,) = self._servers
+        first = first // self.world_size if server.pooled else first + self.rank * count
+        self._serve(server, batch, (self.seed, epoch), (first, count))
 
-    def _serve(self, part: Part, batch: Batch, epoch: tuple[int, int], places: tuple[int, int]) -> None:
-        order = order_of(part.rows, *epoch, self.shuffle, bool(self.augment))
-        part.serve(batch, order, epoch, places)
+    def _serve(
+        self, server: RowServer, batch: Batch, epoch: tuple[int, int], places: tuple[int, int]
+    ) -> None:
+        order = order_of(server.rows, *epoch, self.shuffle, bool(self.augment))
+        server.serve(batch, order, epoch, places)
 
     def __iter__(self) -> Iterator[Batch]:
         """Serve the rest of this epoch, then go to the next; CorpusError if a mapped file was truncated."""
@@ -483,8 +485,8 @@ class Batches:
 
     def check_files(self) -> None:
         """Raise CorpusError if a mapped file that batches are read from was truncated."""
-        for part in self._parts:
-            part.check_files()
+        for server in self._servers:
+            server.check_files()
 
     def begin(self) -> None:
         """Go to the next epoch if this loader has served the last batch of this one.
@@ -541,7 +543,7 @@ class Batches:
     def _counts(self, epoch: int, index: int) -> Sequence[int]:
         """Return the rows of each source in a batch."""
         del epoch, index
-        return [part.batch_size for part in self._parts]
+        return [server.batch_size for server in self._servers]
 
     @property
     def places(self) -> list[int]:
@@ -636,8 +638,8 @@ class Batches:
         """
         seen: Batches = object.__new__(type(self))
         seen.__dict__.update(self.__dict__, layout=BatchLayout(("tokens", "run"), 0, "bool"), _served=[])
-        batch, parts = seen.buffer(), self._parts
-        tables = [tables_of(part.corpus).runs for part in parts]
+        batch, servers = seen.buffer(), self._servers
+        tables = [tables_of(server.corpus).runs for server in servers]
         runs = [np.zeros(len(each), np.int64) for each in tables]
         names = ("sessions", "players", "stages", "labels")
         found: dict[str, Counter[Any]] = {name: Counter() for name in names}
@@ -656,12 +658,12 @@ class Batches:
             for count, by_run in zip(seen._counts(seen.epoch, index), runs, strict=True):
                 np.add.at(by_run, batch["run"][done:][:count], 1)
                 done += count
-        for part, table, by_run in zip(parts, tables, runs, strict=True):
+        for server, table, by_run in zip(servers, tables, runs, strict=True):
             by_session = np.diff(np.append(0, np.cumsum(by_run))[table.firsts])
-            for session, count in zip(part.corpus.sessions, by_session.tolist(), strict=True):
+            for session, count in zip(server.corpus.sessions, by_session.tolist(), strict=True):
                 found["sessions"][session.name] += count
                 found["players"][player_label(session.meta)] += count
-            by_label = by_run @ part.corpus.run_labels(self._tiles)
+            by_label = by_run @ server.corpus.run_labels(self._tiles)
             found["labels"].update(dict(zip(self._tiles, by_label.tolist(), strict=True)))
         rows = 0
         for (_, position, start, *_), end in ranges:
@@ -722,7 +724,7 @@ class MixedBatches(Batches):
         **options: as for :class:`Batches`; ``drop_last`` changes nothing, since all batches are whole.
     """
 
-    def _open(self) -> tuple[list[Part], list[int]]:
+    def _open(self) -> tuple[list[RowServer], list[int]]:
         mixture, options = self.source, self._options
         counts = mixture.rows_of_batch(self.batch_size)
         if mixture.grows and self.world_size > 1:
@@ -739,25 +741,25 @@ class MixedBatches(Batches):
                 f"extra has these numbers of arrays: {found}; expected {len(counts)} for each name, one for "
                 "each source"
             )
-        parts = []
+        servers = []
         for number, (one, share, rows) in enumerate(zip(mixture.sources, shares, counts, strict=True)):
             own: BatchOptions = {
                 **options,
                 "pool_rows": None if self.pool_rows is None else int(self.pool_rows * share),
                 "extra": {name: arrays[number] for name, arrays in extra.items()},
             }  # fmt: skip
-            parts.append(_open_part(one, rows, own, (0, 1)))
-            if parts[-1].layout != parts[0].layout:
+            servers.append(_open_server(one, rows, own, (0, 1)))
+            if servers[-1].layout != servers[0].layout:
                 raise CorpusError(
                     f"source {number} of the mixture: "
-                    f"{describe_difference(parts[-1].layout, parts[0].layout)}, as in source 0",
+                    f"{describe_difference(servers[-1].layout, servers[0].layout)}, as in source 0",
                     hint="Open the sessions as one corpus, which joins names, or leave the field out.",
                 )
-        has_weights = "weight" in parts[0].layout.fields
-        self.mean_weights = tuple(part.mean_weight if has_weights else 1.0 for part in parts)
+        has_weights = "weight" in servers[0].layout.fields
+        self.mean_weights = tuple(server.mean_weight if has_weights else 1.0 for server in servers)
         self.corpus, self.drop_last = mixture, True
         self.rows = self._shared_rows = len(mixture)
-        return parts, [self.world_size * rows for rows in counts]
+        return servers, [self.world_size * rows for rows in counts]
 
     def _counts(self, epoch: int, index: int) -> Sequence[int]:
         if not callable(self.source.shares):
@@ -772,7 +774,7 @@ class MixedBatches(Batches):
         first = start // (self.batch_size * self.world_size)
         with self._lock:
             if (epoch, start) not in self._sums:
-                self._sums = {(epoch, start): [tuple(0 for _ in self._parts)]}
+                self._sums = {(epoch, start): [tuple(0 for _ in self._servers)]}
             sums = self._sums[epoch, start]
             while len(sums) <= position:
                 step = first + len(sums) - 1
@@ -785,7 +787,7 @@ class MixedBatches(Batches):
             return super()._bases_of(epoch)
         if epoch == self.epoch:
             return list(self._bases)
-        rows, first, whole = [0] * len(self._parts), 0, self._shares_from(0).batches
+        rows, first, whole = [0] * len(self._servers), 0, self._shares_from(0).batches
         if epoch > self.epoch:
             rows, first = self._bases, self.epoch + 1
             rows = [a + b for a, b in zip(rows, self._taken(self.epoch, self.start, len(self)), strict=True)]
@@ -811,9 +813,9 @@ class MixedBatches(Batches):
     def _use(self, mixture: Any) -> None:
         """Serve another mixture, whose rows are counted from here on."""
         self.source = mixture
-        self._parts, self._strides = self._open()
-        if self._parts[0].layout != self.layout:
-            found = describe_difference(self._parts[0].layout, self.layout)
+        self._servers, self._strides = self._open()
+        if self._servers[0].layout != self.layout:
+            found = describe_difference(self._servers[0].layout, self.layout)
             raise CorpusError(f"source 0 of the mixture has changed: {found}")
         self._since = self.here
         self._served.clear()
@@ -836,14 +838,14 @@ class MixedBatches(Batches):
         done, counts = 0, self._counts(epoch, index)
         taken = self._taken(epoch, self.start if epoch == self.epoch else 0, index)
         bases = self._bases_of(epoch)
-        for number, (part, rows) in enumerate(zip(self._parts, counts, strict=True)):
+        for number, (server, rows) in enumerate(zip(self._servers, counts, strict=True)):
             seed = (self.seed + number * _SEEDS_APART) % (1 << 64)  # equal sources have different orders
             place, end = bases[number] + taken[number] + self.rank * rows, done + rows
             while done < end:
-                turn, first = divmod(place, part.rows)
-                count = min(end - done, part.rows - first)
+                turn, first = divmod(place, server.rows)
+                count = min(end - done, server.rows - first)
                 arrays = {name: array[done : done + count] for name, array in batch.arrays.items()}
-                self._serve(part, Batch(arrays, self.layout), (seed, turn), (first, count))
+                self._serve(server, Batch(arrays, self.layout), (seed, turn), (first, count))
                 if "weight" in arrays:
                     arrays["weight"] /= np.float32(self.mean_weights[number])
                 done, place = done + count, place + count

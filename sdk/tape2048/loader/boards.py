@@ -24,7 +24,7 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 from tape2048.base.resources import available_cores
 from tape2048.base.threads import map_ordered
 from tape2048.errors import CorpusError
-from tape2048.files.bulk_read import READ_BYTES, THREADS, Reader, Stretch, allocate, check_lengths
+from tape2048.files.bulk_read import READ_BYTES, THREADS, FileRange, Reader, allocate, check_lengths
 from tape2048.files.reading import read_exactly
 from tape2048.files.row_source import row_numbers
 from tape2048.game.rules import count_empty
@@ -103,7 +103,7 @@ def pack_rows(
 
 
 def read_boards(
-    parts: Sequence[Stretch],
+    ranges: Sequence[FileRange],
     row_bytes: int,
     *,
     threads: int = THREADS,
@@ -114,21 +114,21 @@ def read_boards(
     ``progress`` is called, in this thread, with the number of bytes of each step. Errors are as for
     :func:`pack_rows` and ``io.bulk_read.read_rows``.
     """
-    check_lengths(parts)
-    boards = allocate(sum(part.bytes for part in parts) // row_bytes * BOARD_BYTES).view(np.uint64)
+    check_lengths(ranges)
+    boards = allocate(sum(one.bytes for one in ranges) // row_bytes * BOARD_BYTES).view(np.uint64)
     piece_rows, scratch = READ_BYTES // row_bytes, threading.local()
 
-    def read_step(fd: int, part: Stretch, begin: int) -> None:
+    def read_step(fd: int, one: FileRange, begin: int) -> None:
         if not hasattr(scratch, "rows"):
             scratch.rows = np.empty((piece_rows, row_bytes), np.uint8)
-        for first in range(0, part.bytes // row_bytes, piece_rows):
-            rows = scratch.rows[: min(piece_rows, part.bytes // row_bytes - first)]
-            offset = part.offset + first * row_bytes
-            read_exactly(fd, rows.reshape(-1), offset, part.path)
+        for first in range(0, one.bytes // row_bytes, piece_rows):
+            rows = scratch.rows[: min(piece_rows, one.bytes // row_bytes - first)]
+            offset = one.offset + first * row_bytes
+            read_exactly(fd, rows.reshape(-1), offset, one.path)
             at = begin // row_bytes + first
-            pack_rows(rows, boards[at : at + len(rows)], part.path, offset)
+            pack_rows(rows, boards[at : at + len(rows)], one.path, offset)
 
-    with Reader(parts, read_step, threads=threads, unit=row_bytes) as reader:
+    with Reader(ranges, read_step, threads=threads, unit=row_bytes) as reader:
         reader.finish(progress)
     boards.flags.writeable = False
     return boards
@@ -231,7 +231,7 @@ def board_in(row: Any, layout: Any) -> Any:
 
 _SEVENS = U64(0x7F7F7F7F7F7F7F7F)
 
-#: Number of parts for each core into which a scan of rows is divided.
+#: Number of ranges for each core into which a scan of rows is divided.
 _SHARES = 4
 
 BLOCK_WORDS = 8
@@ -346,15 +346,15 @@ def bits_of(rows: ArrayLike, count: int) -> NDArray[np.uint64]:
 
 
 @kernel
-def copy_bits(source: Any, begins: Any, target: Any, places: Any, counts: Any) -> None:
-    """Copy ``counts[i]`` bits from ``begins[i]`` of the source to ``places[i]`` of the target, for each i."""
+def copy_bits(source: Any, begins: Any, target: Any, targets: Any, counts: Any) -> None:
+    """Copy ``counts[i]`` bits from ``begins[i]`` of the source to ``targets[i]`` of the target."""
     for i in range(counts.shape[0]):
-        begin, place, left = U64(begins[i]), U64(places[i]), U64(counts[i])
+        begin, to, left = U64(begins[i]), U64(targets[i]), U64(counts[i])
         while left:
-            some = min(left, U64(64) - (begin & U64(63)), U64(64) - (place & U64(63)))
+            some = min(left, U64(64) - (begin & U64(63)), U64(64) - (to & U64(63)))
             bits = source[begin >> U64(6)] >> (begin & U64(63)) & (~U64(0) >> (U64(64) - some))
-            target[place >> U64(6)] |= bits << (place & U64(63))
-            begin, place, left = begin + some, place + some, left - some
+            target[to >> U64(6)] |= bits << (to & U64(63))
+            begin, to, left = begin + some, to + some, left - some
 
 
 @kernel
@@ -375,12 +375,12 @@ def spread_bits(source: Any, words: Any) -> Any:
 @kernel
 def _count_below(numbers: Any, words: Any, ranks: Any, counts: Any) -> None:
     for i in range(numbers.shape[0]):
-        place, bits = numbers[i] >> U64(6), numbers[i] & U64(63)
-        count = ranks[place // U64(BLOCK_WORDS)]
-        for before in range(place // U64(BLOCK_WORDS) * U64(BLOCK_WORDS), place):
+        word, bits = numbers[i] >> U64(6), numbers[i] & U64(63)
+        count = ranks[word // U64(BLOCK_WORDS)]
+        for before in range(word // U64(BLOCK_WORDS) * U64(BLOCK_WORDS), word):
             count += popcount(words[before])
         if bits:
-            count += popcount(words[place] & ((U64(1) << bits) - U64(1)))
+            count += popcount(words[word] & ((U64(1) << bits) - U64(1)))
         counts[i] = count
 
 

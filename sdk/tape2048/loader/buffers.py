@@ -31,19 +31,19 @@ from tape2048.errors import (
     StorageError,
     TapeError,
 )
-from tape2048.files.bulk_read import Stretch, allocate, read_rows
+from tape2048.files.bulk_read import FileRange, allocate, read_rows
 from tape2048.files.npy import read_header
 from tape2048.files.reading import advise, open_regular, read_exactly, reading
 from tape2048.loader.row_map import BOARD_BYTES, RowMap, Segments, address_of
 from tape2048.loader.run_columns import RunColumns, keep_runs
 from tape2048.session.dataset import is_packdat
-from tape2048.session.directory import ROW_SOURCES, describe_place
+from tape2048.session.directory import ROW_SOURCES, describe_path
 from tape2048.session.layout import METADATA_DB, STEP_DTYPES, STEPS_NPY
 from tape2048.session.session import Session
 from tape2048.session.tape_layout import ANCHOR_DTYPE, ANCHOR_ROWS, ANCHORS_NPY, TAPE_DTYPE, TAPE_NPY
 from tape2048.stores.objects import is_url
 from tape2048.stores.remote import CACHE_MAX_MB
-from tape2048.stores.remote_session import Hold, RemoteSession, open_remote, session_places
+from tape2048.stores.remote_session import Hold, RemoteSession, open_remote, session_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,10 +67,10 @@ def open_sessions(
     if damaged not in {"raise", "skip"}:
         raise ValueError(f"damaged={damaged!r}; expected 'raise' or 'skip'")
     seen: set[object] = set()
-    for path, place, _ in found:
-        if place in seen:
+    for path, identity, _ in found:
+        if identity in seen:
             raise CorpusError("this session is given twice", path=path, hint="name each session once")
-        seen.add(place)
+        seen.add(identity)
     opened, skipped, games = [], [], 0
     for path, _, one in found:
         try:
@@ -110,8 +110,8 @@ def find_sessions(
             found += [(path, _identity(path), None) for path in _session_paths(Path(each))]
     if not found:
         named = ", ".join(str(Path(each)) for each in roots) or "an empty list of paths"
-        places = "; ".join(describe_place(Path(each)) for each in roots) or "nothing"
-        raise EmptyCorpusError(f"no rows here: found {places}", path=named, hint=ROW_SOURCES)
+        contents = "; ".join(describe_path(Path(each)) for each in roots) or "nothing"
+        raise EmptyCorpusError(f"no rows here: found {contents}", path=named, hint=ROW_SOURCES)
     return found
 
 
@@ -132,8 +132,8 @@ def _session_paths(path: Path) -> list[Path]:
     if not exists:
         raise MissingPathError("no such file or directory", path=path)
     if is_file:
-        raise NotASessionError(f"no rows here: found {describe_place(path)}", path=path, hint=ROW_SOURCES)
-    return [*map(Path, session_places(path))]
+        raise NotASessionError(f"no rows here: found {describe_path(path)}", path=path, hint=ROW_SOURCES)
+    return [*map(Path, session_paths(path))]
 
 
 _U64 = np.uint64
@@ -158,7 +158,7 @@ class PackedBoards(NamedTuple):
     addresses: NDArray[np.uint64]
 
 
-class StorePart(NamedTuple):
+class ViewChunk(NamedTuple):
     """The runs and segments of some sessions of a store.
 
     Attributes:
@@ -180,10 +180,10 @@ class StorePart(NamedTuple):
 
     def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return, for each segment, the segment of ``whole`` that holds it, and the rows before it there."""
-        mine = self.whole.places
+        mine = self.whole.keys
         order = np.argsort(mine, kind="stable")
-        whole = order[np.searchsorted(mine[order], self.segments.places, "right") - 1]
-        return whole, self.segments.place - self.whole.place[whole]
+        whole = order[np.searchsorted(mine[order], self.segments.keys, "right") - 1]
+        return whole, self.segments.first_row - self.whole.first_row[whole]
 
     @property
     def board_addresses(self) -> NDArray[np.uint64] | None:
@@ -268,31 +268,31 @@ class RowBuffers:
         return found
 
     def rows_of(self, segments: Segments, dtype: np.dtype[Any]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-        """Return the array that holds a session's segments, and the place of each segment in it."""
+        """Return the array that holds a session's segments, and the index of each segment in it."""
         at = int(np.searchsorted(self._begins, segments.address[0], "right")) - 1
-        places = (segments.address - self._begins[at]) // _U64(dtype.itemsize)
-        return self.memory[at].view(np.uint8).reshape(-1).view(dtype), places.astype(np.int64)
+        index = (segments.address - self._begins[at]) // _U64(dtype.itemsize)
+        return self.memory[at].view(np.uint8).reshape(-1).view(dtype), index.astype(np.int64)
 
     @cached_property
     def rows(self) -> int:
         """Number of rows."""
-        return sum(int(part.segments.rows.sum()) for part in self.parts())
+        return sum(int(chunk.segments.rows.sum()) for chunk in self.chunks())
 
-    def parts(self) -> Iterator[StorePart]:
+    def chunks(self) -> Iterator[ViewChunk]:
         """Yield the runs and segments of some sessions at a time, or of all if the run table is in memory."""
         rows = count = 0
-        for where, runs, segments in _parts(self.runs, self._segments):
+        for where, runs, segments in _chunks(self.runs, self._segments):
             boards = None
             if self.boards is not None:
                 boards = self.boards.addresses[count : count + len(segments.rows)]
-            yield StorePart(where.start, rows, runs, segments, segments, boards)
+            yield ViewChunk(where.start, rows, runs, segments, segments, boards)
             rows, count = rows + int(segments.rows.sum()), count + len(segments.rows)
 
     def raise_defect(self, rows: RowMap, number: int) -> NoReturn:
         """Raise the FormatError of the game that has row ``number`` of a map."""
         line = rows.line_at(number)
-        session, place = self.sessions[rows.session[line]], int(rows.place[line]) + number
-        run = session.runs[int(session.run_index([place])[0])]
+        session, row = self.sessions[rows.session[line]], int(rows.first_row[line]) + number
+        run = session.runs[int(session.run_index([row])[0])]
         first = int(run["first_row"])
         session.read_rows(first, first + int(run["rows"]))
         raise ReplayError(f"run {run['id']} was damaged when it was read before", path=session.path)
@@ -350,7 +350,7 @@ def _load(
     requested = load
     if load == "auto":
         budget = ram_available() // 2 // _local_ranks() if ram_budget is None else ram_budget
-        load = _best_load((segments for _, _, segments in _parts(runs)), budget)
+        load = _best_load((segments for _, _, segments in _chunks(runs)), budget)
     segments = _joined(runs) if load != "mmap" or runs.in_memory else None
     if load == "packed":
         assert segments is not None
@@ -373,7 +373,7 @@ def _load(
         if session.foreign is not None and session.load == "mmap" and mine.any():
             rows = session.foreign.in_memory()
             report(_foreign_bytes(session))
-            at = (session.foreign.in_files(segments.place[mine]) * rows.itemsize).astype(_U64)
+            at = (session.foreign.in_files(segments.first_row[mine]) * rows.itemsize).astype(_U64)
             segments.address[mine] = at + _U64(address_of(rows))
             segments.end[mine] = address_of(rows) + rows.nbytes
             held.append(rows)
@@ -382,8 +382,8 @@ def _load(
         array, spans = read_tapes(sessions, taped, report)
         segments.address[on_tape], segments.end[on_tape] = taped.address, taped.end
         held, tapes = [*held, array], tapes._replace(spans=spans)
-    for mine, parts, firsts, row_bytes in _of_files(sessions, segments):
-        array = read_rows(parts, progress=report)
+    for mine, ranges, firsts, row_bytes in _of_files(sessions, segments):
+        array = read_rows(ranges, progress=report)
         segments.address[mine] = _U64(address_of(array)) + firsts * _U64(row_bytes)
         segments.end[mine] = address_of(array) + array.size
         held.append(array)
@@ -392,7 +392,7 @@ def _load(
 
 def _joined(runs: RunColumns) -> Segments:
     """Make the segments of all runs."""
-    parts = [each._replace(run=each.run + where.start) for where, _, each in _parts(runs)]
+    parts = [each._replace(run=each.run + where.start) for where, _, each in _chunks(runs)]
     return Segments(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -402,10 +402,10 @@ def _is_made(session: Session) -> bool:
     return session.tape is not None or (foreign is not None and not foreign.layout.is_native)
 
 
-def _best_load(parts: Iterable[Segments], budget: int) -> HeldLoad:
+def _best_load(chunks: Iterable[Segments], budget: int) -> HeldLoad:
     sizes: dict[HeldLoad, int] = {"ram": 0, "packed": 0}
     taped = True
-    for segments in parts:
+    for segments in chunks:
         anchors = int(segments.rows[segments.on_tape].sum()) * BOARD_BYTES // ANCHOR_ROWS
         sizes["ram"] += int((segments.rows * segments.stride).sum()) + anchors
         sizes["packed"] += int(segments.rows.sum()) * BOARD_BYTES
@@ -423,11 +423,11 @@ def _local_ranks() -> int:
         return 1
 
 
-def _parts(
+def _chunks(
     runs: RunColumns, kept: Segments | None = None
 ) -> Iterator[tuple[slice, NDArray[np.void], Segments]]:
     """Yield ranges of runs with their table and their segments; in a range, runs count from its first."""
-    for where, table in runs.parts():
+    for where, table in runs.chunks():
         if kept is None:
             owners = range(len(runs.sessions)) if runs.in_memory else np.unique(table["session"]).tolist()
             segments = _segments(runs, owners)
@@ -444,9 +444,9 @@ def _parts(
 def _segments(runs: RunColumns, owners: Sequence[int]) -> Segments:
     """Make the segments of the runs of some sessions; runs count from the first run of these sessions."""
     sessions = [runs.sessions[each] for each in owners]
-    parts = [session.segments() for session in sessions]
-    owner = np.repeat(np.arange(len(sessions)), [len(part[0]) for part in parts])
-    place, rows, run = (np.concatenate(column) for column in zip(*parts, strict=True))
+    tables = [session.segments() for session in sessions]
+    owner = np.repeat(np.arange(len(sessions)), [len(table[0]) for table in tables])
+    first_row, rows, run = (np.concatenate(column) for column in zip(*tables, strict=True))
     counts = [session.run_count for session in sessions]
     run = run + (np.cumsum(counts) - counts)[owner]
     stored = [session.stored for session in sessions]
@@ -454,7 +454,7 @@ def _segments(runs: RunColumns, owners: Sequence[int]) -> Segments:
     begin = np.array([address_of(array) for array in stored], _U64)
     end = begin + np.array([array.nbytes for array in stored], _U64)
     foreign = [session.foreign for session in sessions]
-    ends, at = end[owner], place.copy()
+    ends, at = end[owner], first_row.copy()
     for ordinal, each in enumerate(foreign):
         if each is not None:
             mine = owner == ordinal
@@ -462,7 +462,7 @@ def _segments(runs: RunColumns, owners: Sequence[int]) -> Segments:
             ends[mine] = begin[ordinal] + (each.ends * each.rows.itemsize).astype(_U64)
     layouts = [0 if each is None or each.layout.is_native else address_of(each.words) for each in foreign]
     segments = Segments(
-        address=begin[owner] + (at * stride).astype(_U64), rows=rows, run=run, end=ends, place=place,
+        address=begin[owner] + (at * stride).astype(_U64), rows=rows, run=run, end=ends, first_row=first_row,
         session=np.array(owners)[owner], stride=stride, layout=np.array(layouts, _U64)[owner],
     )  # fmt: skip
     if (chosen := runs.chosen_of(owners)) is not None:
@@ -496,7 +496,7 @@ def _foreign_bytes(session: Session) -> int:
 
 def _of_files(
     sessions: Sequence[Session], segments: Segments
-) -> Iterator[tuple[NDArray[np.bool_], list[Stretch], NDArray[np.uint64], int]]:
+) -> Iterator[tuple[NDArray[np.bool_], list[FileRange], NDArray[np.uint64], int]]:
     """Yield the segments in ``steps.npy``, once for each size of a row.
 
     Yields:
@@ -508,19 +508,19 @@ def _of_files(
         mine = in_files & (segments.stride == row_bytes)
         chosen = segments.take(mine)
         order, begins = chosen.in_file_order()
-        by_place = chosen.take(order)
-        rows = np.append(0, np.cumsum(by_place.rows))
+        by_row = chosen.take(order)
+        rows = np.append(0, np.cumsum(by_row.rows))
         lengths = np.diff(rows[:-1][begins], append=rows[-1]) * row_bytes
         paths = {each: sessions[each].path / STEPS_NPY for each in np.unique(chosen.session).tolist()}
         offsets = {each: _data_offset(path, STEP_DTYPES) for each, path in paths.items()}
-        owners, places = by_place.session[begins].tolist(), by_place.place[begins].tolist()
-        parts = [
-            Stretch(paths[owner], offsets[owner] + place * row_bytes, length)
-            for owner, place, length in zip(owners, places, lengths.tolist(), strict=True)
+        owners, first_rows = by_row.session[begins].tolist(), by_row.first_row[begins].tolist()
+        ranges = [
+            FileRange(paths[owner], offsets[owner] + first_row * row_bytes, length)
+            for owner, first_row, length in zip(owners, first_rows, lengths.tolist(), strict=True)
         ]
         firsts = np.empty(len(order), _U64)
         firsts[order] = rows[:-1]
-        yield mine, parts, firsts, row_bytes
+        yield mine, ranges, firsts, row_bytes
 
 
 def _counter(progress: Callable[[int, int], object] | None, total: int) -> Callable[[int], None]:
@@ -557,8 +557,8 @@ def _pack(
             sessions, segments.take(on_tape), runs.table, tapes.starts, report
         )
         memory.append(boards)
-    for chosen, parts, firsts, row_bytes in _of_files(sessions, segments):
-        boards = read_boards(parts, row_bytes, progress=report)
+    for chosen, ranges, firsts, row_bytes in _of_files(sessions, segments):
+        boards = read_boards(ranges, row_bytes, progress=report)
         addresses[chosen] = _U64(address_of(boards)) + firsts * _U64(BOARD_BYTES)
         memory.append(boards)
     for owner in np.unique(segments.session[~_in_files(sessions, segments) & ~segments.on_tape]).tolist():
@@ -570,7 +570,7 @@ def _pack(
             pack_rows(content, boards[first : first + len(rows)], session.path)
         report(_foreign_bytes(session))
         mine = segments.session == owner
-        addresses[mine] = _U64(address_of(boards)) + segments.place[mine].astype(_U64) * _U64(BOARD_BYTES)
+        addresses[mine] = _U64(address_of(boards)) + segments.first_row[mine].astype(_U64) * _U64(BOARD_BYTES)
         memory.append(boards)
     return PackedBoards(tuple(memory), addresses)
 
@@ -631,8 +631,8 @@ def read_tapes(
         The array, and a span for each range of adjacent segments. A span starts at an anchor.
     """
     order, begins = segments.in_file_order()
-    first = segments.place[order[begins]]
-    end = (segments.place + segments.rows)[order[np.append(begins[1:], len(order)) - 1]]
+    first = segments.first_row[order[begins]]
+    end = (segments.first_row + segments.rows)[order[np.append(begins[1:], len(order)) - 1]]
     owner = segments.session[order[begins]]
     tapes = [session.tape for session in sessions]
     shift = np.array([0 if t is None else t.anchor_rows.bit_length() - 1 for t in tapes])[owner]
@@ -647,9 +647,9 @@ def read_tapes(
     columns = (TAPE_NPY, first, sizes[0]), (ANCHORS_NPY, anchor * BOARD_BYTES, sizes[1])
     array = read_rows(
         [
-            Stretch(sessions[each].path / name, offsets[each, name] + offset, size)
-            for name, *places in columns
-            for each, offset, size in zip(owner.tolist(), *(p.tolist() for p in places), strict=True)
+            FileRange(sessions[each].path / name, offsets[each, name] + offset, size)
+            for name, *ranges in columns
+            for each, offset, size in zip(owner.tolist(), *(p.tolist() for p in ranges), strict=True)
         ],
         progress=report,
     )
@@ -658,7 +658,7 @@ def read_tapes(
     # The span of each segment.
     which = np.empty(len(order), np.int64)
     which[order] = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(order)))
-    segments.address[:] = address[0][which] + segments.place - first[which]
+    segments.address[:] = address[0][which] + segments.first_row - first[which]
     segments.end[:] = (address[0] + sizes[0])[which]
     return array, np.stack([*address, shift], axis=1).astype(_U64)
 
@@ -683,16 +683,18 @@ def decode_tapes(
     from tape2048.session.tape_reader import check_games  # loads the compiler
 
     order, _ = segments.in_file_order()
-    place, rows, owner = (column[order] for column in (segments.place, segments.rows, segments.session))
+    first_row, rows, owner = (
+        column[order] for column in (segments.first_row, segments.rows, segments.session)
+    )
     ends = np.append(0, np.cumsum(rows))
     boards = allocate(int(ends[-1]) * BOARD_BYTES).view(_U64)
-    jobs = np.stack([owner, place >> _JOB_SPAN_SHIFT, ends[:-1] // _JOB_ROWS])
+    jobs = np.stack([owner, first_row >> _JOB_SPAN_SHIFT, ends[:-1] // _JOB_ROWS])
     bounds = [0, *(np.flatnonzero((jobs[:, 1:] != jobs[:, :-1]).any(axis=0)) + 1).tolist(), len(order)]
 
     def decode(job: tuple[int, int]) -> int:
         mine = slice(*job)
         session, which = sessions[int(owner[job[0]])], segments.run[order[mine]]
-        begin, end = int(place[mine][0]), int(place[mine][-1] + rows[mine][-1])
+        begin, end = int(first_row[mine][0]), int(first_row[mine][-1] + rows[mine][-1])
         path = session.path / TAPE_NPY
         tape = np.empty(end - begin, np.uint8)
         with open_regular(path) as fd:
@@ -701,7 +703,7 @@ def decode_tapes(
             advise(fd, offset + end, 2 * len(tape), "WILLNEED")
             read_exactly(fd, tape, offset + begin, path)
         if len(tape) > rows[mine].sum():  # there are other runs between them
-            gaps = place[mine] - begin - np.append(0, place[mine][:-1] + rows[mine][:-1] - begin)
+            gaps = first_row[mine] - begin - np.append(0, first_row[mine][:-1] + rows[mine][:-1] - begin)
             lengths = np.stack([gaps, rows[mine]], axis=1).reshape(-1)
             tape = tape[np.repeat(np.tile([False, True], len(which)), lengths)]
         table = runs[which]

@@ -164,12 +164,12 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
         # As for the rows, the address of a line's first row minus its number times the stride, modulo 2**64,
         # is the origin to which a row's number times the stride is added.
         firsts = rows.line_firsts[mine]
-        values, at = each.rows, rows.place[mine] + firsts.astype(np.int64)
+        values, at = each.rows, rows.first_row[mine] + firsts.astype(np.int64)
         if not each.linear or len(strides) > 1 or others:
             values = np.ascontiguousarray(sessions[owner].column(name).values)
             values = renumbered(values, given[owner], names, each.path) if owner in others else values
-        elif each.places is not None:
-            at = each.places(at)
+        elif each.index_of is not None:
+            at = each.index_of(at)
         first = (at * values.strides[0]).astype(np.uint64) - firsts * np.uint64(values.strides[0])
         origins[mine] = np.uint64(address_of(values)) + first
         kept.append(values)

@@ -131,7 +131,7 @@ class Gatherer:
         self._held: Hold | None = None
         self.takes_boards = of_boards and bool(self._plan.packed or (joins and exponents.max() <= 15))
         own_bytes = BOARD_BYTES if self.takes_boards else self._rowmap.row_bytes
-        *self._places, end = np.cumsum([own_bytes, *(each.info.row_bytes for each in columns)]).tolist()
+        *self._offsets, end = np.cumsum([own_bytes, *(each.info.row_bytes for each in columns)]).tolist()
         power = 1 << (end - 1).bit_length()
         # Rows that do not cross a cache line are worth a third more memory.
         self.pool_stride = power if columns and power <= _LINE_BYTES and 3 * power <= 4 * end else end
@@ -145,9 +145,9 @@ class Gatherer:
                 populate(values)
 
     def with_pool(self, pool: Pool) -> Plan:
-        """Return the plan with a pool in place of the view's rows."""
+        """Return the plan with a pool instead of the view's rows."""
         columns = self._plan.columns.copy()
-        columns[:, :1] = np.array(self._places, np.uint64).reshape(-1, 1)
+        columns[:, :1] = np.array(self._offsets, np.uint64).reshape(-1, 1)
         return self._plan._replace(packed=int(self.takes_boards), pool=pool, columns=columns)
 
     def _join(self, table: NDArray[np.uint8]) -> None:
@@ -170,8 +170,8 @@ class Gatherer:
         """Copy consecutive rows of a straight order to a pool."""
         begin, stride = address_of(rows), self.pool_stride
         outputs = Outputs(**{"boards" if self.takes_boards else "records": begin, "stride": stride})
-        places = itertools.chain(*((begin + at, stride) for at in self._places))
-        target = np.array([*outputs, *places], np.uint64)
+        lines = itertools.chain(*((begin + at, stride) for at in self._offsets))
+        target = np.array([*outputs, *lines], np.uint64)
         self.run(self.words, order, (first, len(rows)), target)
 
     def sessions_of(self, numbers: NDArray[np.int64]) -> list[int]:

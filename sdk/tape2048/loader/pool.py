@@ -6,7 +6,7 @@ rows in a random order, while a thread reads the next pool into the other half. 
 bijections: (seed, epoch, index) decides a batch, and resuming in the middle reads one pool again.
 
 A batch is a random sample of its pool's chunks, not of the corpus: with c chunks in a pool, it sees about c
-places of the corpus. The pool should therefore hold hundreds of chunks: 512 chunks have 33M rows or 0.94 GB,
+parts of the corpus. The pool should therefore hold hundreds of chunks: 512 chunks have 33M rows or 0.94 GB,
 twice that in memory. Where boards suffice and are packed or on tape, the pool has boards alone: 0.27 GB.
 
 With ``pool_sessions``, adjacent chunks with rows of at most so many sessions form a window. The windows have
@@ -240,12 +240,12 @@ class PoolReader:
         rows = self._gatherer.allocate_pool(int(lengths.sum()))
         firsts = (chunks << self._shift).astype(np.uint64)
         order = Order.straight(share.cap_key)
-        places = np.cumsum([0, *lengths.tolist()])
+        begins = np.cumsum([0, *lengths.tolist()])
         self._gatherer.prefetch(self._sessions_of(share, number))
         for at in np.argsort(firsts).tolist():  # by session, so that each is held once
             first, length = int(firsts[at]), int(lengths[at])
             held = self._gatherer.hold(first, first + length)  # before the previous hold is released
-            self._gatherer.read(order, first, rows[places[at] : places[at] + length])
+            self._gatherer.read(order, first, rows[begins[at] : begins[at] + length])
         held.close()
         is_idle = self._fetcher is None or not self._fetcher.is_alive()
         if self._gatherer.fetches and number + 1 < len(share.chunks) and is_idle:
@@ -253,7 +253,7 @@ class PoolReader:
             wanted = self._sessions_of(share, number + 1)
             self._fetcher = threading.Thread(target=self._fetch_ahead, args=(wanted,), daemon=True)
             self._fetcher.start()
-        keys = Permutation(int(places[-1]), seed=share.seed, epoch=number).keys
+        keys = Permutation(int(begins[-1]), seed=share.seed, epoch=number).keys
         plan = self._gatherer.with_pool(Pool.of(rows, firsts, self._shift))
         return _Loaded(plan, plan.words, keys)
 

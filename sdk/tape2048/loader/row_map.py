@@ -48,7 +48,7 @@ TAPE_STRIDE = 1
 
 # Bits of an entry of a label guide. From bit 0: the exponent of the bucket's first segment. From LABEL_LATER:
 # the exponent of the next segment. At LABEL_WALK: whether there may be more segments, so that the label must
-# be looked up. From LABEL_BOUNDARY: the place in the bucket at which the next segment starts.
+# be looked up. From LABEL_BOUNDARY: the position in the bucket at which the next segment starts.
 LABEL_LATER, LABEL_WALK, LABEL_BOUNDARY = np.uint64(5), np.uint64(10), np.uint64(11)
 LABEL_EXPONENT_MAX = np.uint64(31)
 #: The boundary has 21 bits, so a bucket has at most ``2**20`` rows.
@@ -82,7 +82,7 @@ class Segments(NamedTuple):
     rows: NDArray[np.int64]  #: number of rows, at least 1
     run: NDArray[np.int64]  #: ordinal of the run in the view, ascending
     end: NDArray[np.uint64]  #: end address of the array that holds the segment
-    place: NDArray[np.int64]  #: number of the first row within the session
+    first_row: NDArray[np.int64]  #: number of the first row within the session
     session: NDArray[np.int64]  #: ordinal of the session
     stride: NDArray[np.int64]  #: bytes from a row to the next
     layout: NDArray[np.uint64]  #: address of the words of ``foreign.Layout``; 0 for a recorder's rows
@@ -92,10 +92,10 @@ class Segments(NamedTuple):
         return Segments(*(column[chosen] for column in self))
 
     @property
-    def places(self) -> NDArray[np.int64]:
+    def keys(self) -> NDArray[np.int64]:
         """A number for each segment, ``i64[S]``, that sorts them by session and row."""
-        places: NDArray[np.int64] = (self.session << 40) + self.place
-        return places
+        keys: NDArray[np.int64] = (self.session << 40) + self.first_row
+        return keys
 
     @property
     def on_tape(self) -> NDArray[np.bool_]:
@@ -105,9 +105,9 @@ class Segments(NamedTuple):
 
     def in_file_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the order of the segments in their files, and the starts of adjacent segments in it."""
-        places = self.places
-        order = np.argsort(places, kind="stable")
-        begins = places[order]
+        keys = self.keys
+        order = np.argsort(keys, kind="stable")
+        begins = keys[order]
         apart = begins[1:] != (begins + self.rows[order])[:-1]
         return order, np.flatnonzero(np.concatenate(([True], apart)))
 
@@ -154,7 +154,7 @@ class RowMap(NamedTuple):
     strides: NDArray[np.uint64]  #: ``Segments.stride`` if a stride is not ``row_bytes``. Otherwise, empty
     board: NDArray[np.uint64]  #: address that packed board 0 would have in each line, or empty
     session: NDArray[np.int64]  #: ordinal of each line's session
-    place: NDArray[np.int64]  #: number in its session that row 0 would have in each line
+    first_row: NDArray[np.int64]  #: number in its session that row 0 would have in each line
     run_starts: NDArray[np.uint64]  #: first row of each run in the view, and the number of rows, [R + 1]
     mask: RowMask
     tape: TapeMap
@@ -198,7 +198,8 @@ class RowMap(NamedTuple):
             columns = np.stack([
                 segments.address - firsts * strides, segments.end, strides,
                 span if boards is None else boards - firsts * _U64(BOARD_BYTES),
-                segments.session.astype(_U64), segments.place.astype(_U64) - firsts, span, segments.layout,
+                segments.session.astype(_U64), segments.first_row.astype(_U64) - firsts, span,
+                segments.layout,
             ])  # fmt: skip
             apart = np.ones(len(firsts), np.bool_)
             apart[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
@@ -218,7 +219,7 @@ class RowMap(NamedTuple):
             lines.append(columns[:, apart])
             cuts += [] if cut is None else [cut]
             rows, count = rows + int(segments.rows.sum()), count + int(apart.sum())
-        address, end, strides, board, session, place, span, layout = np.concatenate(lines, axis=1)
+        address, end, strides, board, session, first_row, span, layout = np.concatenate(lines, axis=1)
         line, guide = line[:done], make_guide(starts[: done + 1])
         run_starts = guide.starts
         if run is not None or done != runs:
@@ -239,7 +240,7 @@ class RowMap(NamedTuple):
             strides=strides if uneven else _NONE,
             board=board if has_boards else _NONE,
             session=session.view(np.int64),
-            place=place.view(np.int64),
+            first_row=first_row.view(np.int64),
             run_starts=run_starts,
             mask=NO_MASK,
             tape=tape,
@@ -312,8 +313,8 @@ def make_label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.u
     """
     if not len(exponents) or guide.shift > LABEL_SHIFT_MAX:
         return NO_LABELS
-    place = (guide.entries & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    pair = (exponents[np.minimum(place + later, len(exponents) - 1)] for later in (0, 1))
+    slot = (guide.entries & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    pair = (exponents[np.minimum(slot + later, len(exponents) - 1)] for later in (0, 1))
     first, second = (np.minimum(each, np.uint8(LABEL_EXPONENT_MAX)).astype(np.uint64) for each in pair)
     labels = first | second << LABEL_LATER
     labels |= guide.entries >> np.uint64(63) << LABEL_WALK

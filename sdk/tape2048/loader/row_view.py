@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.loader.buffers import RowBuffers, StorePart
+    from tape2048.loader.buffers import RowBuffers, ViewChunk
     from tape2048.loader.phases import Phase
     from tape2048.session.session import Session
 
@@ -55,28 +55,28 @@ class ViewTables:
         self.dtype = step_dtype(record_action=not self.without_action)
 
     @property
-    def parts(self) -> Iterable[StorePart]:
+    def chunks(self) -> Iterable[ViewChunk]:
         """The runs of some sessions at a time. Their segments ignore ``empties`` and the selection."""
-        return self._kept_parts if self.runs.in_memory else self._make_parts()
+        return self._kept_chunks if self.runs.in_memory else self._make_chunks()
 
     @cached_property
-    def _kept_parts(self) -> list[StorePart]:
-        return list(self._make_parts())
+    def _kept_chunks(self) -> list[ViewChunk]:
+        return list(self._make_chunks())
 
-    def _make_parts(self) -> Iterator[StorePart]:
+    def _make_chunks(self) -> Iterator[ViewChunk]:
         begin = 0
-        for part in self.store.parts():
-            segments, runs = part.segments, part.runs
+        for chunk in self.store.chunks():
+            segments, runs = chunk.segments, chunk.runs
             if self.chosen is not None:
-                low, high = np.searchsorted(self.chosen, [part.first, part.first + len(runs)])
-                chosen = self.chosen[low:high].astype(np.int64) - part.first
+                low, high = np.searchsorted(self.chosen, [chunk.first, chunk.first + len(runs)])
+                chosen = self.chosen[low:high].astype(np.int64) - chunk.first
                 ordinal = np.full(len(runs), -1, np.int64)
                 ordinal[chosen] = np.arange(len(chosen))
                 segments = segments.take(ordinal[segments.run] >= 0)
                 segments, runs = segments._replace(run=ordinal[segments.run]), runs[chosen]
             if self.phase.steps is not None or self.phase.fraction is not None:
                 segments = _cut(segments, self.phase, runs, self.store)
-            cut = part._replace(first=begin, runs=runs, segments=segments)
+            cut = chunk._replace(first=begin, runs=runs, segments=segments)
             if self.phase.rows_left is not None:
                 least, end = self.phase.rows_left
                 left = runs["rows"].astype(np.int64)[segments.run] - cut.places_in_games
@@ -97,10 +97,10 @@ class ViewTables:
         if whole.rowmap.rows == self.rowmap.rows:
             return np.zeros(len(self.runs), np.int64)
         starts = whole.rowmap.run_starts[:-1].astype(np.int64)
-        for part, numbers in self._numbered_parts():
-            first = np.flatnonzero(np.diff(part.segments.run, prepend=-1))
-            added = part.places_in_games - numbers.astype(np.int64)
-            starts[part.segments.run[first] + part.first] += added[first]
+        for chunk, numbers in self._numbered_chunks():
+            first = np.flatnonzero(np.diff(chunk.segments.run, prepend=-1))
+            added = chunk.places_in_games - numbers.astype(np.int64)
+            starts[chunk.segments.run[first] + chunk.first] += added[first]
         return starts
 
     @cached_property
@@ -112,11 +112,11 @@ class ViewTables:
         is_cut = held is not None and self.phase._replace(empties=None) != ALL
         found = (
             (
-                part.segments._replace(run=part.segments.run + part.first),
-                part.board_addresses,
-                part.cuts if is_cut else None,
+                chunk.segments._replace(run=chunk.segments.run + chunk.first),
+                chunk.board_addresses,
+                chunk.cuts if is_cut else None,
             )
-            for part in self.parts
+            for chunk in self.chunks
         )
         foreign = [number for number, session in enumerate(store.sessions) if session.foreign is not None]
         rows = RowMap.of(found, len(self.runs), self.dtype.itemsize, held, foreign)
@@ -128,8 +128,8 @@ class ViewTables:
         if self.selected is None:
             words = ~words
         else:
-            for part, firsts in self._numbered_parts():
-                copy_bits(self.selected, part.begins, words, firsts, part.segments.rows)
+            for chunk, firsts in self._numbered_chunks():
+                copy_bits(self.selected, chunk.begins, words, firsts, chunk.segments.rows)
         if self.phase.empties is not None:
             if store.boards is None:
                 store.check_files()
@@ -137,12 +137,12 @@ class ViewTables:
                 words &= mark_empties(rows, *self.phase.empties, store.raise_defect)
         return masked(rows, words)
 
-    def _numbered_parts(self) -> Iterator[tuple[StorePart, NDArray[np.uint64]]]:
+    def _numbered_chunks(self) -> Iterator[tuple[ViewChunk, NDArray[np.uint64]]]:
         """Yield the parts, each with the map's number of each segment's first row."""
         done = 0
-        for part in self.parts:
-            ends = done + np.cumsum(part.segments.rows)
-            yield part, (ends - part.segments.rows).astype(np.uint64)
+        for chunk in self.chunks:
+            ends = done + np.cumsum(chunk.segments.rows)
+            yield chunk, (ends - chunk.segments.rows).astype(np.uint64)
             done = int(ends[-1]) if len(ends) else done
 
     def select(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -152,8 +152,8 @@ class ViewTables:
         mask, selected = self.rowmap.mask, no_bits(self.store.rows)
         if mask.words.size:
             words = spread_bits(words, mask.words)
-        for part, firsts in self._numbered_parts():
-            copy_bits(words, firsts, selected, part.begins, part.segments.rows)
+        for chunk, firsts in self._numbered_chunks():
+            copy_bits(words, firsts, selected, chunk.begins, chunk.segments.rows)
         return selected
 
     @cached_property
@@ -211,15 +211,15 @@ def _cut(segments: Segments, phase: Phase, runs: NDArray[np.void], store: RowBuf
     known = rates[segments.session] > 0
     whole = segments.take(known)  # cut by arithmetic
     rate = rates[whole.session]
-    before = whole.place - runs["first_row"][whole.run].astype(np.int64)
+    before = whole.first_row - runs["first_row"][whole.run].astype(np.int64)
     ends = (np.clip(-(-bound[whole.run] // rate) - before, 0, whole.rows) for bound in (low, high))
     parts = [_narrow(whole, np.arange(len(rate)), ends)]
     for owner in np.unique(segments.session[~known]).tolist():
         mine = segments.take(segments.session == owner)
         session = store.sessions[owner]
-        rows, places = store.rows_of(mine, session.stored.dtype)
+        rows, index = store.rows_of(mine, session.stored.dtype)
         step = "step_idx" if session.foreign is None else session.foreign.layout.step
-        parts.append(_cut_by_reading(mine, low, high, rows[step], places))
+        parts.append(_cut_by_reading(mine, low, high, rows[step], index))
     if len(parts) == 1:
         return parts[0]
     together = type(segments)(*map(np.concatenate, zip(*parts, strict=True)))
@@ -245,7 +245,7 @@ def _cut_by_reading(
     low: NDArray[np.int64],
     high: NDArray[np.int64],
     steps: NDArray[np.uint32],
-    places: NDArray[np.int64],
+    index: NDArray[np.int64],
 ) -> Segments:
     found: list[tuple[NDArray[np.int64], ...]] = []
     batch_end = np.cumsum(segments.rows) // _SCAN_ROWS
@@ -254,7 +254,7 @@ def _cut_by_reading(
         counts = segments.rows[chosen]
         which = np.repeat(chosen, counts)
         within = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        step = steps[places[which] + within]
+        step = steps[index[which] + within]
         run = segments.run[which]
         inside = (low[run] <= step) & (step < high[run])
         edge = np.ones(len(which), np.bool_)
@@ -278,5 +278,5 @@ def _narrow(segments: Segments, which: NDArray[np.int64], bounds: Any) -> Segmen
     return taken._replace(
         address=taken.address + (first * taken.stride).astype(np.uint64),
         rows=end - first,
-        place=taken.place + first,
+        first_row=taken.first_row + first,
     )

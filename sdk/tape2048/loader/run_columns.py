@@ -125,7 +125,7 @@ class RunColumns:
                     found[sha256 or name] = PlayedBy(before.name, sha256, before.games + count)
         return sorted(found.values(), key=lambda player: -player.games)
 
-    def parts(self) -> Iterator[tuple[slice, NDArray[np.void]]]:
+    def chunks(self) -> Iterator[tuple[slice, NDArray[np.void]]]:
         """Yield the table of some sessions at a time, each with the range of its runs."""
         if self._kept is not None:
             yield slice(0, len(self)), self._kept
@@ -149,7 +149,7 @@ class RunColumns:
         ``make`` computes the values of a part of the table: the runs of some sessions.
         """
         values: NDArray[Any] | None = None
-        for where, table in self.parts():
+        for where, table in self.chunks():
             made = make(table)
             if len(made) == len(self):
                 return made

@@ -63,9 +63,9 @@ def even_shares(
     """
     counts, left, shares = np.diff(begins), taken.copy(), np.empty_like(rows)
     order = np.lexsort((rows, np.repeat(np.arange(len(counts)), counts)))  # of each run, the smallest first
-    for place in range(int(counts.max(initial=0))):
-        runs = np.flatnonzero(counts > place)
-        stage = order[begins[runs] + place]
-        shares[stage] = np.minimum(rows[stage], left[runs] // (counts[runs] - place))
+    for turn in range(int(counts.max(initial=0))):
+        runs = np.flatnonzero(counts > turn)
+        stage = order[begins[runs] + turn]
+        shares[stage] = np.minimum(rows[stage], left[runs] // (counts[runs] - turn))
         left[runs] -= shares[stage]
     return shares

@@ -63,14 +63,14 @@ def _make_keys(tokens: Any, symmetry: Any, keys: Any) -> Any:
 
 
 @kernel
-def _mark_new(keys: Any, chosen: Any, table: Any, places: Any, words: Any) -> Any:
+def _mark_new(keys: Any, chosen: Any, table: Any, counts: Any, words: Any) -> Any:
     """Set the bits of the rows whose keys are not in a table, and add these keys.
 
     Args:
         keys: keys of consecutive rows.
         chosen: number of highest bits of a key that give its pass, and the pass; other keys are skipped.
         table: address of the table and number of its entries. One more entry is for the key 0.
-        places: number of the first row, and number of used entries.
+        counts: number of the first row, and number of used entries.
         words: the mask.
 
     Returns:
@@ -78,7 +78,7 @@ def _mark_new(keys: Any, chosen: Any, table: Any, places: Any, words: Any) -> An
     """
     bits, turn = chosen
     address, entries = table
-    first, used = places
+    first, used = counts
     count = keys.shape[0]
     for ahead in range(count + _AHEAD):
         if ahead < count:
@@ -126,9 +126,9 @@ def mark_first(tables: ViewTables, *, symmetry: bool, memory: int | None = None)
 
     def take(turn: int, entries: int) -> bool:
         table, used = allocate((entries + 1) * _KEY_BYTES), 0
-        place = U64(table.ctypes.data), U64(entries)
+        located = U64(table.ctypes.data), U64(entries)
         for first, keys in map_ordered(keys_of, range(0, rows, _CHUNK_ROWS)):
-            used = int(_mark_new(keys, (U64(bits), U64(turn)), place, (U64(first), used), words))
+            used = int(_mark_new(keys, (U64(bits), U64(turn)), located, (U64(first), used), words))
             if used < 0:
                 return False
         return True

@@ -116,21 +116,21 @@ def merge_sessions(
         MaintenanceError: found 1 path, expected at least two sessions
     """
     root = Path(os.path.abspath(out_dir))
-    parts = _open_parts(paths)  # held, and so locked, to the end
-    _check_mergeable(parts)
-    columns = columns_to_join(parts, all_columns=all_columns)
-    ids = np.concatenate([part.runs["id"] for part in parts])
+    sessions = _open_parts(paths)  # held, and so locked, to the end
+    _check_mergeable(sessions)
+    columns = columns_to_join(sessions, all_columns=all_columns)
+    ids = np.concatenate([session.runs["id"] for session in sessions])
     renumbered = len(np.unique(ids)) != len(ids)
-    facts = _facts(parts)
+    facts = _facts(sessions)
     tables, first_row, first_id = [], 0, 0
-    for part in parts:
-        table = part.runs.copy()
+    for session in sessions:
+        table = session.runs.copy()
         table["first_row"] += np.uint64(first_row)
         if renumbered:
             table["id"] = np.arange(first_id, first_id + len(table), dtype=np.uint64)
         tables.append(table)
-        first_row, first_id = first_row + len(part), first_id + len(table)
-    write = _write_rows if parts[0].tape is None else _write_tape
+        first_row, first_id = first_row + len(session), first_id + len(table)
+    write = _write_rows if sessions[0].tape is None else _write_tape
     report = progress or (lambda *_: None)
     with storage_errors(root, "writing the merged session"):
         root.mkdir(parents=True, exist_ok=True)
@@ -138,19 +138,19 @@ def merge_sessions(
         with Draft(target) as hidden:
             draft = hidden.path / "session"
             draft.mkdir()
-            size = write(draft, parts, tables, facts, report)
-            join_columns(draft, parts, columns)
+            size = write(draft, sessions, tables, facts, report)
+            join_columns(draft, sessions, columns)
             check_draft(draft, MaintenanceError)
             published = rename_numbered(draft, target)
             fsync_dir(root)
-    return Merged(published, len(parts), facts["rows"], facts["runs"], size, renumbered)
+    return Merged(published, len(sessions), facts["rows"], facts["runs"], size, renumbered)
 
 
 def columns_to_join(
-    parts: Sequence[Session], *, all_columns: bool, skip: Collection[str] = ()
+    sessions: Sequence[Session], *, all_columns: bool, skip: Collection[str] = ()
 ) -> dict[str, ColumnInfo]:
     """Return the columns that sessions share; log a warning about the others, or raise MaintenanceError."""
-    columns, others = shared_columns([part.columns for part in parts], skip)
+    columns, others = shared_columns([session.columns for session in sessions], skip)
     if others and all_columns:
         raise MaintenanceError(f"columns would be lost: {others}", hint="Keep the originals (no --remove).")
     if others:
@@ -158,11 +158,11 @@ def columns_to_join(
     return columns
 
 
-def join_columns(draft: Path, parts: Sequence[Session], columns: Mapping[str, ColumnInfo]) -> None:
+def join_columns(draft: Path, sessions: Sequence[Session], columns: Mapping[str, ColumnInfo]) -> None:
     """Write the joined columns of sessions into the merged session."""
     merged = Session.open(draft)
     for name, info in columns.items():
-        values = (part.column(name).values for part in parts)
+        values = (session.column(name).values for session in sessions)
         merged.write_column(name, values, dtype=info.dtype, facts={"maker": None, **info.facts})
 
 
@@ -174,7 +174,7 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
             hint="name each session to merge, as in selfplay/*_model=greedy",
         )
     seen: set[str] = set()
-    parts = []
+    sessions = []
     convert = "convert it first: tape2048 convert"
     for path in paths:
         real = os.path.realpath(path)
@@ -201,40 +201,40 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
                 path=session.path,
                 hint="leave it out",
             )
-        parts.append(session)
-    return sorted(parts, key=lambda part: (str(part.meta.get("started_at")), part.path.name))
+        sessions.append(session)
+    return sorted(sessions, key=lambda session: (str(session.meta.get("started_at")), session.path.name))
 
 
-def _check_mergeable(parts: list[Session]) -> None:
-    first = parts[0]
-    for part in parts[1:]:
-        if (part.tape is None) != (first.tape is None):
+def _check_mergeable(sessions: list[Session]) -> None:
+    first = sessions[0]
+    for session in sessions[1:]:
+        if (session.tape is None) != (first.tape is None):
             kinds = ("on tape", "of rows") if first.tape is None else ("of rows", "on tape")
             raise MaintenanceError(
                 f"found a session {kinds[0]}, expected one {kinds[1]}, as {first.path.name}",
-                path=part.path,
+                path=session.path,
                 hint="give all sessions one storage first: tape2048 repack",
             )
-        if part.dtype != first.dtype:
+        if session.dtype != first.dtype:
             raise MaintenanceError(
-                f"found rows of {part.dtype.itemsize} bytes, expected {first.dtype.itemsize}, as "
+                f"found rows of {session.dtype.itemsize} bytes, expected {first.dtype.itemsize}, as "
                 f"{first.path.name} has (28 without the move, 29 with it)",
-                path=part.path,
+                path=session.path,
                 hint="merge sessions with record_action and sessions without it separately",
             )
         for name in (*_SHARED, START_BOARDS):
-            if part.meta.get(name) != first.meta.get(name):
+            if session.meta.get(name) != first.meta.get(name):
                 raise MaintenanceError(
-                    f"{name} is {_short(part.meta.get(name))}; expected {_short(first.meta.get(name))}, as "
-                    f"in {first.path.name}",
-                    path=part.path,
+                    f"{name} is {_short(session.meta.get(name))}; expected {_short(first.meta.get(name))}, "
+                    f"as in {first.path.name}",
+                    path=session.path,
                     hint="merge only sessions of one player with the same settings",
                 )
-    ordered = np.sort(np.concatenate([part.runs["seed"] for part in parts]))
+    ordered = np.sort(np.concatenate([session.runs["seed"] for session in sessions]))
     twice = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(twice):
         seed = ordered[twice[0]]
-        where = [part.path for part in parts if (part.runs["seed"] == seed).any()]
+        where = [session.path for session in sessions if (session.runs["seed"] == seed).any()]
         raise MaintenanceError(
             f"the game of seed {seed} is also in {where[-1].name}; expected each game once",
             path=where[0],
@@ -247,30 +247,33 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _facts(parts: list[Session]) -> dict[str, Any]:
-    first = parts[0].meta
+def _facts(sessions: list[Session]) -> dict[str, Any]:
+    first = sessions[0].meta
     shared = {
         name: value
         for name, value in first.items()
-        if name not in _OWN and all(name in part.meta and part.meta[name] == value for part in parts)
+        if name not in _OWN
+        and all(name in session.meta and session.meta[name] == value for session in sessions)
     }
     own = [
         {
-            "name": part.path.name,
-            "rows": len(part),
-            "runs": len(part.runs),
-            **{name: value for name, value in part.meta.items() if name not in shared and name not in _OWN},
-            **{name: part.meta[name] for name in _OWN[2:] if name in part.meta},
+            "name": session.path.name,
+            "rows": len(session),
+            "runs": len(session.runs),
+            **{
+                name: value for name, value in session.meta.items() if name not in shared and name not in _OWN
+            },
+            **{name: session.meta[name] for name in _OWN[2:] if name in session.meta},
         }
-        for part in parts
+        for session in sessions
     ]
     return {
         **shared,
         "started_at": str(first.get("started_at")),
-        "ended_at": max(str(part.meta.get("ended_at")) for part in parts),
-        "recovered": any(part.meta.get("recovered") is True for part in parts),
-        "rows": sum(len(part) for part in parts),
-        "runs": sum(len(part.runs) for part in parts),
+        "ended_at": max(str(session.meta.get("ended_at")) for session in sessions),
+        "recovered": any(session.meta.get("recovered") is True for session in sessions),
+        "rows": sum(len(session) for session in sessions),
+        "runs": sum(len(session.runs) for session in sessions),
         "merged_from": own,
     }
 
@@ -286,15 +289,15 @@ def _name(facts: dict[str, Any]) -> str:
     return name
 
 
-def _pieces(part: Session) -> Iterator[tuple[slice, NDArray[Any]]]:
+def _pieces(session: Session) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Yield a session piece by piece, as games and their rows; raise ChecksumError for a changed block."""
-    name, dtype = (STEPS_NPY, part.dtype) if part.tape is None else (TAPE_NPY, TAPE_DTYPE)
-    assert part.manifest is not None
-    assert part.blocks is not None
-    path, offset = part.path / name, part.manifest.files[name].bytes - len(part) * dtype.itemsize
-    sums = BlockSums(part.blocks, len(part), dtype.itemsize, part.path / METADATA_DB)
+    name, dtype = (STEPS_NPY, session.dtype) if session.tape is None else (TAPE_NPY, TAPE_DTYPE)
+    assert session.manifest is not None
+    assert session.blocks is not None
+    path, offset = session.path / name, session.manifest.files[name].bytes - len(session) * dtype.itemsize
+    sums = BlockSums(session.blocks, len(session), dtype.itemsize, session.path / METADATA_DB)
     with open_regular(path) as source:
-        for games, rows in game_pieces(part.runs, _PIECE_ROWS):
+        for games, rows in game_pieces(session.runs, _PIECE_ROWS):
             piece = np.empty(rows.stop - rows.start, dtype)
             read_exactly(source, piece, offset + rows.start * dtype.itemsize, path)
             sums.update(piece.view(np.uint8).data)
@@ -305,23 +308,23 @@ def _pieces(part: Session) -> Iterator[tuple[slice, NDArray[Any]]]:
 
 def _write_rows(
     directory: Path,
-    parts: list[Session],
+    sessions: list[Session],
     tables: list[NDArray[np.void]],
     facts: dict[str, Any],
     report: Callable[[int, int], object],
 ) -> int:
     """Write a session of rows with the ids of the tables; return the size of its files."""
-    header = rows_header(parts[0].dtype, facts["rows"], STEPS_HEADER_BYTES)
+    header = rows_header(sessions[0].dtype, facts["rows"], STEPS_HEADER_BYTES)
     checksum, rows = crc32c(header), 0
     blocks = []
     with open_fd(directory / STEPS_NPY, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         write_all(fd, header)
-        for part, table in zip(parts, tables, strict=True):
-            assert part.blocks is not None
-            own = part.blocks.copy()
+        for session, table in zip(sessions, tables, strict=True):
+            assert session.blocks is not None
+            own = session.blocks.copy()
             own["first_row"] += np.uint64(rows)
-            sums = BlockSums(part.blocks, len(part), part.dtype.itemsize, part.path / METADATA_DB)
-            for games, piece in _pieces(part):
+            sums = BlockSums(session.blocks, len(session), session.dtype.itemsize, session.path / METADATA_DB)
+            for games, piece in _pieces(session):
                 piece["run_id"] = np.repeat(table["id"][games], table["rows"][games])
                 data = piece.view(np.uint8).data
                 sums.update(data)
@@ -332,23 +335,23 @@ def _write_rows(
             own["crc32c"] = sums.found
             blocks.append(own)
         os.fsync(fd)
-    steps = FileEntry(STEPS_HEADER_BYTES + rows * parts[0].dtype.itemsize, checksum)
+    steps = FileEntry(STEPS_HEADER_BYTES + rows * sessions[0].dtype.itemsize, checksum)
     all_runs = np.concatenate(tables, dtype=RUN_DTYPE)
     return finish_session(directory, {STEPS_NPY: steps}, all_runs, np.concatenate(blocks), facts)
 
 
 def _write_tape(
     directory: Path,
-    parts: list[Session],
+    sessions: list[Session],
     tables: list[NDArray[np.void]],
     facts: dict[str, Any],
     report: Callable[[int, int], object],
 ) -> int:
     """Write a session on tape as :func:`_write_rows` does. Every game is decoded and checked."""
     with TapeWriter(directory, given_starts=START_BOARDS in facts) as writer:
-        for part, table in zip(parts, tables, strict=True):
-            assert part.tape is not None
-            for games, piece in _pieces(part):
-                writer.add(piece, table[games], part.tape.starts[games])
+        for session, table in zip(sessions, tables, strict=True):
+            assert session.tape is not None
+            for games, piece in _pieces(session):
+                writer.add(piece, table[games], session.tape.starts[games])
                 report(writer.rows, facts["rows"])
         return writer.finish(facts)

@@ -144,7 +144,7 @@ def write_columns(
             raise ColumnError(message, path=found.path, hint="Pass --force to replace it.")
     if len(there) == len(columns):
         return Written("there", plan.rows, 0, plan.columns)
-    with ColumnDraft(existing.places[0], plan, share, replace=force) as draft:
+    with ColumnDraft(existing.directories[0], plan, share, replace=force) as draft:
         plan, done = draft.plan, draft.done()
         sizes = {chunk: len(plan.rows_of(chunk)) for chunk in range(index, plan.chunks, count)}
         wanted = [chunk for chunk in sizes if chunk not in done]
@@ -186,11 +186,11 @@ def write_column(
     own = {"maker": "Session.write_column", **(facts or {})}
     width = first.shape[1] if first.ndim == 2 else None
     plan = _plan(session, [ColumnInfo(name, dtype, width, facts=own)], CHUNK_ROWS, trusted=True)
-    place = session.columns.places[0]
+    directory = session.columns.directories[0]
     if not replace and session.columns.is_made(name):
         message, hint = f"the session has a column {name!r}", "Pass replace=True to replace it."
-        raise ColumnError(message, path=place / f"{name}.json", hint=hint)
-    with ColumnDraft(place, plan, replace=replace, resume=False) as draft:
+        raise ColumnError(message, path=directory / f"{name}.json", hint=hint)
+    with ColumnDraft(directory, plan, replace=replace, resume=False) as draft:
         end = 0
         for piece in map(np.atleast_1d, itertools.chain([first], given)):
             for at in range(0, len(piece), CHUNK_ROWS):
@@ -239,7 +239,7 @@ def _plan(
         message = f"found {counted(session.rows_without_run, 'row')} that belong to no run, expected none"
         hint = "Convert it to a session without them: tape2048 convert"
         raise ColumnError(message, path=session.path, hint=hint)
-    if not session.columns.places:
+    if not session.columns.directories:
         message = "data sets and sessions in a store have no directory for columns"
         hint = "Choose an overlay directory: columns=DIR"
         raise ColumnError(message, path=session.path, hint=hint)

@@ -158,19 +158,19 @@ class Located(NamedTuple):
         info: description of the column.
         path: the file, or the first file.
         rows: array with the values, which may be strided.
-        places: function from row numbers of the session to places in ``rows``; None if they are equal.
+        index_of: function from row numbers of the session to indices of ``rows``; None if they are equal.
         linear: whether the rows of each segment of the session are at equal distances in ``rows``.
     """
 
     info: ColumnInfo
     path: Path
     rows: NDArray[Any]
-    places: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
+    index_of: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
     linear: bool = True
 
     def take(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
         """Return the values of rows by number."""
-        values: NDArray[Any] = self.rows[numbers if self.places is None else self.places(numbers)]
+        values: NDArray[Any] = self.rows[numbers if self.index_of is None else self.index_of(numbers)]
         return values
 
 
@@ -180,7 +180,7 @@ class Columns(Mapping[str, ColumnInfo]):
     An access raises KeyError for an unknown name, and ColumnError for a damaged or half-written column.
 
     Attributes:
-        places: directories with columns, in the order of the search. New columns are written to the first.
+        directories: directories with columns, in the order of the search; new columns go to the first.
         rows: number of rows of the session.
         rows_entry: the manifest's entry of the rows; None for a session of another program.
         foreign: rows of another program, whose fields are columns, too; None for a recorder's session.
@@ -188,17 +188,17 @@ class Columns(Mapping[str, ColumnInfo]):
 
     def __init__(
         self,
-        places: tuple[Path, ...],
+        directories: tuple[Path, ...],
         rows: int,
         manifest: Manifest | DatasetManifest | None,
         foreign: ForeignRows | None = None,
     ) -> None:
-        self.places, self.rows, self.rows_entry = places, rows, rows_entry(manifest)
+        self.directories, self.rows, self.rows_entry = directories, rows, rows_entry(manifest)
         self.foreign, self._fields = foreign, {} if foreign is None else _fields_of(foreign)
         self._checked: set[Path] = set()  # annotations that have been compared with the rows
         self._found: dict[str, tuple[Path, list[str]]] = {}
-        for place in reversed(places):
-            self._found |= {name: (place, files) for name, files in find_columns(place).items()}
+        for directory in reversed(directories):
+            self._found |= {name: (directory, files) for name, files in find_columns(directory).items()}
 
     def __getitem__(self, name: str) -> ColumnInfo:
         """Read ``<name>.json``, or describe a field."""
@@ -225,14 +225,14 @@ class Columns(Mapping[str, ColumnInfo]):
 
     def is_made(self, name: str) -> bool:
         """Check whether a column has been completely written to the first of the directories."""
-        return path_exists(self.places[0] / f"{name}.json")
+        return path_exists(self.directories[0] / f"{name}.json")
 
     def read(self, name: str) -> Column:
         """Return a column after all checks; see ``Session.column``."""
         found, rows = self.open(name), self.rows
         values = found.rows[:rows]
-        # Places ascend: if the last place is equal to its row number, all are.
-        if rows and found.places is not None and found.places(np.array([rows - 1])) != rows - 1:
+        # Indices ascend: if the last index is equal to its row number, all are.
+        if rows and found.index_of is not None and found.index_of(np.array([rows - 1])) != rows - 1:
             values = found.take(np.arange(rows))
         values.flags.writeable = False
         return Column(values, found.info, found.path)
@@ -241,22 +241,24 @@ class Columns(Mapping[str, ColumnInfo]):
         """Return a column after all checks, with the rows of its files; errors as for ``Session.column``."""
         if self.foreign is not None and self.is_field(name):
             rows = self.foreign.field(name)
-            return Located(self[name], self.foreign.paths[0], rows, self.foreign.places)
+            return Located(self[name], self.foreign.paths[0], rows, self.foreign.index_of)
         if name not in self._found:
             check_column_name(name)
-            maker, place = _MAKERS.get(name), self.places[-1] if self.places else None
+            maker, directory = _MAKERS.get(name), self.directories[-1] if self.directories else None
             hint = f"Make it: {maker}" if maker else f"Choose one of: {', '.join(self) or 'no columns'}."
-            raise ColumnError(f"no {name}.json: this session has no column {name!r}", path=place, hint=hint)
-        place, files = self._found[name]
-        info = _read_info(place, files, name)
+            raise ColumnError(
+                f"no {name}.json: this session has no column {name!r}", path=directory, hint=hint
+            )
+        directory, files = self._found[name]
+        info = _read_info(directory, files, name)
         if files != [info.npy_name]:
-            return self._open_shards(info, [place / file for file in files], name)
+            return self._open_shards(info, [directory / file for file in files], name)
         crc32c = self.rows_entry.crc32c if self.rows_entry else info.steps_crc32c
         if (info.rows, info.steps_crc32c) != (self.rows, crc32c):
             message = f"made of {info.rows} rows with CRC-32C {info.steps_crc32c}. The session has "
             message, hint = f"{message}{self.rows} with {crc32c}", _again(name, info.facts.get("maker"))
-            raise ColumnError(message, path=place / info.json_name, hint=hint)
-        path = place / info.npy_name
+            raise ColumnError(message, path=directory / info.json_name, hint=hint)
+        path = directory / info.npy_name
         return Located(info, path, _map(path, info))
 
     def _open_shards(self, info: ColumnInfo, paths: list[Path], name: str) -> Located:
@@ -275,15 +277,15 @@ class Columns(Mapping[str, ColumnInfo]):
             self._check_annotations(shards, paths)
             shards = shards._replace(rows=shards.rows[name])
         firsts = np.cumsum(shards.counts) - shards.counts
-        shifts = shards.places - firsts
+        shifts = shards.begins - firsts
 
-        def places(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        def index_of(rows: NDArray[np.int64]) -> NDArray[np.int64]:
             numbers = rows if self.foreign is None else self.foreign.in_files(rows)
             found: NDArray[np.int64] = numbers + shifts[np.searchsorted(firsts, numbers, "right") - 1]
             return found
 
         linear = bool(np.isin(firsts[1:], files.cumsum()).all())
-        return Located(info, paths[0], shards.rows, places, linear)
+        return Located(info, paths[0], shards.rows, index_of, linear)
 
     def _check_annotations(self, shards: Shards, paths: list[Path]) -> None:
         """Compare the runs and steps of annotations with the rows, once."""
@@ -293,11 +295,11 @@ class Columns(Mapping[str, ColumnInfo]):
             raise ColumnError(message, path=paths[0], hint="Move them to another directory.")
         if paths[0] in self._checked:
             return
-        of_files = (shards.places, shards.counts), (foreign.file_places, foreign.counts)
+        of_files = (shards.begins, shards.counts), (foreign.file_begins, foreign.counts)
         for name, own in zip(_ANNOTATED, (foreign.layout.run, foreign.layout.step), strict=True):
             found, expected = (
-                np.concatenate([values[at : at + count] for at, count in zip(*places, strict=True)])
-                for values, places in zip((shards.rows[name], foreign.rows[own]), of_files, strict=True)
+                np.concatenate([values[at : at + count] for at, count in zip(*spans, strict=True)])
+                for values, spans in zip((shards.rows[name], foreign.rows[own]), of_files, strict=True)
             )
             if len(at := np.flatnonzero(found.astype(np.uint64) != expected.astype(np.uint64))):
                 message = f"row {at[0]} has {name} {found[at[0]]}. The session's row has {expected[at[0]]}"
@@ -409,17 +411,19 @@ def _is_info(path: Path) -> bool:
         return False
 
 
-def _read_info(place: Path, files: list[str], name: str) -> ColumnInfo:
-    path = place / f"{name}.json"
+def _read_info(directory: Path, files: list[str], name: str) -> ColumnInfo:
+    path = directory / f"{name}.json"
     if field_of(name):
         message = f"{name!r} is a built-in field of batches; expected another name for a column"
-        raise ColumnError(message, path=place / next(iter(files), path), hint="Rename the column's files.")
+        raise ColumnError(
+            message, path=directory / next(iter(files), path), hint="Rename the column's files."
+        )
     if files and _EMBEDDINGS.fullmatch(files[0]):
-        return _read_shards([place / file for file in files])
+        return _read_shards([directory / file for file in files])
     if files and _ANNOTATIONS.fullmatch(files[0]):
-        rows = sum(peek_header(place / file).rows for file in files)
+        rows = sum(peek_header(directory / file).rows for file in files)
         facts = {"moves": True} if name in _OF_MOVES else {}
-        return msgspec.structs.replace(_annotated_fields(place / files[0])[name], rows=rows, facts=facts)
+        return msgspec.structs.replace(_annotated_fields(directory / files[0])[name], rows=rows, facts=facts)
     try:
         found, facts = _read_json(path)
     except MissingPathError as error:
@@ -433,7 +437,9 @@ def _read_info(place: Path, files: list[str], name: str) -> ColumnInfo:
         message = f"half-written: found {path.name} without {expected}"
         if files:
             message = f"dtype {found.dtype!r}; expected the type of the file {' and '.join(files)}"
-        raise ColumnError(message, path=path if files else place / expected, hint=_again(name, found.maker))
+        raise ColumnError(
+            message, path=path if files else directory / expected, hint=_again(name, found.maker)
+        )
     width = None if found.D is msgspec.UNSET else found.D
     own = {key: value for key, value in facts.items() if key not in _OWN}
     return ColumnInfo(name, found.dtype, width, found.rows, found.steps_crc32c, own)

@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048.errors import ManifestError, MissingPathError, NotASessionError, StorageError, TapeError
-from tape2048.files.bulk_read import Stretch, read_rows
+from tape2048.files.bulk_read import FileRange, read_rows
 from tape2048.files.npy import Shards, open_shards, peek_header
 from tape2048.files.reading import first_bytes, map_path, reading
 from tape2048.formats.dataset_layout import (
@@ -193,7 +193,7 @@ def _shard(records: NDArray[np.uint8]) -> Shards:
 
 
 def _read_records(path: Path, count: int) -> Shards:
-    return _shard(read_rows([Stretch(path, packdat.HEADER_BYTES, count)]))
+    return _shard(read_rows([FileRange(path, packdat.HEADER_BYTES, count)]))
 
 
 def values_of_steps(steps: NDArray[np.void]) -> NDArray[np.float32]:

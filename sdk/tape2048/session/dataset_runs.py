@@ -142,7 +142,7 @@ class RunTable:
         return np.where(start > 0, start, np.nan)
 
     def ordinals(self, ids: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the places of runs in the table by their ids, ``i64[n]``; -1 for unknown ids."""
+        """Return the indices of runs in the table by their ids, ``i64[n]``; -1 for unknown ids."""
         return ordinals_of(self.rows["id"], ids)
 
     def to_runs(self) -> NDArray[np.void]:

@@ -93,7 +93,7 @@ ROW_SOURCES = (
 _NAMED_MAX = 5  # entries of a directory that a message names
 
 
-def describe_place(path: Path) -> str:
+def describe_path(path: Path) -> str:
     """Describe the content of a path without rows, for a message."""
     with reading(path):
         is_directory = path.is_dir()

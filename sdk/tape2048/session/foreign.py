@@ -173,7 +173,7 @@ class ForeignRows:
         words: the layout for the kernels.
         paths: the files.
         counts: number of rows of each file.
-        file_places: place of each file's first row in ``rows``.
+        file_begins: place of each file's first row in ``rows``.
         made: functions that make more columns from rows, by the column's name.
         runs: the run table, as in ``Session``.
         owners: the runs of the rows.
@@ -214,11 +214,11 @@ class ForeignRows:
         self._again = again or (lambda: shards)
         with reading(database):
             self._states = [path.stat() for path in paths] if again else []
-        self.file_places, self._tiled = shards.places, tiled
+        self.file_begins, self._tiled = shards.begins, tiled
         self.paths, self.counts, self.words = paths, shards.counts, layout.words
         self.rows = as_unsigned(shards.rows) if layout.is_native else shards.rows
         firsts, total = np.cumsum(shards.counts) - shards.counts, int(shards.counts.sum())
-        self._firsts, self._shifts = firsts, shards.places - firsts
+        self._firsts, self._shifts = firsts, shards.begins - firsts
         self.dense = False
         starts, owner = self._assign(metadata, database, whole=whole)
         self.without_run = int(np.diff(starts, append=total)[owner < 0].sum())
@@ -233,7 +233,7 @@ class ForeignRows:
             self.runs, self.owners, kept = keep_owned(runs, points, owner, total)
         numbers = points[kept]
         file = np.searchsorted(firsts, numbers, "right") - 1
-        self.begins, self.ends = self.places(numbers), (shards.places + shards.counts)[file]
+        self.begins, self.ends = self.index_of(numbers), (shards.begins + shards.counts)[file]
         self._firsts, _, _ = self.owners.segments()
         self._shifts, self._left_out = self.begins - self._firsts, numbers - self._firsts
 
@@ -253,7 +253,7 @@ class ForeignRows:
         owner, counts = owner[counts > 0], counts[counts > 0]
         starts = np.cumsum(counts) - counts
         if counts.sum() == total:
-            begin, last = (self.take(self.places(at)) for at in (starts, starts + counts - 1))
+            begin, last = (self.take(self.index_of(at)) for at in (starts, starts + counts - 1))
             if self._tiled:
                 check_ends(runs[owner], (begin, last), layout, path)
             ids = runs["id"][owner]
@@ -264,7 +264,7 @@ class ForeignRows:
         return find_owners(runs, total, self._ids, path, whole=whole or metadata.has_rows)
 
     def _ids(self, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-        ids: NDArray[Any] = self.rows[self.layout.run][self.places(numbers)]
+        ids: NDArray[Any] = self.rows[self.layout.run][self.index_of(numbers)]
         return ids.astype(np.uint64)
 
     def _find_cuts(
@@ -290,7 +290,7 @@ class ForeignRows:
         return runs, cut_at
 
     def _at(self, number: np.int64) -> NDArray[np.void]:
-        return self.take(self.places(np.array([number])))
+        return self.take(self.index_of(np.array([number])))
 
     def in_memory(self) -> NDArray[np.void]:
         """Return all rows in memory, file after file: read again, or copied if a file was replaced."""
@@ -302,7 +302,7 @@ class ForeignRows:
         else:
             if self.in_place():
                 return rows
-        parts = zip(self.file_places.tolist(), self.counts.tolist(), strict=True)
+        parts = zip(self.file_begins.tolist(), self.counts.tolist(), strict=True)
         whole = self.rows.view(f"V{self.rows.itemsize}")
         return np.concatenate([whole[at : at + count] for at, count in parts]).view(self.rows.dtype)
 
@@ -325,12 +325,12 @@ class ForeignRows:
         none = self.made[name](self.rows[:0])
         return np.dtype((none.dtype, none.shape[1:]))
 
-    def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of rows in ``rows``."""
-        places: NDArray[np.int64] = (
+    def index_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices of rows in ``rows``."""
+        indices: NDArray[np.int64] = (
             numbers + self._shifts[np.searchsorted(self._firsts, numbers, "right") - 1]
         )
-        return places
+        return indices
 
     def in_files(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of rows in the files, where no row is left out."""
@@ -338,10 +338,10 @@ class ForeignRows:
         found: NDArray[np.int64] = numbers + self._left_out[at]
         return found
 
-    def take(self, places: NDArray[np.int64]) -> NDArray[np.void]:
-        """Copy rows by their places."""
+    def take(self, indices: NDArray[np.int64]) -> NDArray[np.void]:
+        """Copy rows by their indices."""
         # An untyped view, since NumPy copies structured rows field by field.
-        return np.take(self.rows.view(f"V{self.rows.itemsize}"), places).view(self.rows.dtype)
+        return np.take(self.rows.view(f"V{self.rows.itemsize}"), indices).view(self.rows.dtype)
 
     def read(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
         """Return rows by number as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``.
@@ -349,7 +349,7 @@ class ForeignRows:
         Raises:
             BookkeepingError: a row has a tile of 65536 or more, above the highest tile in the run table.
         """
-        found, layout = self.take(self.places(numbers)), self.layout
+        found, layout = self.take(self.index_of(numbers)), self.layout
         if not layout.is_native and (above := layout.above(found)).any():
             row = found[above.argmax()]
             raise BookkeepingError(

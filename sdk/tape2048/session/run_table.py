@@ -112,7 +112,7 @@ def from_run_table(
 def ordinals_of(
     table: NDArray[Any], ids: NDArray[Any], order: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Return the places of ids in a table of different ids, -1 for an unknown id; ``order`` sorts it."""
+    """Return the indices of ids in a table of different ids, -1 for an unknown id; ``order`` sorts it."""
     order = np.argsort(table, kind="stable") if order is None else order
     place = np.searchsorted(table[order], ids)
     found = np.append(order, -1)[place]

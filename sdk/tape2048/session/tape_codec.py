@@ -146,7 +146,7 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
 
     Args:
         tape: bytes of the steps, ``u8[n]``.
-        first: place of the first step of each range in ``tape`` and in ``boards``, ``i64[G]``.
+        first: index of the first step of each range in ``tape`` and in ``boards``, ``i64[G]``.
         steps: number of steps of each range, ``i64[G]``; may be 0.
         starts: board before the first step of each range, ``u64[G]``.
         boards: output, ``u64[n]``: the board before each step of a range. Other entries are not changed.
@@ -161,7 +161,7 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
         (['0x1100000000000000', '0x2000000000000001', '0x1000000000002001'], [0])
     """
     games = first.shape[0]
-    # For each lane: its game, the number of remaining steps, the place of the next step, and the board.
+    # For each lane: its game, the number of remaining steps, the index of the next step, and the board.
     game, left, at = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     board, bad = np.zeros(LANES, np.uint64), np.zeros(LANES, np.uint64)
     following = 0
@@ -184,9 +184,9 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
     for lane in range(LANES):  # a lane has no more games. The other lanes continue one by one
         if left[lane]:
             one, wrongs = board[lane], U64(0)
-            for place in range(U64(at[lane]), U64(at[lane] + left[lane])):
-                boards[place] = one
-                one, is_wrong = step_checked(one, U64(tape[place]))
+            for at_byte in range(U64(at[lane]), U64(at[lane] + left[lane])):
+                boards[at_byte] = one
+                one, is_wrong = step_checked(one, U64(tape[at_byte]))
                 wrongs |= is_wrong
             finals[game[lane]], wrong[game[lane]] = one, U8(bad[lane] | wrongs != U64(0))
 
@@ -220,8 +220,8 @@ def seek(  # noqa: PLR0917
     """Decode ranges of steps as :func:`decode` does, but only the board after each range."""
     for i in range(first.shape[0]):
         board, bad = starts[i], U64(0)
-        for place in range(U64(first[i]), U64(first[i] + steps[i])):
-            board, is_wrong = step_checked(board, U64(tape[place]))
+        for at_byte in range(U64(first[i]), U64(first[i] + steps[i])):
+            board, is_wrong = step_checked(board, U64(tape[at_byte]))
             bad |= is_wrong
         finals[i], wrong[i] = board, U8(bad != U64(0))
 
@@ -276,8 +276,8 @@ def judge(  # noqa: PLR0917 - a kernel takes arrays
     for game in range(first.shape[0]):
         begin, count = first[game], steps[game]
         fours = U64(0)
-        for place in range(begin, begin + count):
-            fours += U64((tape[place] >> U8(6)) & U8(1))
+        for at_byte in range(begin, begin + count):
+            fours += U64((tape[at_byte] >> U8(6)) & U8(1))
         final = finals[game]
         step, kind, merged = count, SOUND, U64(0)
         # After a merge of two 32768 tiles, the decoded final board still has both.
@@ -302,13 +302,13 @@ def encode(  # noqa: PLR0917
     Args:
         boards: board before each step, ``u64[n]``.
         moves: move of each step, ``u8[n]``.
-        first: place of each game's first step in ``boards``, ``moves`` and ``tape``, ``i64[G]``.
+        first: index of each game's first step in ``boards``, ``moves`` and ``tape``, ``i64[G]``.
         steps: number of steps of each game, ``i64[G]``.
         finals: board after the last step of each game, ``u64[G]``.
         tape: output, ``u8[n]``.
 
     Returns:
-        -1, or the place of the first step whose move and one spawn do not lead to the next board.
+        -1, or the index of the first step whose move and one spawn do not lead to the next board.
 
     Example:
         >>> boards, finals = np.array([[0x1100000000000000], [0x2000000000000001]], np.uint64)
@@ -320,12 +320,12 @@ def encode(  # noqa: PLR0917
     """
     for game in range(first.shape[0]):
         end = first[game] + steps[game]
-        for place in range(first[game], end):
-            move = U64(moves[place])
-            following = boards[place + 1] if place + 1 < end else finals[game]
-            spawn = spawn_between(boards[place], move, following) if move < U64(4) else U64(0)
+        for at_byte in range(first[game], end):
+            move = U64(moves[at_byte])
+            following = boards[at_byte + 1] if at_byte + 1 < end else finals[game]
+            spawn = spawn_between(boards[at_byte], move, following) if move < U64(4) else U64(0)
             if spawn == U64(0):
-                return place
+                return at_byte
             is_four = (spawn & U64(15)) - U64(1)
-            tape[place] = U8(move | (spawn >> U64(4)) << U64(2) | is_four << U64(6))
+            tape[at_byte] = U8(move | (spawn >> U64(4)) << U64(2) | is_four << U64(6))
     return -1

@@ -325,12 +325,12 @@ class Tape:
         game = int(np.searchsorted(self.first_rows, first, "right")) - 1
         last = int(np.searchsorted(self.first_rows, end, "left"))
         begin, start = self._nearest(np.array([first]), np.array([game]))
-        places = np.append(begin, self.first_rows[game + 1 : last]) - begin
+        firsts = np.append(begin, self.first_rows[game + 1 : last]) - begin
         starts = np.append(start, self.starts[game + 1 : last])
-        steps = np.diff(places, append=end - begin[0])
+        steps = np.diff(firsts, append=end - begin[0])
         boards = np.empty(end - int(begin[0]), np.uint64)
         finals, wrong = np.empty(len(steps), np.uint64), np.empty(len(steps), np.uint8)
-        decode(self.data[int(begin[0]) : end], places, steps, starts, boards, finals, wrong)
+        decode(self.data[int(begin[0]) : end], firsts, steps, starts, boards, finals, wrong)
         for bad in np.flatnonzero(wrong).tolist():
             self._raise_defect(game + bad)
         due = anchors_of(boards, int(begin[0]), self.anchor_rows)

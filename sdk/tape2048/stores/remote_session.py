@@ -122,7 +122,7 @@ class RemoteSessions:
         return RemoteSession(self, name, *self.cache.table(self.store, name))
 
 
-def session_places(root: Path) -> list[str]:
+def session_paths(root: Path) -> list[str]:
     """List the paths of the sessions in a directory; if it is a fleet's store, without removed sessions.
 
     Errors are as for :func:`tape2048.session.session.sessions`. The paths are plain text, because 10,000

@@ -21,7 +21,7 @@ from tape2048_recorder.players.batch_player import (
     Caller,
     Sampling,
     batch_sha256,
-    describe_place,
+    describe_path,
     make_batch_player,
     read_sampling,
 )
@@ -159,9 +159,9 @@ def test_half_of_submit_and_collect_is_no_overlap() -> None:
 
 def test_a_bad_answer_names_the_legal_moves() -> None:
     views = views_of(1, 0x1100000000000000)  # the first one's tile stands in the last cell
-    places = [describe_place("m:f", at, views) for at in (0, 1)]
+    places = [describe_path("m:f", at, views) for at in (0, 1)]
     assert [place.rpartition(", ")[2] for place in places] == ["legal UL", "legal DLR"]
-    assert describe_place("m:f", 1, views).startswith("m:f: board 1 of 2, 0x1100000000000000 (rows 1100 ")
+    assert describe_path("m:f", 1, views).startswith("m:f: board 1 of 2, 0x1100000000000000 (rows 1100 ")
 
 
 def test_a_player_declares_its_hash() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from tape2048.base.resources import ram_available
 from tape2048.errors import StorageError, TruncatedError
 from tape2048.files import bulk_read
-from tape2048.files.bulk_read import HUGE_PAGE_BYTES, Stretch, allocate, read_into, read_rows
+from tape2048.files.bulk_read import HUGE_PAGE_BYTES, FileRange, allocate, read_into, read_rows
 from tape2048.loader import boards as packed_boards
 from tape2048.loader.boards import read_boards
 
@@ -52,33 +52,33 @@ def test_stretches_stand_one_after_the_other(tmp_path: Path) -> None:
 
 
 @given(
-    stretches=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5000), st.integers(0, 5000)), max_size=8),
+    ranges=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5000), st.integers(0, 5000)), max_size=8),
     threads=st.integers(1, 9),
 )
 def test_any_stretches(
-    tmp_path_factory: pytest.TempPathFactory, stretches: list[tuple[int, int, int]], threads: int
+    tmp_path_factory: pytest.TempPathFactory, ranges: list[tuple[int, int, int]], threads: int
 ) -> None:
-    directory = tmp_path_factory.getbasetemp() / "stretches"
+    directory = tmp_path_factory.getbasetemp() / "ranges"
     directory.mkdir(exist_ok=True)
     files = [directory / f"{i}" for i in range(3)]
     if not files[0].exists():
         for i, path in enumerate(files):
             make(path, 10_000, i)
-    expected = b"".join(files[i].read_bytes()[first : first + count] for i, first, count in stretches)
+    expected = b"".join(files[i].read_bytes()[first : first + count] for i, first, count in ranges)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bulk_read, "_LANE_BYTES_MIN", 1)
-        rows = read_rows([(files[i], first, count) for i, first, count in stretches], threads=threads)
+        rows = read_rows([(files[i], first, count) for i, first, count in ranges], threads=threads)
     assert rows.tobytes() == expected
 
 
 @settings(max_examples=50)
 @given(
-    stretches=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 60)), max_size=8),
+    ranges=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 60)), max_size=8),
     threads=st.integers(1, 7),
     row_bytes=st.sampled_from([28, 29]),
 )
 def test_packed_boards_are_those_of_any_stretches(
-    tmp_path_factory: pytest.TempPathFactory, stretches: list[tuple[int, int, int]], threads: int,
+    tmp_path_factory: pytest.TempPathFactory, ranges: list[tuple[int, int, int]], threads: int,
     row_bytes: int,
 ) -> None:  # fmt: skip
     """No row is parted between two threads, or between two reads."""
@@ -89,13 +89,13 @@ def test_packed_boards_are_those_of_any_stretches(
     rows = [rng.integers(0, 16, (100, row_bytes), dtype=np.uint8) for _ in files]
     for path, content in zip(files, rows, strict=True):
         path.write_bytes(b"head" + content.tobytes())
-    parts = [Stretch(files[i], 4 + first * row_bytes, count * row_bytes) for i, first, count in stretches]
+    parts = [FileRange(files[i], 4 + first * row_bytes, count * row_bytes) for i, first, count in ranges]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bulk_read, "_LANE_BYTES_MIN", 1)
         patch.setattr(bulk_read, "STEP_BYTES", 1000)
         patch.setattr(packed_boards, "READ_BYTES", 100)
         boards = read_boards(parts, row_bytes, threads=threads)
-    wanted = [rows[i][first : first + count, 12:28] for i, first, count in stretches]
+    wanted = [rows[i][first : first + count, 12:28] for i, first, count in ranges]
     expected = [int("".join(f"{cell:x}" for cell in cells), 16) for part in wanted for cells in part.tolist()]
     assert boards.tolist() == expected
 
@@ -133,10 +133,10 @@ def test_an_open_file_is_read_after_its_replacement(tmp_path: Path) -> None:
     into = np.zeros(20_000_000, np.uint8)
     with path.open("rb") as held:
         make(tmp_path / "other", 5, 1).replace(path)
-        read_into(into, [Stretch(path, 0, 10_000_000, held.fileno()), Stretch(path, 1, 4)])
+        read_into(into, [FileRange(path, 0, 10_000_000, held.fileno()), FileRange(path, 1, 4)])
         assert into[:10_000_000].tobytes() == expected[:10_000_000]
         with pytest.raises(TruncatedError) as caught:
-            read_into(into, [Stretch(path, 10_000_001, 10_000_000, held.fileno())])
+            read_into(into, [FileRange(path, 10_000_001, 10_000_000, held.fileno())])
     assert caught.value.path == str(path)
 
 
@@ -228,7 +228,7 @@ def test_a_file_that_is_lost_while_it_is_read(tmp_path: Path, how: str) -> None:
     turn = threading.Event()
     real = bulk_read.Reader._read_piece
 
-    def held(reader: bulk_read.Reader, part: bulk_read.Stretch, begin: int) -> None:
+    def held(reader: bulk_read.Reader, part: bulk_read.FileRange, begin: int) -> None:
         if Path(part.path) == lost:
             turn.wait(30)
         real(reader, part, begin)
@@ -254,7 +254,7 @@ def test_an_error_in_progress_ends_the_reading(tmp_path: Path, monkeypatch: pyte
     init = bulk_read.Reader.__init__
 
     def watched(reader: bulk_read.Reader, parts: Any, read_step: Any, **how: Any) -> None:
-        def step(fd: int, part: Stretch, begin: int) -> None:
+        def step(fd: int, part: FileRange, begin: int) -> None:
             steps.append(begin)
             if len(steps) > 8 and all(given_up):
                 given_up.append(reader._stop.wait(30))

@@ -295,7 +295,7 @@ class TestOpenShards:
         for load in ("ram", "mmap"):
             shards = open_shards(paths, DTYPES, load)
             assert shards.counts.tolist() == [3, 0, 17]
-            places = np.repeat(shards.places, shards.counts)
+            places = np.repeat(shards.begins, shards.counts)
             places += np.array([0, 1, 2, *range(17)])
             assert shards.rows[places].tobytes() == rows.tobytes()
         joined = open_shards(paths, DTYPES).rows

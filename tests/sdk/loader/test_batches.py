@@ -737,7 +737,7 @@ class TestPool:
         original = gatherer.allocate
         monkeypatch.setattr(gatherer, "allocate", lambda count: asked.append(count) or original(count))
         batches = Corpus.open(tmp_path).batches(64, pool_rows=2000)
-        reader = batches._parts[0]._pool
+        reader = batches._servers[0]._pool
         for _ in batches:
             assert len(reader._pools) <= 2
         assert max(asked) * 2 <= 2000 * 28

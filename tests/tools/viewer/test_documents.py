@@ -196,8 +196,8 @@ def test_listing_follows_the_directories(monkeypatch: pytest.MonkeyPatch, copied
 
     root = copied
     listed = []
-    names = collection.session_places
-    monkeypatch.setattr(collection, "session_places", lambda root: listed.append(root) or names(root))
+    names = collection.session_paths
+    monkeypatch.setattr(collection, "session_paths", lambda root: listed.append(root) or names(root))
     monkeypatch.setattr(collection, "LISTED_S", 0.0)
     found = Collection([root])
     assert len(found.whole().sessions) == 2

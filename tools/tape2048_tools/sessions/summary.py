@@ -33,7 +33,7 @@ from tape2048.session.layout import (
 )
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048.session.tape_layout import TAPE_NPY
-from tape2048.stores.remote_session import RemoteSession, session_places
+from tape2048.stores.remote_session import RemoteSession, session_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ def expand_sources(path: Path, *, may_be_empty: bool = False, may_be_dataset: bo
     if SESSION_NAME.fullmatch(path.resolve().name) or is_session(names) or MANIFEST in names:
         refuse_dataset(path)
         return [path]
-    if found := session_places(path):
+    if found := session_paths(path):
         return [*map(Path, found)]
     if may_be_empty and all(name.startswith(".") for name in names):
         return []  # a recorder's directory before its first session
@@ -247,7 +247,7 @@ def summarize(session: Session) -> Summary:
 def read_each(root: Path, read: Callable[[Path], T]) -> list[tuple[Path, T | TapeError]]:
     """Read every session of a directory or a fleet's directory; return the error of unreadable sessions."""
     found: list[tuple[Path, T | TapeError]] = []
-    for path in map(Path, session_places(root)):
+    for path in map(Path, session_paths(root)):
         try:
             found.append((path, read(path)))
         except TapeError as error:

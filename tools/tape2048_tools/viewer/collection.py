@@ -34,7 +34,7 @@ from tape2048.session.metadata import read_metadata
 from tape2048.session.session import Session
 from tape2048.session.tape_layout import TAPE_NPY
 from tape2048.session.tape_reader import game_pieces
-from tape2048.stores.remote_session import session_places
+from tape2048.stores.remote_session import session_paths
 from tape2048_recorder.players.options import with_defaults
 from tape2048_recorder.replay.annotation import annotation_of
 from tape2048_recorder.replay.judging import SUMS, summands
@@ -355,7 +355,7 @@ class Collection:
                 found[str(root)] = root.name
                 continue
             try:
-                found |= {path: path.rpartition(os.sep)[2] for path in session_places(root)}
+                found |= {path: path.rpartition(os.sep)[2] for path in session_paths(root)}
             except TapeError:
                 continue  # removed, or currently unreadable: do not show its sessions
         order = sorted(found, key=lambda path: (found[path], path))

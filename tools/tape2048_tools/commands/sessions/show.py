@@ -17,7 +17,7 @@ from tape2048.players import player_label, player_name
 from tape2048.session.layout import METADATA_DB
 from tape2048.session.run_table import REACH_TILES
 from tape2048.session.session import Session
-from tape2048.stores.remote_session import RemoteSession, open_remote, session_places
+from tape2048.stores.remote_session import RemoteSession, open_remote, session_paths
 from tape2048_tools.sessions.summary import (
     Summary,
     brief,
@@ -135,7 +135,7 @@ def list_sessions(
     else:
         refuse_session(place, f"Show it with: tape2048 show {place}; or list its parent directory.")
         try:
-            is_few = len(session_places(place)) <= SCORES_SESSIONS_MAX
+            is_few = len(session_paths(place)) <= SCORES_SESSIONS_MAX
             scores = is_few if scores is None else scores
             found = read_each(place, read_path)
             quarantined = len(list_quarantine(place))
