@@ -27,7 +27,7 @@ from tape2048_recorder.daemon.daemon import Daemon, Reload
 from tape2048_recorder.daemon.instance import GameProgress, Instance, Ledger
 from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.daemon.weights import Playing
-from tape2048_recorder.game.start_file import StartBoards, keep_starts
+from tape2048_recorder.game.kept_starts import StartBoards, keep_starts
 from tape2048_recorder.players.options import check_player
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_recorder.recording.partial import utc_text

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tape2048_recorder.daemon.supervisor import Supervisor, WorkerPlace
-    from tape2048_recorder.game.start_file import StartBoards
+    from tape2048_recorder.game.kept_starts import StartBoards
     from tape2048_recorder.record_options import RecorderConfig
     from tape2048_recorder.recording.recording import Recording
     from tape2048_recorder.status.status_report import Reporter

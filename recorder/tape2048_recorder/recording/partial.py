@@ -66,8 +66,8 @@ from tape2048.base.text import counted
 from tape2048.errors import FormatError
 from tape2048.files.durable import NEW_FILE_MODE, storage_errors
 from tape2048.session.layout import RUN_DTYPE, SESSION_NAME
+from tape2048_recorder.game.kept_starts import StartBoards
 from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
-from tape2048_recorder.game.start_file import StartBoards
 from tape2048_recorder.recording.world import REAL, World
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ from tape2048.session.tape_layout import (
     TAPE_NPY,
     anchor_count,
 )
-from tape2048_recorder.game.start_file import load_starts
+from tape2048_recorder.game.kept_starts import load_starts
 from tape2048_recorder.recording.partial import (
     COMPACTION_DRAFT,
     JOURNAL,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from tape2048.files.durable import write_all
-from tape2048_recorder.game.start_file import load_starts, seeds_key
+from tape2048_recorder.game.kept_starts import load_starts, seeds_key
 from tape2048_recorder.ipc.protocol import (
     DRAIN,
     HURRY,

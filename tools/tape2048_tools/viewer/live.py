@@ -15,7 +15,7 @@ from tape2048.files.training_directory import METRICS, read_metrics
 from tape2048.game.moves import recover
 from tape2048.game.rules import exps_to_boards
 from tape2048.players import player_text
-from tape2048_recorder.game.start_file import load_starts
+from tape2048_recorder.game.kept_starts import load_starts
 from tape2048_recorder.recording.partial import (
     JOURNAL,
     PARTIAL_SUFFIX,
