@@ -36,12 +36,13 @@ LAYERS = {
 
 
 class Import(NamedTuple):
-    """An imported name: its module, its own name, its line, and whether the import runs at load."""
+    """An imported name: its module, its own name, its line, and whether the import runs at load, or never."""
 
     module: str
     name: str | None
     line: int
     at_load: bool
+    for_types: bool = False
 
 
 @cache
@@ -60,21 +61,22 @@ def imports(source: str) -> list[Import]:
     """Every import of a source text."""
     found: list[Import] = []
 
-    def visit(node: ast.AST, *, at_load: bool) -> None:
+    def visit(node: ast.AST, *, at_load: bool, for_types: bool = False) -> None:
+        when = at_load, for_types
         if isinstance(node, ast.Import):
-            found.extend(Import(alias.name, None, node.lineno, at_load) for alias in node.names)
+            found.extend(Import(alias.name, None, node.lineno, *when) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            found.extend(Import(module, alias.name, node.lineno, at_load) for alias in node.names)
+            found.extend(Import(module, alias.name, node.lineno, *when) for alias in node.names)
         children = [each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr)]
         if isinstance(node, ast.If) and re.fullmatch(r"(typing\.)?TYPE_CHECKING", ast.unparse(node.test)):
             for child in node.body:
-                visit(child, at_load=False)
+                visit(child, at_load=False, for_types=True)
             children = list(node.orelse)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             at_load = False
         for child in children:
-            visit(child, at_load=at_load)
+            visit(child, at_load=at_load, for_types=for_types)
 
     visit(ast.parse(source), at_load=True)
     return found
@@ -89,6 +91,23 @@ def arrows() -> dict[str, set[str]]:
         names = imports(path.read_text())
         targets = {each if (each := f"{name.module}.{name.name}") in known else name.module for name in names}
         found[module] = {target for target in targets if target in known and target != module}
+    return found
+
+
+def closure(*roots: str) -> set[str]:
+    """The modules that some modules import at any time, directly or through others, and their packages."""
+    known = modules()
+    found: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        module = waiting.pop()
+        if module not in known or module in found:
+            continue
+        found.add(module)
+        waiting.append(module.rpartition(".")[0])
+        for name in imports(known[module].read_text()):
+            if not name.for_types:
+                waiting += [name.module, f"{name.module}.{name.name}"]
     return found
 
 

@@ -18,6 +18,7 @@ from .layers import (
     PICTURE,
     ROOTS,
     arrows,
+    closure,
     imports,
     is_init,
     layer_of,
@@ -39,7 +40,7 @@ NOT_FOR_THE_RECORDER = {"conversion", "corpus", "critic", "datasets", "export", 
 #: Modules of these packages that it needs: critics choose moves, and learn from games that it plays; whole
 #: games of sessions are judged.
 FOR_THE_RECORDER = (
-    "tape2048.critic.critic_config.", "tape2048.critic.facts.", "tape2048.critic.ntuple.",
+    "tape2048.critic.critic_config.", "tape2048.critic.shipped.", "tape2048.critic.ntuple.",
     "tape2048.conversion.session_runs.",
 )  # fmt: skip
 
@@ -128,6 +129,49 @@ LOADS_WITHOUT = {
 
 #: Small modules that stand alone on purpose, with the reason.
 SMALL_MODULES: dict[str, str] = {}
+
+
+#: Most lines that the modules of an entry point reach by imports, with 5% of room.
+LINES_MAX = {
+    ("tape2048_recorder.recorder", "tape2048_recorder.workers.__main__"): 19_000,
+    ("tape2048.session.session",): 7_000,
+    ("tape2048.corpus",): 16_000,
+    ("tape2048_tools.commands.recorder.record",): 24_000,
+    ("tape2048_tools.commands.sessions.validate",): 16_000,
+    ("tape2048_tools.commands.sessions.show",): 18_000,
+}
+
+
+@pytest.mark.parametrize("roots", LINES_MAX, ids=lambda roots: roots[0].rpartition(".")[2])
+def test_an_entry_point_imports_what_it_uses(roots: tuple[str, ...]) -> None:
+    lines = {module: modules()[module].read_text().count("\n") for module in closure(*roots)}
+    largest = ", ".join(sorted(lines, key=lambda module: -lines[module])[:10])
+    assert set(roots) <= set(lines)
+    total = sum(lines.values())
+    assert total <= LINES_MAX[roots], f"the largest modules: {largest}"
+
+
+def test_show_and_validate_import_no_recorder() -> None:
+    """A command that looks at sessions reads the recorder's settings, and nothing else of it."""
+    for command in ("show", "validate"):
+        found = {package_of(module) for module in closure(f"tape2048_tools.commands.sessions.{command}")}
+        recorder = {part for package, part in found if package == "tape2048_recorder"}
+        assert recorder <= {"__init__", "players", "record_options", "retention"}, command
+
+
+def test_what_is_imported_by_name_exists() -> None:
+    """Tables hold "module:name" of what is imported when it is chosen."""
+    named = {
+        (package_of(module)[0], *found)
+        for module, path in modules().items()
+        for found in re.findall(r'"(tape2048[a-z_0-9.]*):(\w+)"', path.read_text())
+    }
+    assert len(named) > 5
+    for package, module, name in named:
+        assert package_of(module)[0] in MAY_IMPORT[package], module
+        defined = ast.parse(modules()[module].read_text()).body
+        exported = {found.name for found in imports(modules()[module].read_text())}
+        assert name in exported | {getattr(one, "name", None) for one in defined}, f"{module}:{name}"
 
 
 def test_every_package_has_a_layer() -> None:

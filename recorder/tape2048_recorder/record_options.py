@@ -40,21 +40,19 @@ from tape2048.base.settings import (
     from_flags,
     located,
     read_given,
-    read_plain,
     read_value,
     refuse,
     settings_of,
     unknown_key,
 )
-from tape2048.base.text import counted
+from tape2048.base.text import counted, read_plain
 from tape2048.errors import ConfigError
 from tape2048.files.locks import READERS_LOCK
 from tape2048.players import split_text
 from tape2048.session.layout import STEPS_BLOCK_ROWS, TAPE
 from tape2048.session.tape_layout import TAPE_BLOCK_ROWS
-from tape2048_recorder.players.batch_player import is_batched, read_sampling
-from tape2048_recorder.players.engine import EXEC
-from tape2048_recorder.players.options import REGISTRY, check_player, takes_text
+from tape2048_recorder.players.options import EXEC, REGISTRY, check_player, is_batched, takes_text
+from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.retention import RETENTION, read_retention
 
 _PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
@@ -396,6 +394,11 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return re.sub(r"[^A-Za-z0-9._+-]+", "-", name)[:100]
 
     @property
+    def all_player_args(self) -> dict[str, int | float | str | bool]:
+        """Return ``player_args`` with defaults; ConfigError for an unknown player or parameter."""
+        return check_player(self.player, self.player_args)
+
+    @property
     def rows_buffered_max(self) -> int:
         """Return the most rows that a worker buffers: ``block_rows``, but at most the rows of a session."""
         usual = TAPE_BLOCK_ROWS if self.storage == TAPE else STEPS_BLOCK_ROWS
@@ -515,7 +518,7 @@ def check_loaded_player(loaded: Loaded) -> None:
     """Raise ConfigError for an unknown player or invalid parameters, with their origin."""
     takes_args = loaded.config.player in REGISTRY and loaded.config.player_args
     with located(loaded.origins["player_args" if takes_args else "player"]):
-        check_player(loaded.config.player, loaded.config.player_args)
+        _ = loaded.config.all_player_args
 
 
 def buffer_mb(config: RecorderConfig) -> float:

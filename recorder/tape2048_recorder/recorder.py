@@ -20,7 +20,7 @@ import msgspec
 from tape2048._version import __version__
 from tape2048.base.text import counted, is_utf8
 from tape2048.errors import DiskFullError, RecorderError, StartError, StorageError
-from tape2048.files.durable import storage_error
+from tape2048.files.opening import storage_error
 from tape2048.players import player_text
 from tape2048.session.directory import kind_of_directory
 from tape2048_recorder.daemon.daemon import Daemon, Reload
@@ -28,7 +28,6 @@ from tape2048_recorder.daemon.instance import GameProgress, Instance, Ledger
 from tape2048_recorder.daemon.supervisor import Supervisor
 from tape2048_recorder.daemon.weights import Playing
 from tape2048_recorder.game.kept_starts import StartBoards, keep_starts
-from tape2048_recorder.players.options import check_player
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_recorder.recording.partial import utc_text
 from tape2048_recorder.recording.publish import recover_all
@@ -197,7 +196,7 @@ def run(
             signals = stack.enter_context(contextlib.closing(Signals()))
         if load is not None:
             signals.reload_on_hangup()
-        player_args = check_player(config.player, config.player_args)
+        player_args = config.all_player_args  # before anything is written
         out_dir = _prepare(Path(config.out_dir), config.min_free_mb)
         instance = stack.enter_context(contextlib.closing(Instance(out_dir, config.instance)))
         progress = GameProgress(instance, config)
@@ -211,7 +210,7 @@ def run(
 
             reload = Reload(load, service, around=service.manager.reloading, changed=apply)
         played = msgspec.structs.replace(config, seed=progress.state.seed, player_args=player_args)
-        starts = None if boards is None else keep_starts(out_dir, boards)
+        starts = None if boards is None else keep_starts(instance.out_dir, boards)
         how: dict[str, Any] = {"begun": begun, "signals": signals, "reload": reload}
         return record(config, played, service, progress, starts=starts, **how)
 

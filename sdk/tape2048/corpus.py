@@ -45,7 +45,7 @@ from tape2048.players import (
 from tape2048.session import run_table
 from tape2048.session.layout import STEP_DTYPE
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, game_facts
-from tape2048.stores.remote import CACHE_MAX_MB
+from tape2048.session.stored import CACHE_MAX_MB
 
 if TYPE_CHECKING:
     import os

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from tape2048.base.settings import read_plain, show_plain
-from tape2048.base.text import counted, printable
+from tape2048.base.text import counted, printable, read_plain, show_plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

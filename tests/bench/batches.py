@@ -26,6 +26,7 @@ from tape2048.loader.gatherer import Gatherer
 from tape2048.loader.row_map import BOARD_BYTES, Segments
 from tape2048.loader.row_view import tables_of
 from tape2048.loader.run_columns import CORPUS_RUN_DTYPE, RunColumns
+from tape2048.session.column_draft import write_column
 from tape2048.session.layout import STEP_DTYPE, STEPS_NPY
 
 from . import corpora
@@ -261,8 +262,8 @@ def pool_figures(directory: Path, *, rows: int, pool_rows: int, batch: int, roun
     """Epochs through the pool of mapped sessions and their columns, cold; and ``cat`` of the same files."""
     corpora.make_corpus(directory, rows, GAME_ROWS)
     for session in Corpus.open(directory, load="mmap").sessions:
-        session.write_column("values", np.ones((len(session), 4), np.float32))
-        session.write_column("loss", np.ones(len(session), np.float32))
+        write_column(session, "values", np.ones((len(session), 4), np.float32))
+        write_column(session, "loss", np.ones(len(session), np.float32))
     paths = [
         path for each in (STEPS_NPY, "values.f32.npy", "loss.f32.npy") for path in directory.glob(f"*/{each}")
     ]

@@ -20,7 +20,7 @@ from tape2048.session.layout import (
     FileEntry,
     Manifest,
 )  # fmt: skip
-from tape2048.session.metadata import write_metadata
+from tape2048.session.metadata_writer import write_metadata
 
 #: Rows of a session and of a game, about as long as the default recorder and a strong player make them.
 SESSION_ROWS = 10_000_000

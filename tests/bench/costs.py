@@ -18,7 +18,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tape2048.session.layout import BLOCK_DTYPE, RUN_DTYPE
-from tape2048.session.metadata import write_metadata
+from tape2048.session.metadata_writer import write_metadata
 
 from .figures import Benchmark, Figure, median_of
 from .games import BLOCK_ROWS, Games, make_buffer

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tape2048_recorder.lanes import lane_table as table
 from tape2048_recorder.lanes.lane_table import NULL
-from tape2048_recorder.players.batch_player import Sampling
+from tape2048_recorder.players.sampling import Sampling
 
 from .figures import CHECKOUT, ROUNDS_MIN, Benchmark, Figure, in_turns, median_of, ratios
 from .recording import record

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tape2048.files.locks import RemovalLock
+from tape2048.files.removal_locks import RemovalLock
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions

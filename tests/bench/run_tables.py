@@ -23,7 +23,7 @@ from crc32c import crc32c
 from tests.sdk.tapes import games_on_tape, plain_npy
 
 from tape2048.session.layout import BLOCK_DTYPE, FORMAT_VERSION, MANIFEST, METADATA_DB, FileEntry, Manifest
-from tape2048.session.metadata import write_metadata
+from tape2048.session.metadata_writer import write_metadata
 
 from .figures import TREES, Benchmark, Figure
 

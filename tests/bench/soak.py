@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tape2048.files.locks import RemovalLock
+from tape2048.files.removal_locks import RemovalLock
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions

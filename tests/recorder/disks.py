@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tape2048.files.durable import open_fd
+from tape2048.files.opening import open_fd
 
 # FS_IOC_SHUTDOWN, which ext4, xfs and f2fs know.
 _GOING_DOWN = 0x8004587D

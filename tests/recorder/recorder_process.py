@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tape2048.errors import TapeError
-from tape2048_recorder.evaluation.positions import read_starts
+from tape2048_recorder.game.start_files import read_starts
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 from tape2048_recorder.status.status_report import Level, Status

@@ -1,4 +1,4 @@
-"""Tables of runs and blocks, as :func:`tape2048.session.metadata.write_metadata` takes them."""
+"""Tables of runs and blocks, as :func:`tape2048.session.metadata_writer.write_metadata` takes them."""
 
 import zlib
 from pathlib import Path

@@ -34,8 +34,9 @@ from tape2048.errors import (
     TapeError,
     TruncatedError,
 )
-from tape2048.files.locks import RemovalLock
+from tape2048.files.removal_locks import RemovalLock
 from tape2048.maintenance.removal import remove_sessions
+from tape2048.session.column_draft import write_column
 from tape2048.stores import remote as caches, remote_session
 from tape2048.stores.objects import DirectoryStore, Store, open_store
 from tape2048.stores.remote import (
@@ -264,7 +265,7 @@ def test_columns_of_a_store_are_in_the_overlay(place: str, tmp_path: Path) -> No
     corpus = Corpus.open(place, cache=tmp_path / "cache", columns=tmp_path / "columns")
     session = corpus.sessions[-1]
     assert list(session.columns) == []
-    found = session.write_column("mine", np.arange(len(session)))
+    found = write_column(session, "mine", np.arange(len(session)))
     assert found.path == tmp_path / "columns" / session.name / "mine.i64.npy"
     assert cached(tmp_path / "cache") == [], "no rows were fetched"
     there = pickle.loads(pickle.dumps(corpus))  # noqa: S301 - our own
@@ -274,7 +275,7 @@ def test_columns_of_a_store_are_in_the_overlay(place: str, tmp_path: Path) -> No
     with pytest.raises(ColumnError, match="no column 'mine'"):
         bare.column("mine")
     with pytest.raises(ColumnError, match="sessions in a store have no directory for columns") as caught:
-        bare.write_column("mine", np.arange(len(session)))
+        write_column(bare, "mine", np.arange(len(session)))
     assert "columns=DIR" in str(caught.value.hint)
 
 

@@ -18,7 +18,7 @@ from tape2048.loader import FIELDS, buffers as tapes_module
 from tape2048.loader.row_view import tables_of
 from tape2048.session import TapeWriter
 from tape2048.session.layout import BLOCK_DTYPE, FORMAT_VERSION, RUN_DTYPE, FileEntry, Manifest
-from tape2048.session.metadata import write_metadata
+from tape2048.session.metadata_writer import write_metadata
 
 from .builders import embed
 from .row_source_contract import Sample, boards_of, check_contract

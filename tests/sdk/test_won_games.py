@@ -11,7 +11,7 @@ from tape2048 import Corpus, Session
 from tape2048.conversion import audit, convert, open_source, repack_session, session_run
 from tape2048.errors import FieldError, ReplayError
 from tape2048.game import last_boards, recover
-from tape2048.game.moves import NO_CELL
+from tape2048.game.spawns import NO_CELL
 from tape2048.maintenance import validate_session
 from tape2048.runs import Run, RunMeta, check_rules, write_run
 from tape2048.session import check_games

@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.errors import BusyError, ConfigError, StorageError
-from tape2048.files.durable import storage_error, storage_errors
 from tape2048.files.locks import LOCKS_DIRECTORY
+from tape2048.files.opening import storage_error, storage_errors
 from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.status_report import Process, status_path

@@ -28,7 +28,7 @@ import msgspec
 
 from tape2048._version import __version__
 from tape2048.errors import PlayerError, RecorderError
-from tape2048.files.durable import storage_error
+from tape2048.files.opening import storage_error
 from tape2048.players import player_name
 from tape2048.session.layout import FORMAT_VERSION, RULES
 from tape2048_recorder.ipc.protocol import (

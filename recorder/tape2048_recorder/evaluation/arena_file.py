@@ -20,7 +20,8 @@ import numpy as np
 
 from tape2048._version import __version__
 from tape2048.errors import BusyError, ConfigError, FieldError, NotASessionError
-from tape2048.files.durable import storage_errors, try_lock, write_all
+from tape2048.files.durable import write_all
+from tape2048.files.opening import storage_errors, try_lock
 from tape2048_recorder.evaluation.evaluated_games import Played
 from tape2048_recorder.evaluation.paired_games import Results
 

@@ -20,7 +20,7 @@ from tape2048.base.resources import ram_available
 from tape2048.critic.ntuple.ntuple_critic import GameBoards, GameSource, split_games
 from tape2048.errors import ConfigError
 from tape2048.game.rules import exps_to_boards
-from tape2048.ntuple.placed import check_tables
+from tape2048.ntuple.mapped import check_tables
 from tape2048.players import PlayedBy, player_text
 from tape2048.session.layout import SAMPLE_RATE_MAX
 from tape2048.session.run_table import exponents_of
@@ -28,8 +28,9 @@ from tape2048_recorder.evaluation.game_threads import in_threads
 from tape2048_recorder.evaluation.lockstep import Batched, TableReport, play_in_lanes
 from tape2048_recorder.game.game_loop import Buffer, play_all, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.players.batch_player import Sampling, batch_sha256, is_batched, make_batch_player
-from tape2048_recorder.players.options import check_player, make_player, own, player_sha256
+from tape2048_recorder.players.batch_player import batch_sha256, make_batch_player
+from tape2048_recorder.players.options import check_player, is_batched, make_player, own, player_sha256
+from tape2048_recorder.players.sampling import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tape2048.critic.critic_config import NTupleCriticConfig
-    from tape2048_recorder.players.batch_player import ArgValue
+    from tape2048_recorder.players.options import ArgValue
 
     Progress = Callable[[int, int], object]
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from tape2048_recorder.evaluation.game_threads import in_threads
 from tape2048_recorder.lanes.lane_table import Finished, LaneTable
-from tape2048_recorder.players.batch_player import Caller, Sampling
+from tape2048_recorder.players.batch_player import Caller
 from tape2048_recorder.players.engine import EnginePlayer, Usage
+from tape2048_recorder.players.sampling import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable

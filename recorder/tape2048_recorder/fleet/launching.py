@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from tape2048.base.settings import ENV_PREFIX, settings_toml
 from tape2048.errors import FleetError, NotRunningError, RecorderError, StorageError, TapeError
-from tape2048.files.durable import open_owned, replace_file, storage_errors
+from tape2048.files.durable import replace_file
 from tape2048.files.locks import LOCKS_DIRECTORY
+from tape2048.files.opening import open_owned, storage_errors
 from tape2048.files.reading import read_path
 from tape2048_recorder.status.control_socket import Running
 from tape2048_recorder.status.status_report import Process, read_snapshot

@@ -31,8 +31,7 @@ from tape2048._version import __version__
 from tape2048.base.text import pretty_json
 from tape2048.errors import ConfigError, FleetError, MissingPathError, NameTakenError, reader_hint
 from tape2048.players import player_name
-from tape2048_recorder.players.batch_player import is_batched
-from tape2048_recorder.players.options import with_defaults
+from tape2048_recorder.players.options import is_batched, with_defaults
 from tape2048_recorder.record_options import LEASE_MAX, Loaded, RecorderConfig, row_bytes
 
 if TYPE_CHECKING:

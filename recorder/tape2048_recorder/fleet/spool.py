@@ -25,8 +25,10 @@ from tape2048.errors import (
     StorageError,
     TapeError,
 )
-from tape2048.files.durable import open_owned, replace_file, storage_errors, try_lock, write_all
-from tape2048.files.locks import LOCKS_DIRECTORY, RemovalLock, make_readers_lock
+from tape2048.files.durable import replace_file, write_all
+from tape2048.files.locks import LOCKS_DIRECTORY
+from tape2048.files.opening import open_owned, storage_errors, try_lock
+from tape2048.files.removal_locks import RemovalLock, make_readers_lock
 from tape2048.maintenance.removal import clear_leftovers, remove_sessions
 from tape2048.session.columns import column_files
 from tape2048.session.layout import METADATA_DB, SESSION_NAME

@@ -28,7 +28,8 @@ from tape2048.game.rules import (
     wins,
 )
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import claim_in, leading_zeros, store8, store32, store64
+from tape2048.jit.intrinsics import leading_zeros
+from tape2048.jit.memory import claim_in, store8, store32, store64
 from tape2048.session.layout import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.session.tape_layout import WIN_BIT
 from tape2048_recorder.game.player_api import NO_MOVE, choose, choose_valued

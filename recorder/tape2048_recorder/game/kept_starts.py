@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import ChecksumError
-from tape2048.files.durable import replace_file, storage_errors
+from tape2048.files.durable import replace_file
 from tape2048.files.locks import LOCKS_DIRECTORY
+from tape2048.files.opening import storage_errors
 from tape2048.files.reading import read_path
 
 if TYPE_CHECKING:

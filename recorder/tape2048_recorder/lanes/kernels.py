@@ -32,12 +32,13 @@ from tape2048.game.rules import (
     wins,
 )
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import popcount, select_bit, store8
+from tape2048.jit.intrinsics import popcount, select_bit
+from tape2048.jit.memory import store8
 from tape2048.session.layout import ACTION_STEP_DTYPE
 from tape2048.session.tape_layout import WIN_BIT
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.game_loop import store_row, store_run, tape_byte
-from tape2048_recorder.players.batch_player import METHODS, Sampling
+from tape2048_recorder.players.sampling import METHODS, Sampling
 
 if TYPE_CHECKING:
     Words = npt.NDArray[np.uint64]
@@ -174,7 +175,7 @@ def _show(lanes: Any, i: Any, board: Any) -> Any:
     return legal
 
 
-#: :class:`~tape2048_recorder.players.batch_player.Sampling` for kernels.
+#: :class:`~tape2048_recorder.players.sampling.Sampling` for kernels.
 Policy: Any = namedtuple("Policy", Sampling.__struct_fields__)  # type: ignore[misc]  # noqa: PYI024
 _NEVER = 2**64 - 1
 _ARGMAX, _SOFTMAX, _TOP_K, _TOP_P = range(len(METHODS))

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tape2048_recorder.players.batch_player import ArgValue, Sampling, Views
+    from tape2048_recorder.players.batch_player import Views
+    from tape2048_recorder.players.options import ArgValue
+    from tape2048_recorder.players.sampling import Sampling
 
 #: A request asks for this share (1/8) of the lanes as games, since a request costs a message and an answer.
 _ASK_SHARE = 8

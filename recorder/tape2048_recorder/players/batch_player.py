@@ -45,97 +45,34 @@ import importlib
 import importlib.util
 import inspect
 import json
-import re
 import sys
 import time
 import traceback
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
 
-from tape2048.base.settings import Settings, Share, about, read_table
 from tape2048.base.text import counted
-from tape2048.errors import ConfigError, PlayerError, StartError, TapeError
-from tape2048_recorder.players.engine import EXEC, EngineArgs, EnginePlayer
+from tape2048.errors import PlayerError, StartError, TapeError
+from tape2048_recorder.players.engine import EnginePlayer
+from tape2048_recorder.players.options import EXEC, ArgValue, check_name, check_player
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import numpy.typing as npt
 
+    from tape2048_recorder.players.sampling import Sampling
+
     Views = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
-
-PREFIX = "python:"
-_NAME = re.compile(r"python:(?P<module>[A-Za-z_][\w.]*|[^:]+\.py):(?P<factory>[A-Za-z_]\w*)")
-
-ArgValue = int | float | str | bool
 
 _FIND_IT = "Check MODULE:FACTORY, and that Python finds the module (PYTHONPATH)."
 
 #: Errors of user code, sys.exit() included: it would end the worker without a report.
 _RAISED = (Exception, SystemExit)
-
-#: The kernel uses the indices of this tuple.
-METHODS = ("argmax", "softmax", "top_k", "top_p")
-
-Step = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-
-
-class Sampling(Settings, frozen=True, kw_only=True):
-    """The ``[sampling]`` table: how moves are drawn from the scores of a batched player.
-
-    ::
-
-        [sampling]
-        method = "softmax"  # argmax, softmax, top_k, top_p
-        temperature = 0.5
-        start_gate = 0  # use the method for steps start_gate <= step < stop_gate of a game
-        stop_gate = 30  # and argmax for the other steps; 0: to the end of the game
-        epsilon = 0.01  # probability of a uniformly random legal move, between its gates
-        epsilon_start_gate = 0
-        epsilon_stop_gate = 0
-
-    ``top_k`` keeps the k legal moves with the highest scores. ``top_p`` keeps the fewest moves whose
-    probabilities sum to p (Holtzman et al., "The curious case of neural text degeneration", ICLR 2020). Both
-    then draw by softmax. Of moves with equal scores, the move with the lower number comes first.
-
-    All random numbers are from the game's generator. A method other than argmax draws one per move. Epsilon
-    draws one more, or two if it replaces the move. The games do not depend on the number of lanes or workers
-    if the scores do not.
-    """
-
-    method: Annotated[str, about("how a move is chosen from the scores", choices=METHODS)] = "argmax"
-    temperature: Annotated[float, about("divisor of scores before the softmax", gt=0, le=1e9)] = 1.0
-    top_k: Annotated[int, about("number of moves that top_k keeps", ge=1, le=4)] = 2
-    top_p: Annotated[float, about("least sum of the probabilities that top_p keeps", gt=0, le=1)] = 0.9
-    start_gate: Annotated[Step, about("first step of a game that uses the method; argmax before it")] = 0
-    stop_gate: Annotated[Step, about("first later step that uses argmax again; 0: none")] = 0
-    epsilon: Annotated[Share, about("probability of a random legal move")] = 0.0
-    epsilon_start_gate: Annotated[Step, about("first step of a game that uses epsilon")] = 0
-    epsilon_stop_gate: Annotated[Step, about("first later step without epsilon; 0: none")] = 0
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether the method draws from scores, so that a player must return scores, not moves."""
-        return self.method != "argmax"
-
-    def check(self) -> None:
-        """Raise ConfigError for gates that exclude every step."""
-        for prefix in ("", "epsilon_"):
-            start, stop = getattr(self, f"{prefix}start_gate"), getattr(self, f"{prefix}stop_gate")
-            if stop and stop <= start:
-                raise ConfigError(
-                    f"sampling: found {prefix}start_gate = {start}, {prefix}stop_gate = {stop}; "
-                    f"expected a {prefix}stop_gate above {prefix}start_gate, or 0 for the end of the game"
-                )
-
-
-def read_sampling(table: Mapping[str, object]) -> Sampling:
-    """Read a ``[sampling]`` table; ConfigError for an unknown setting or an invalid value."""
-    return read_table(Sampling, dict(table), "sampling")
 
 
 class BatchPlayer(Protocol):
@@ -147,22 +84,6 @@ class BatchPlayer(Protocol):
         """Return moves ``u8[n]`` or scores ``f32[n, 4]`` for ``n`` boards."""
 
 
-def is_batched(name: str) -> bool:
-    """Whether a player's name names a factory of batched players or an engine."""
-    return name.startswith(PREFIX) or name == EXEC
-
-
-def check_name(name: str) -> tuple[str, str]:
-    """Split a player's name into module (or file) and factory; ConfigError for an invalid name."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        raise ConfigError(
-            f"found player = {name!r}, expected python:package.module:factory or python:path/file.py:factory",
-            hint="Name a function that takes player_args by keyword and returns the player.",
-        )
-    return match["module"], match["factory"]
-
-
 def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
     """Import the factory and call it, or start the engine.
 
@@ -172,7 +93,8 @@ def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
         PlayerError: the factory raised (a checkpoint that cannot be read).
     """
     if name == EXEC:
-        return EnginePlayer(**msgspec.structs.asdict(read_table(EngineArgs, dict(args), f"player {name!r}")))
+        checked: dict[str, Any] = check_player(name, args)
+        return EnginePlayer(**checked)
     module_name, function = check_name(name)
     load = _from_file if module_name.endswith(".py") else importlib.import_module
     with _raised_as(StartError, name, f"importing {module_name} failed:"):

@@ -41,7 +41,7 @@ from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses
 from tape2048_recorder.players import ntuple
 from tape2048_recorder.players.ntuple import after_move, afterstates, worth_a_look
-from tape2048_recorder.players.options import OF_NETWORK
+from tape2048_recorder.players.parameters import OF_NETWORK
 from tape2048_recorder.players.simple import expectation, maximum
 
 U64 = np.uint64

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-#: The name of the player whose moves another program chooses.
-EXEC = "exec"
-
 #: The version of the protocol.
 PROTOCOL = 1
 

@@ -66,23 +66,15 @@ from tape2048.game.rules import (
     transpose,
 )
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import (
-    float_bits,
-    keep,
-    load_f32,
-    mix,
-    popcount,
-    select_bit,
-    stack_words,
-    store_f32_at,
-    word,
-)
+from tape2048.jit.intrinsics import float_bits, mix, popcount, select_bit
+from tape2048.jit.memory import keep, load_f32, stack_words, store_f32_at, word
 from tape2048.ntuple.lookup import downgraded, highest_at_least, value_of
 from tape2048.ntuple.network import Network, NetworkLayout, Places, places_for
 from tape2048.ntuple.placed import PlacedNetwork, load_placed
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses, values_moves
-from tape2048_recorder.players.options import OF_NETWORK, own, parse_mix, sha256_of
+from tape2048_recorder.players.options import own, sha256_of
+from tape2048_recorder.players.parameters import OF_NETWORK, parse_mix
 
 U64 = np.uint64
 F32 = np.float32

@@ -1,208 +1,57 @@
 """The registry of players: names, parameters and factories.
 
-Importing it does not load the compiler, so settings are checked quickly. :func:`make_player` loads a player's
-module and tables. :mod:`tape2048_recorder.game.player_api` explains how to add a player.
+Importing it loads no player. The parameters of a player are imported when it is named, and its module and
+tables by :func:`make_player`. :mod:`tape2048_recorder.game.player_api` explains how to add a player.
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-import importlib
-import itertools
-import math
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from tape2048.base.settings import Setting, Settings, Share, about, read_table, settings_of
-from tape2048.critic.facts import critic_path
+from tape2048.base.lazy import load_named
+from tape2048.base.settings import Setting, Settings, read_table, settings_of
 from tape2048.errors import ConfigError
-from tape2048.ntuple.network import TILES, network_path
-from tape2048.session.layout import TOP_TILE
-from tape2048_recorder.players.batch_player import ArgValue, check_name, is_batched
-from tape2048_recorder.players.engine import EXEC, EngineArgs
+
+ArgValue = int | float | str | bool
+
+#: The name of the player whose moves another program chooses, and the prefix of Python's batched players.
+EXEC = "exec"
+PREFIX = "python:"
+_NAME = re.compile(r"python:(?P<module>[A-Za-z_][\w.]*|[^:]+\.py):(?P<factory>[A-Za-z_]\w*)")
 
 _CACHE = "cache_"  # prefix of the fields that hold a player's cache
-_UNCUT_SPAWNS_MAX = 3  # deepest search without look_chance, in spawns
-
-#: The value of ``downgrade`` that stands for the tile in the network's file.
-OF_NETWORK = -1
 
 
 class PlayerKind(NamedTuple):
     """One row of the registry.
 
-    ``factory`` is ``MODULE:FUNCTION``: a module of this package and the function in it that takes the
-    parameters by keyword. Raise ``version`` when a change makes the same parameters choose different moves.
+    ``factory`` and ``args`` are ``MODULE:NAME``, in a module of this package: the function that takes the
+    parameters by keyword, and the class of the parameters. Raise ``version`` when a change makes the same
+    parameters choose different moves.
     """
 
     name: str
     summary: str
     factory: str
-    args: type[Settings] = Settings
+    args: str = ""
     version: int = 1
     valued: bool = False  # whether it computes values of moves (choose_valued)
 
     @property
     def parameters(self) -> dict[str, Setting]:
         """The player's parameters by name."""
-        return settings_of(self.args)
+        return settings_of(self.settings)
 
-
-Spawns = Annotated[int, msgspec.Meta(ge=0, le=16)]
-Points = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
-
-
-class ExpectimaxArgs(Settings, frozen=True):
-    """Parameters of ``expectimax``."""
-
-    depth: Annotated[
-        int, about("spawns to look ahead; each spawn more takes 15 times as long", ge=1, le=3)
-    ] = 1
-
-
-class NTupleArgs(Settings, frozen=True):
-    """Parameters of ``ntuple``."""
-
-    weights: Annotated[
-        str,
-        about("a shipped network (`strong`, `small` or `fast`), a network's file, or `tdl2048:FILE`"),
-    ] = "strong"
-    look_below: Annotated[
-        Spawns,
-        about(
-            "search one spawn ahead (2-ply) on boards with fewer empty cells than this; 0: never, 16: always"
-        ),
-    ] = 3
-    look_twice_below: Annotated[
-        Spawns,
-        about(
-            "on boards with fewer empty cells than this (and than `look_below`), search `look_spawns` spawns "
-            "ahead: 3-ply by default; 0: never"
-        ),
-    ] = 0
-    look_spawns: Annotated[
-        int,
-        about(
-            "depth of the deeper search, in spawns; more than 3 needs `look_chance`",
-            ge=2,
-            le=5,
-        ),
-    ] = 2
-    look_chance: Annotated[
-        Share,
-        about("in a deeper search, skip sequences of spawns less probable than about this; 0: skip none"),
-    ] = 0.0
-    look_deeper_from: Annotated[
-        int,
-        about(
-            "in a deeper search, look one more spawn ahead on boards with at least this many different tiles "
-            "from 1024 up; 0: never",
-            ge=0,
-            le=6,
-        ),
-    ] = 0
-    look_unsure: Annotated[
-        Points,
-        about(
-            "search one more spawn ahead, up to `look_spawns`, while the last one changed the best value by "
-            "more than this, in points of score; 0: never"
-        ),
-    ] = 0.0
-    look_margin: Annotated[
-        Points,
-        about("search only moves valued within this many points of score of the best move; 0: all moves"),
-    ] = 1600.0
-    downgrade: Annotated[
-        int,
-        about(
-            "with a highest tile of this or more, choose the move on a board with smaller tiles; 0: never; "
-            "-1: the tile in the network's file",
-            ge=OF_NETWORK,
-            le=TILES[-1],
-        ),
-    ] = OF_NETWORK
-    mix: Annotated[
-        str,
-        about(
-            "values of `look_below` with weights, from which each game draws one: `0:2+3:1` plays 2 games of "
-            "3 without search; empty: `look_below`"
-        ),
-    ] = ""
-    epsilon: Annotated[Share, about("probability of a random legal move")] = 0.0
-    temperature: Annotated[
-        Points,
-        about("softmax temperature, in points of score, to draw moves by their values; 0: best move"),
-    ] = 0.0
-
-    def check(self) -> None:
-        """Raise ConfigError for a missing network, an invalid mixture or tile, or an endless search."""
-        network_path(self.weights)
-        if self.mix:
-            parse_mix(self.mix)
-        if self.look_spawns + (self.look_deeper_from > 0) > _UNCUT_SPAWNS_MAX and not self.look_chance:
-            raise ConfigError(
-                f"found look_spawns = {self.look_spawns}, look_deeper_from = {self.look_deeper_from} and "
-                f"look_chance = 0, expected at most {_UNCUT_SPAWNS_MAX} spawns in all: more take minutes per "
-                "move",
-                hint="Set look_chance=0.001 to skip improbable sequences of spawns.",
-            )
-        if self.downgrade not in {OF_NETWORK, 0, *TILES}:
-            raise ConfigError(
-                f"found downgrade = {self.downgrade}, expected 0 or a tile from {TILES[0]} to {TILES[-1]}",
-                hint=f"Set 0 to change no board, or {OF_NETWORK} (the default) for the network's tile.",
-            )
-
-
-class CriticArgs(Settings, frozen=True):
-    """Parameters of ``critic``."""
-
-    critic: Annotated[str, about("an n-tuple critic's file, or `default`: the shipped critic")] = "default"
-    tile: Annotated[int, about("the tile to reach, one of the critic's tiles", ge=4, le=TOP_TILE)] = 32768
-    look_below: Annotated[
-        Spawns,
-        about(
-            "look two spawns ahead instead of one on boards with fewer empty cells than this; 0: never, 16: "
-            "always"
-        ),
-    ] = 0
-    weights: Annotated[str, about("the n-tuple network that values moves for `margin`")] = "small"
-    margin: Annotated[
-        Points,
-        about("choose among moves within this many points of the network's best move; 0: all moves"),
-    ] = 50.0
-
-    def check(self) -> None:
-        """Raise CriticError if the critic's file does not exist, ConfigError if the network's does not."""
-        critic_path(self.critic)
-        network_path(self.weights)
-
-
-def parse_mix(text: str) -> tuple[list[int], list[int]]:
-    """Parse a mixture such as ``"0:2+1:1+16:0.5"`` (``look_below:weight``); ConfigError for other text.
-
-    Returns:
-        ``(looks, ends)``, both of the number of parts. A random number ``r`` of 64 bits selects the first
-        part with ``r < ends[i]``.
-    """
-    parts = []
-    for part in text.split("+"):
-        look, colon, weight = part.partition(":")
-        try:
-            parts.append((int(look), float(weight) if colon else 1.0))
-        except ValueError:
-            parts.append((-1, 0.0))
-    total = sum(weight for _, weight in parts)
-    if not all(0 <= look <= 16 and weight > 0 for look, weight in parts) or not math.isfinite(total):
-        raise ConfigError(
-            f"found mix = {text!r}, expected look_below:weight joined by +, with look_below from 0 to 16 and "
-            "weights above 0",
-            hint='Write mix = "0:2+3:1", for example, to play two games of three without look-ahead.',
-        )
-    sums = itertools.accumulate(weight for _, weight in parts)
-    return [look for look, _ in parts], [min(int(end / total * 2.0**64), 2**64 - 1) for end in sums]
+    @property
+    def settings(self) -> type[Settings]:
+        """The class of the parameters."""
+        return load_named(f"{__package__}.{self.args}") if self.args else Settings
 
 
 REGISTRY: dict[str, PlayerKind] = {
@@ -214,41 +63,57 @@ REGISTRY: dict[str, PlayerKind] = {
             "expectimax",
             "the best expected value over the next spawns, by hand-made features of rows and columns",
             "simple:make_expectimax",
-            ExpectimaxArgs,
+            "parameters:ExpectimaxArgs",
             valued=True,
         ),
         PlayerKind(
             "ntuple",
             "a trained n-tuple network that searches ahead on nearly full boards",
             "ntuple:make",
-            NTupleArgs,
+            "parameters:NTupleArgs",
             valued=True,
         ),
         PlayerKind(
             "critic",
             "the move that is likeliest to reach a tile, by an n-tuple critic",
             "critic:make",
-            CriticArgs,
+            "parameters:CriticArgs",
         ),
     )
 }
 
+_ENGINE = PlayerKind(EXEC, "a program", "engine:EnginePlayer", "engine:EngineArgs")
+
+
+def is_batched(name: str) -> bool:
+    """Whether a player's name names a factory of batched players or an engine."""
+    return name.startswith(PREFIX) or name == EXEC
+
+
+def check_name(name: str) -> tuple[str, str]:
+    """Split a player's name into module (or file) and factory; ConfigError for an invalid name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ConfigError(
+            f"found player = {name!r}, expected python:package.module:factory or python:path/file.py:factory",
+            hint="Name a function that takes player_args by keyword and returns the player.",
+        )
+    return match["module"], match["factory"]
+
 
 def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
     """Return the parameters of a player, with defaults; ConfigError for an unknown player or parameter."""
-    if name == EXEC:
-        return msgspec.structs.asdict(read_table(EngineArgs, dict(args), f"player {name!r}"))
-    if is_batched(name):  # its factory knows its parameters, and only workers import it
+    if is_batched(name) and name != EXEC:  # its factory knows its parameters, and only workers import it
         check_name(name)
         return dict(args)
-    kind = REGISTRY.get(name)
+    kind = _ENGINE if name == EXEC else REGISTRY.get(name)
     if kind is None:
         match = difflib.get_close_matches(name, REGISTRY, n=1)
         raise ConfigError(
             f"no player is called {name!r}" + (f"; did you mean {match[0]!r}?" if match else ""),
             hint=f"Use one of: {', '.join(REGISTRY)}, python:package.module:factory, exec:./program.",
         )
-    return msgspec.structs.asdict(read_table(kind.args, dict(args), f"player {name!r}"))
+    return msgspec.structs.asdict(read_table(kind.settings, dict(args), f"player {name!r}"))
 
 
 def with_defaults(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
@@ -263,9 +128,8 @@ def takes_text(name: str, key: str) -> bool:
 
 
 def _parameters(name: str) -> dict[str, Setting]:
-    if name == EXEC:
-        return settings_of(EngineArgs)
-    return REGISTRY[name].parameters if name in REGISTRY else {}
+    kind = _ENGINE if name == EXEC else REGISTRY.get(name)
+    return kind.parameters if kind is not None else {}
 
 
 def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
@@ -276,8 +140,7 @@ def make_player(name: str, args: Mapping[str, ArgValue]) -> Any:
             hint="Use it with `tape2048 record`, `player eval`, `player match` or `bench-player`.",
         )
     full = check_player(name, args)
-    module, _, function = REGISTRY[name].factory.partition(":")
-    return getattr(importlib.import_module(f"{__package__}.{module}"), function)(**full)
+    return load_named(f"{__package__}.{REGISTRY[name].factory}")(**full)
 
 
 def own(player: Any) -> Any:

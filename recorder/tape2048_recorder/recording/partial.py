@@ -64,7 +64,7 @@ from crc32c import crc32c
 
 from tape2048.base.text import counted
 from tape2048.errors import FormatError
-from tape2048.files.durable import NEW_FILE_MODE, storage_errors
+from tape2048.files.opening import NEW_FILE_MODE, storage_errors
 from tape2048.session.layout import RUN_DTYPE, SESSION_NAME
 from tape2048_recorder.game.kept_starts import StartBoards
 from tape2048_recorder.game.rows_file import COLUMNS, RowsFile

@@ -33,8 +33,8 @@ from tape2048.errors import (
     TruncatedError,
     error_class,
 )
-from tape2048.files.durable import NO_FILES, storage_error, storage_errors
 from tape2048.files.npy import rows_header
+from tape2048.files.opening import NO_FILES, storage_error, storage_errors
 from tape2048.files.reading import crc32c_combine
 from tape2048.players import player_text
 from tape2048.session.columns import RECORDED, column_text

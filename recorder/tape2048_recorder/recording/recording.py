@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tape2048.errors import FormatError, StorageError
-from tape2048.files.durable import storage_error
+from tape2048.files.opening import storage_error
 from tape2048.session.layout import METADATA_DB, SESSION_NAME, STEPS_NPY
 from tape2048.session.tape_layout import ANCHORS_NPY, TAPE_NPY
 from tape2048_recorder.game.rows_file import COLUMNS, RowsFile

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tape2048.files import durable
-from tape2048.files.locks import make_readers_lock
 from tape2048.files.reading import load_path
+from tape2048.files.removal_locks import make_readers_lock
 from tape2048.maintenance.removal import quarantine
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.metadata import finish_session
+from tape2048.session.metadata_writer import finish_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -63,7 +63,7 @@ class System(Protocol):
 
 
 class Files(Protocol):
-    """The functions of :mod:`tape2048.files.durable` that a recorder uses."""
+    """The functions of :mod:`tape2048.files.durable` and ``opening`` that a recorder uses."""
 
     def fsync_dir(self, path: AnyPath, /) -> None: ...
     def fsync_path(self, path: AnyPath, /) -> None: ...
@@ -114,7 +114,7 @@ class World:
 
     os: System = os
     time: Clock = time
-    files: Files = durable
+    files: Files = durable  # type: ignore[assignment]  # some are imported there
     rmtree: Callable[..., None] = shutil.rmtree
     socketpair: Callable[[], tuple[socket.socket, socket.socket]] = socket.socketpair
     popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen

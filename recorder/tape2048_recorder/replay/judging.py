@@ -59,7 +59,7 @@ from tape2048.base.resources import available_cores
 from tape2048.base.settings import Settings, about, read_table
 from tape2048.base.text import counted, json_bytes
 from tape2048.errors import ConfigError, TapeError
-from tape2048.game.moves import UNKNOWN, spawn_between
+from tape2048.game.moves import UNKNOWN
 from tape2048.game.rules import (
     WON,
     as_packed,
@@ -71,20 +71,16 @@ from tape2048.game.rules import (
     slide,
     wins,
 )
+from tape2048.game.spawns import spawn_between
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.lookup import downgraded
-from tape2048.ntuple.placed import check_tables
+from tape2048.ntuple.mapped import check_tables
 from tape2048.players import player_name, player_text, plies_of
 from tape2048.session.layout import START_BOARDS
 from tape2048_recorder.game.rng import game_seeds, start_boards
 from tape2048_recorder.players.ntuple import best_answers, move_values
-from tape2048_recorder.players.options import (
-    OF_NETWORK,
-    NTupleArgs,
-    check_player,
-    make_player,
-    player_sha256,
-)
+from tape2048_recorder.players.options import check_player, make_player, player_sha256
+from tape2048_recorder.players.parameters import OF_NETWORK, NTupleArgs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

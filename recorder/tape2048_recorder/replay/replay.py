@@ -20,8 +20,7 @@ from tape2048.base.resources import available_cores
 from tape2048.errors import ConfigError, FieldError, FormatError, ReplayError
 from tape2048.session.layout import ROWS, RULES, RULES_1, SAMPLE_RATE_MAX, TAPE, step_dtype
 from tape2048.session.session import Session
-from tape2048_recorder.players.batch_player import is_batched
-from tape2048_recorder.players.options import make_player, own, player_sha256
+from tape2048_recorder.players.options import is_batched, make_player, own, player_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -115,7 +114,7 @@ class Replay(msgspec.Struct, frozen=True):
 
 def replay_session(path: Path, *, progress: Callable[[int, int], object] | None = None) -> Replay:
     """Replay every run of a session on all cores, and compare the runs with the recording."""
-    from tape2048.ntuple.placed import check_tables
+    from tape2048.ntuple.mapped import check_tables
     from tape2048.session.tape_reader import game_pieces
 
     session = Session.open(path)

@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.errors import FieldError, NotRunningError, StorageError
-from tape2048.files.durable import open_owned, rename_exchange, storage_error, write_all
+from tape2048.files.durable import rename_exchange, write_all
 from tape2048.files.locks import LOCKS_DIRECTORY
+from tape2048.files.opening import open_owned, storage_error
 from tape2048.session.run_table import REACH_TILES
 
 Level = Literal["info", "warning", "error"]

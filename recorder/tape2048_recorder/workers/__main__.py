@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from tape2048.base.lazy import load_named
 from tape2048.base.text import valid_text
 from tape2048.errors import TapeError
 from tape2048_recorder.ipc.protocol import (
@@ -31,8 +32,11 @@ from tape2048_recorder.ipc.protocol import (
     Warns,
     WorkerSpec,
 )
-from tape2048_recorder.players.batch_player import is_batched
+from tape2048_recorder.players.options import is_batched
 from tape2048_recorder.workers.worker_loop import Worker
+
+#: The worker of batched players, imported only for them.
+BATCH_WORKER = "tape2048_recorder.workers.batch_loop:BatchWorker"
 
 _PR_SET_PDEATHSIG = 1
 
@@ -51,14 +55,6 @@ class _ToDaemon(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._channel.send(Warns(valid_text(record.getMessage())))
-
-
-def _worker_class(player: str) -> type[Worker]:
-    if not is_batched(player):
-        return Worker
-    from tape2048_recorder.workers.batch_loop import BatchWorker
-
-    return BatchWorker
 
 
 def main(argument: str) -> int:
@@ -90,7 +86,8 @@ def main(argument: str) -> int:
             channel.send(Starts(valid_text(what)))
 
         with announced(announce):
-            worker = _worker_class(spec.settings["player"])(spec, channel, shared)
+            kind = load_named(BATCH_WORKER) if is_batched(spec.settings["player"]) else Worker
+            worker = kind(spec, channel, shared)
             worker.warm_up()
         channel.send(Ready(worker.player_sha256, worker.generation))
         starting = False

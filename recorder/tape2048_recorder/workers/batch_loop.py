@@ -28,7 +28,8 @@ from tape2048_recorder.ipc.protocol import (
     WeightsTaken,
 )
 from tape2048_recorder.lanes.lane_table import Finished, LaneTable
-from tape2048_recorder.players.batch_player import Caller, batch_sha256, make_batch_player, read_sampling
+from tape2048_recorder.players.batch_player import Caller, batch_sha256, make_batch_player
+from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.workers.worker_loop import RUNS_MAX, SLICE_S, Worker, unexpected
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec, channel: Channel, shared: Shared) -> None:
         # Imports of the compiler, here so that a failure is reported to the daemon.
-        from tape2048.ntuple.placed import check_tables
+        from tape2048.ntuple.mapped import check_tables
         from tape2048_recorder.game import game_loop as loop, rng
 
         self._check_tables = check_tables

@@ -1,4 +1,4 @@
-"""Lazy import of a package's public names (PEP 562)."""
+"""Lazy imports: a package's public names (PEP 562), and names in tables."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
         return value
 
     return get, lambda: sorted({*vars(module), *module_of}), sorted(module_of)
+
+
+def load_named(name: str) -> Any:
+    """Import what a table names as ``"module:name"``."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

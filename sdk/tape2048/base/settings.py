@@ -31,7 +31,7 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeGuard, TypeVar
@@ -39,7 +39,7 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeGuard, TypeV
 import msgspec
 from msgspec import inspect
 
-from tape2048.base.text import is_utf8, split_words
+from tape2048.base.text import DIGITS_MAX, is_utf8, number_in, show_plain, split_words
 from tape2048.errors import ConfigError
 
 S = TypeVar("S", bound="Settings")
@@ -63,10 +63,6 @@ _SUFFIXES: dict[str, dict[str, Decimal]] = {
 _COUNTED = ("games", "moves", "_rows", "_sessions", "_steps")
 
 _BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
-
-#: Numbers with more digits are rejected before they are computed: ``1e999999999`` has a billion digits. 64
-#: bits need 20 digits, and 20 digits times the largest factor are exact in Decimal's 28 digits.
-_DIGITS_MAX = 20
 
 _FLOAT_EXACT_MAX = 2**53  # whole numbers written as floats (``1e7`` in TOML) are exact up to here
 
@@ -373,8 +369,8 @@ def _is_text(raw: object, origin: Origin) -> TypeGuard[str]:
 def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
     number = None
     if _is_text(raw, origin):
-        number = _number_in(raw, _SUFFIXES.get(setting.unit, {}))
-    elif isinstance(raw, int | float) and not isinstance(raw, bool) and abs(raw) < 10**_DIGITS_MAX:
+        number = number_in(raw, _SUFFIXES.get(setting.unit, {}))
+    elif isinstance(raw, int | float) and not isinstance(raw, bool) and abs(raw) < 10**DIGITS_MAX:
         number = Decimal(raw)  # the condition excludes NaN, infinity, and integers with millions of digits
     valid = (
         number is not None
@@ -390,43 +386,10 @@ def _read_number(setting: Setting, raw: object, origin: Origin) -> float:
     return int(number) if setting.kind == "int" else float(number)
 
 
-def read_plain(text: str) -> int | float | str | bool:
-    """Parse a value without a setting, such as a player's parameter: a Boolean, a number, or text."""
-    if text in ("true", "false"):
-        return text == "true"
-    number = _number_in(text, {})
-    if number is None:
-        return text
-    return int(number) if re.fullmatch(r"[-+]?(\d[\d_]*|0[xX][0-9a-fA-F_]+)", text) else float(number)
-
-
-def show_plain(value: object) -> str:
-    """Format a value for :func:`read_plain`."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _number_in(text: str, suffixes: dict[str, Decimal]) -> Decimal | None:
-    text = text.strip()
-    if re.fullmatch(r"0[xX][0-9a-fA-F_]{1,20}", text):
-        return Decimal(int(text, 16))
-    match = re.fullmatch(
-        r"(?P<number>[-+]?[0-9_]*\.?[0-9_]+(?:[eE][-+]?[0-9]+)?) *(?P<suffix>[A-Za-z]*)", text
-    )
-    if match is None or (match["suffix"] and match["suffix"] not in suffixes):
-        return None
-    try:
-        number = Decimal(match["number"])
-    except InvalidOperation:
-        return None
-    if abs(number.adjusted()) > _DIGITS_MAX or len(number.as_tuple().digits) > _DIGITS_MAX:
-        return None
-    return number * suffixes.get(match["suffix"], 1)
-
-
 def _refuse(setting: Setting, raw: object, origin: Origin) -> NoReturn:
     hint = f"{setting.name}: {setting.text} (default {setting.show(setting.default)})"
     if origin.kind == "file" and isinstance(raw, str) and setting.kind in ("int", "float", "bool"):
-        number = _number_in(raw, _SUFFIXES.get(setting.unit, {}))
+        number = number_in(raw, _SUFFIXES.get(setting.unit, {}))
         is_unit = number and raw.rstrip()[-1].isalpha()
         plain = f", and without a unit: {number.normalize():f}" if number and is_unit else ""
         hint = f"write it without quotes{plain}; {hint}"

@@ -13,9 +13,14 @@ import operator
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any, SupportsIndex
 
 import msgspec
+
+#: Numbers with more digits are rejected before they are computed: ``1e999999999`` has a billion digits. 64
+#: bits need 20 digits, and 20 digits times the largest factor are exact in Decimal's 28 digits.
+DIGITS_MAX = 20
 
 
 def counted(count: int, noun: str) -> str:
@@ -141,3 +146,37 @@ def facts_table(title: str, facts: Mapping[str, object], bars: Mapping[str, floa
     rows += [(name, _BAR.format(width=12 * share, share=share)) for name, share in (bars or {}).items()]
     cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{cell}</td></tr>" for name, cell in rows)
     return f'<table style="text-align:left"><caption>{html.escape(title)}</caption>{cells}</table>'
+
+
+def read_plain(text: str) -> int | float | str | bool:
+    """Parse a value without a setting, such as a player's parameter: a Boolean, a number, or text."""
+    if text in ("true", "false"):
+        return text == "true"
+    number = number_in(text, {})
+    if number is None:
+        return text
+    return int(number) if re.fullmatch(r"[-+]?(\d[\d_]*|0[xX][0-9a-fA-F_]+)", text) else float(number)
+
+
+def show_plain(value: object) -> str:
+    """Format a value for :func:`read_plain`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def number_in(text: str, suffixes: dict[str, Decimal]) -> Decimal | None:
+    """Parse a number with an optional suffix; None for other text."""
+    text = text.strip()
+    if re.fullmatch(r"0[xX][0-9a-fA-F_]{1,20}", text):
+        return Decimal(int(text, 16))
+    match = re.fullmatch(
+        r"(?P<number>[-+]?[0-9_]*\.?[0-9_]+(?:[eE][-+]?[0-9]+)?) *(?P<suffix>[A-Za-z]*)", text
+    )
+    if match is None or (match["suffix"] and match["suffix"] not in suffixes):
+        return None
+    try:
+        number = Decimal(match["number"])
+    except InvalidOperation:
+        return None
+    if abs(number.adjusted()) > DIGITS_MAX or len(number.as_tuple().digits) > DIGITS_MAX:
+        return None
+    return number * suffixes.get(match["suffix"], 1)

@@ -30,15 +30,9 @@ from tape2048.errors import (
     NotASessionError,
     TapeError,
 )
-from tape2048.files.durable import (
-    Draft,
-    fsync_dir,
-    fsync_path,
-    hold_lock,
-    storage_errors,
-    write_file,
-)
+from tape2048.files.durable import Draft, fsync_dir, fsync_path, hold_lock, write_file
 from tape2048.files.npy import read_header
+from tape2048.files.opening import storage_errors
 from tape2048.files.reading import crc32c_combine, crc32c_file, open_regular
 from tape2048.formats.dataset_layout import (
     DATASET_ROW_DTYPE,
@@ -57,7 +51,7 @@ from tape2048.runs.run import check_meta
 from tape2048.session.dataset import open_dataset
 from tape2048.session.dataset_runs import RunTable, write_runs_db
 from tape2048.session.layout import MANIFEST, METADATA_DB, STEPS_NPY, FileEntry
-from tape2048.session.metadata import flush_entry
+from tape2048.session.metadata_writer import flush_entry
 from tape2048.session.npy_writer import NpyWriter
 from tape2048.session.session import Session
 

@@ -25,13 +25,15 @@ import numpy as np
 from tape2048.base.text import counted, json_bytes, pretty_json
 from tape2048.conversion.session_runs import run_record, session_facts
 from tape2048.errors import MaintenanceError
-from tape2048.files.durable import Draft, fsync_dir, rename_numbered, storage_errors, write_file
-from tape2048.files.sqlite import fresh_database
+from tape2048.files.durable import Draft, fsync_dir, rename_numbered, write_file
+from tape2048.files.opening import storage_errors
+from tape2048.files.sqlite_writer import fresh_database
 from tape2048.loader.column_fields import join_names, names_of, renumbered
 from tape2048.maintenance.merging import Merged, columns_to_join, join_columns
 from tape2048.maintenance.validation import check_draft
 from tape2048.session.layout import METADATA_DB, RUN_DTYPE
-from tape2048.session.metadata import flush_entry, read_metadata
+from tape2048.session.metadata import read_metadata
+from tape2048.session.metadata_writer import flush_entry
 from tape2048.session.npy_writer import NpyWriter
 from tape2048.session.session import Session
 

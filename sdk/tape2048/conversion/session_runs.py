@@ -21,11 +21,13 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.base.text import unix_s, utc_text
 from tape2048.errors import FieldError, FormatError, MaintenanceError, ReplayError
-from tape2048.files.durable import Draft, fsync_dir, rename_numbered, storage_errors
+from tape2048.files.durable import Draft, fsync_dir, rename_numbered
+from tape2048.files.opening import storage_errors
 from tape2048.maintenance.validation import check_draft, validate_session
 from tape2048.players import engine_text, facts_of_engine, identity_of
 from tape2048.runs.a2run2 import RunV2, legal_bits
 from tape2048.runs.run import Run, RunMeta, check_meta, check_rules, until_win
+from tape2048.session.column_draft import write_column
 from tape2048.session.directory import rows_entry
 from tape2048.session.layout import (
     ACTION_STEP_DTYPE,
@@ -41,7 +43,7 @@ from tape2048.session.layout import (
     TAPE,
     step_dtype,
 )
-from tape2048.session.metadata import finish_session
+from tape2048.session.metadata_writer import finish_session
 from tape2048.session.npy_writer import NpyWriter
 from tape2048.session.session import Session
 from tape2048.session.tape_reader import game_pieces
@@ -456,7 +458,7 @@ def repack_session(
             written = Session.open(draft)
             for name, info in session.columns.items():
                 values, facts = session.column(name).values, {"maker": None, **info.facts}
-                written.write_column(name, values, dtype=info.dtype, facts=facts)
+                write_column(written, name, values, dtype=info.dtype, facts=facts)
             check_draft(draft, MaintenanceError)
             _check_same(session, written)
             published = rename_numbered(draft, target)

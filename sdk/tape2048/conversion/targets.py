@@ -30,7 +30,8 @@ from tape2048.conversion.sources import SESSIONS, RunSource, SourceRun, open_sou
 from tape2048.datasets.dataset import refuse_empty
 from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
-from tape2048.files.durable import Draft, new_file, storage_errors, sweep_drafts, write_all, write_file
+from tape2048.files.durable import Draft, new_file, sweep_drafts, write_all, write_file
+from tape2048.files.opening import storage_errors
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SkippedRun
 from tape2048.formats.registry import (
     ENGINES,

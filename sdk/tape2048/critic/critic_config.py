@@ -21,7 +21,7 @@ from tape2048.files.training_directory import check_same
 from tape2048.ntuple.network import NetworkLayout
 from tape2048.session.layout import TOP_TILE
 from tape2048.session.run_table import check_thresholds
-from tape2048.stores.objects import is_url
+from tape2048.session.stored import is_url
 
 #: Settings that do not decide what a training learns: they may change when it is resumed.
 FREE = frozenset(

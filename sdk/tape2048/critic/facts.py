@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
 
 from tape2048.base.text import printable
-from tape2048.errors import ColumnError, ConfigError, ModelError
+from tape2048.errors import ColumnError, ConfigError
 from tape2048.loader.row_view import tables_of
 from tape2048.players import PlayedBy, is_called, name_players, only_player
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
@@ -25,10 +22,6 @@ if TYPE_CHECKING:
     from tape2048.critic.critic_config import LearningConfig
     from tape2048.session.session import Session
     from tape2048.stores.remote_session import RemoteSession
-
-
-#: The names and files of the critics that ship with the package.
-SHIPPED = {"default": "default.critic"}
 
 
 _SAMPLE_ROWS = 1 << 20  # rows that show the range of targets and the mean weight
@@ -163,22 +156,6 @@ def stranger_remarks(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[st
         f"The critic judges {judged}. These are games of {player.player_name}."
         for player in strangers(facts, players)
     ]
-
-
-def critic_path(path: str | os.PathLike[str]) -> Path:
-    """Return the file of the critic that ships under this name, or the path; raise ModelError."""
-    file = Path(path)
-    if str(path) in SHIPPED:
-        file = Path(str(importlib.resources.files(__package__))) / "ntuple/weights" / SHIPPED[str(path)]
-    if not file.is_file():
-        is_neural = (file / "critic.json").exists()
-        hint = f"name a path, or a shipped critic: {', '.join(SHIPPED)}"
-        raise ModelError(
-            "found a PyTorch critic; expected an n-tuple critic" if is_neural else "no such file",
-            path=file,
-            hint="load it with tape2048.torch.TorchCritic" if is_neural else hint,
-        )
-    return file
 
 
 def check_embeddings(corpus: Corpus, tower_sha256: str) -> None:

@@ -53,7 +53,8 @@ from tape2048.critic.metrics import (
     weighted,
 )
 from tape2048.errors import FormatError, StorageError
-from tape2048.files.durable import replace_file, storage_errors
+from tape2048.files.durable import replace_file
+from tape2048.files.opening import storage_errors
 from tape2048.files.reading import read_path
 from tape2048.files.safetensors import decode, encode
 from tape2048.jit.compiler import cache_base

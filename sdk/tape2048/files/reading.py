@@ -23,7 +23,7 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, MissingPathError, StorageError, TruncatedError
-from tape2048.files.durable import NO_FILES, storage_error
+from tape2048.files.opening import NO_FILES, storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

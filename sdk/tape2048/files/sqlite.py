@@ -8,17 +8,16 @@ and the file's size bounds the work.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
-from tape2048.errors import BookkeepingError, DiskFullError, NameTakenError, SchemaError, StorageError
-from tape2048.files.durable import DEVICE_HINT, NEW_FILE_MODE, storage_error
+from tape2048.errors import SchemaError, StorageError
+from tape2048.files.opening import DEVICE_HINT
 from tape2048.files.reading import open_regular
 
 _OPERATIONS_PER_CALLBACK = 10_000
@@ -101,55 +100,6 @@ def open_untrusted(
         raise SchemaError(
             f"SQLite cannot read it: {message}", path=path, hint=_READ_HINTS.get(code)
         ) from error
-
-
-@contextlib.contextmanager
-def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
-    """Write a new database in one transaction, without a journal and without syncs.
-
-    The caller flushes the file and publishes it by a rename. Until then, no process reads the file, and a
-    crash discards it: SQLite's journal and syncs would be wasted. The file is in rollback-journal mode, not
-    WAL, and is removed after an error. A duplicate key raises BookkeepingError.
-    """
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, NEW_FILE_MODE))
-    except FileExistsError:
-        raise NameTakenError("exists already. A database is never overwritten", path=path) from None
-    except OSError as error:
-        raise storage_error(error, path, "creating it") from error
-    try:
-        with contextlib.closing(connect(path, "rw")) as database:
-            database.execute("PRAGMA journal_mode = OFF")
-            database.execute("PRAGMA synchronous = OFF")
-            database.execute("PRAGMA auto_vacuum = NONE")
-            database.execute("BEGIN")
-            yield database
-            database.execute("COMMIT")
-            if _is_long(path):
-                Path(path).write_bytes(database.serialize())
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            Path(path).unlink()
-        if isinstance(error, sqlite3.IntegrityError):
-            raise BookkeepingError(f"two rows have one key: {error}", path=path) from error
-        if not isinstance(error, sqlite3.Error):
-            raise
-        code = _primary_code(error)
-        if code == sqlite3.SQLITE_FULL:
-            hint = "free some space, then try again"
-            raise DiskFullError("no space left on the device", path=path, hint=hint) from error
-        if code == sqlite3.SQLITE_CANTOPEN:  # the file that was made just now
-            raise storage_error(OSError(errno.EMFILE, f"SQLite: {error}"), path, "opening it") from error
-        message = f"SQLite could not write it: {error} ({_code_name(error)})"
-        raise StorageError(message, path=path, hint=DEVICE_HINT) from error
-
-
-def insert_rows(
-    database: sqlite3.Connection, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
-) -> None:
-    """Insert rows into a table. All names are trusted."""
-    marks = ", ".join("?" * len(columns))
-    database.executemany(f"INSERT INTO {table}({', '.join(columns)}) VALUES ({marks})", rows)  # noqa: S608
 
 
 def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:

@@ -27,16 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048.errors import BusyError, DiskFullError, FormatError, StateError, StorageError, reader_hint
-from tape2048.files.durable import (
-    lock_directory,
-    open_fd,
-    path_exists,
-    publishing_file,
-    storage_error,
-    storage_errors,
-    sweep_drafts,
-    write_all,
-)
+from tape2048.files.durable import lock_directory, publishing_file, sweep_drafts, write_all
+from tape2048.files.opening import open_fd, path_exists, storage_error, storage_errors
 from tape2048.files.reading import map_path
 from tape2048.files.safetensors import decode, encode
 

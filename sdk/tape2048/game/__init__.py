@@ -7,7 +7,6 @@ from tape2048.base.lazy import lazy
 if TYPE_CHECKING:
     from tape2048.game.moves import (
         AMBIGUOUS as AMBIGUOUS,
-        NO_CELL as NO_CELL,
         UNKNOWN as UNKNOWN,
         Recovered as Recovered,
         last_boards as last_boards,
@@ -30,5 +29,6 @@ if TYPE_CHECKING:
         transpose as transpose,
         wins as wins,
     )
+    from tape2048.game.spawns import NO_CELL as NO_CELL
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -29,7 +29,8 @@ from tape2048.files.reading import read_exactly
 from tape2048.files.row_source import row_numbers
 from tape2048.game.rules import count_empty
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import bswap64, find, load8, load32, load64, popcount, word
+from tape2048.jit.intrinsics import bswap64, popcount
+from tape2048.jit.memory import find, load8, load32, load64, word
 from tape2048.loader.row_map import BOARD_BYTES, ROWS_WORDS, RowMap, RowMask, leaves, read_rows
 from tape2048.session.layout import EXPS_OFFSET
 from tape2048.session.tape_codec import step_checked, step_forward

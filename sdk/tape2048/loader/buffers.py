@@ -40,10 +40,8 @@ from tape2048.session.dataset import is_packdat
 from tape2048.session.directory import ROW_SOURCES, describe_path
 from tape2048.session.layout import METADATA_DB, STEP_DTYPES, STEPS_NPY
 from tape2048.session.session import Session
+from tape2048.session.stored import CACHE_MAX_MB, Hold, is_url, open_stored, session_paths
 from tape2048.session.tape_layout import ANCHOR_DTYPE, ANCHOR_ROWS, ANCHORS_NPY, TAPE_DTYPE, TAPE_NPY
-from tape2048.stores.objects import is_url
-from tape2048.stores.remote import CACHE_MAX_MB
-from tape2048.stores.remote_session import Hold, RemoteSession, open_remote, session_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -104,7 +102,7 @@ def find_sessions(
     for each in roots:
         if cache is not None or is_url(each):
             # The name determines the content, so a session that is in two stores counts once.
-            sessions = open_remote(os.fspath(each), cache, cache_max_mb).sessions()
+            sessions = open_stored(os.fspath(each), cache, cache_max_mb).sessions()
             found += [(address, address.rpartition("/")[2], one) for address, one in sessions]
         else:
             found += [(path, _identity(path), None) for path in _session_paths(Path(each))]
@@ -248,7 +246,7 @@ class RowBuffers:
         self.boards = boards
         self.tapes = tapes
         self.memory = tuple(sorted((array for array in memory if array.size), key=address_of))
-        self.remote = load != "ram" and any(isinstance(session, RemoteSession) for session in sessions)
+        self.remote = load != "ram" and any(session.is_remote for session in sessions)
         self._begins = np.array([address_of(array) for array in self.memory], _U64)
         self._files = [state for session in sessions if load != "ram" for state in _file_states(session)]
 
@@ -330,7 +328,7 @@ def load_rows(
     """
     if ram_budget is not None and as_int("ram_budget", ram_budget) < 0:
         raise ValueError(f"ram_budget={ram_budget}; expected at least 0")
-    if load == "auto" and any(isinstance(session, RemoteSession) for session in sessions):
+    if load == "auto" and any(session.is_remote for session in sessions):
         load = "mmap"  # rows are fetched when they are needed
     used = np.flatnonzero(np.diff(runs.firsts)).tolist() if load != "mmap" else []
     with Hold.of([sessions[each] for each in used]):
@@ -576,7 +574,7 @@ def _pack(
 
 
 def _file_states(session: Session) -> Iterator[tuple[Path, os.stat_result]]:
-    if session.load == "ram" or isinstance(session, RemoteSession):  # only this project writes to the cache
+    if session.load == "ram" or session.is_remote:  # only this project writes to the cache
         return
     names = (STEPS_NPY,) if session.tape is None else (TAPE_NPY, ANCHORS_NPY)
     own = [session.path / name for name in names]

@@ -8,12 +8,12 @@ import numpy as np
 from numba.extending import register_jitable
 
 from tape2048.game.rules import SYMMETRY_MOVES
-from tape2048.jit.intrinsics import (
+from tape2048.jit.intrinsics import mix
+from tape2048.jit.memory import (
     keep,
     load8,
     load32,
     load64,
-    mix,
     prefetch_many,
     store8_at,
     store32_at,

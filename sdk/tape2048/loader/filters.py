@@ -19,7 +19,8 @@ import numpy as np
 
 from tape2048.base.text import counted, iso_seconds, unix_s, utc_text
 from tape2048.errors import ConfigError, EmptyCorpusError
-from tape2048.files.sqlite import insert_rows, limited_work
+from tape2048.files.sqlite import limited_work
+from tape2048.files.sqlite_writer import insert_rows
 from tape2048.players import facts_of_runs, is_called, player_label, player_name
 from tape2048.session.layout import SESSION_NAME
 

@@ -24,19 +24,16 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 from tape2048.game.moves import UNKNOWN, recover_move
 from tape2048.game.rules import SYMMETRY_MOVES, legal_mask
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import (
+from tape2048.jit.intrinsics import high64, mix, popcount, select_bit
+from tape2048.jit.memory import (
     copy_symmetry,
     find,
-    high64,
     keep,
     load8,
     load32,
     load64,
-    mix,
-    popcount,
     prefetch,
     prefetch_many,
-    select_bit,
     store8_at,
     store32_at,
     store64_at,

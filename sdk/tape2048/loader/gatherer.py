@@ -34,7 +34,7 @@ from tape2048.loader.plan import NO_CAP, Cap, Labels, Plan, Pool
 from tape2048.loader.row_map import BOARD_BYTES, NO_LABELS, address_of
 from tape2048.session.batch_fields import field_of
 from tape2048.session.run_table import exponents_of
-from tape2048.stores.remote_session import Hold, RemoteSession, check_fits, prefetch
+from tape2048.session.stored import Hold, check_fits, prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -190,7 +190,7 @@ class Gatherer:
     def size_of(self, sessions: Iterable[int]) -> int:
         """Return the bytes of the sessions that are in stores."""
         found = (self.store.sessions[each] for each in sessions)
-        return sum(session.bytes for session in found if isinstance(session, RemoteSession))
+        return sum(session.bytes for session in found if session.is_remote)
 
     def check_fits(self, sessions: Iterable[int], hint: str) -> None:
         """Raise CorpusError if these sessions are in stores, are read, and the cache cannot hold them all."""

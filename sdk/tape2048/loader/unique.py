@@ -18,7 +18,8 @@ from tape2048.errors import CorpusError
 from tape2048.files.bulk_read import allocate
 from tape2048.game.rules import EXPONENT_MAX, flip, mirror, transpose
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import high64, keep, load64, mix, prefetch, word
+from tape2048.jit.intrinsics import high64, mix
+from tape2048.jit.memory import keep, load64, prefetch, word
 from tape2048.loader.batch import Batch, BatchLayout
 from tape2048.loader.boards import TOO_LARGE, no_bits, pack
 from tape2048.loader.gatherer import Gatherer

@@ -22,10 +22,12 @@ import numpy as np
 
 from tape2048.base.text import counted, json_bytes
 from tape2048.errors import MaintenanceError
-from tape2048.files.durable import Draft, fsync_dir, open_fd, rename_numbered, storage_errors, write_all
+from tape2048.files.durable import Draft, fsync_dir, rename_numbered, write_all
 from tape2048.files.npy import rows_header
+from tape2048.files.opening import open_fd, storage_errors
 from tape2048.files.reading import crc32c, open_regular, read_exactly
 from tape2048.maintenance.validation import BlockSums, check_draft
+from tape2048.session.column_draft import write_column
 from tape2048.session.columns import shared_columns
 from tape2048.session.directory import rows_entry
 from tape2048.session.layout import (
@@ -37,7 +39,7 @@ from tape2048.session.layout import (
     STEPS_NPY,
     FileEntry,
 )
-from tape2048.session.metadata import finish_session
+from tape2048.session.metadata_writer import finish_session
 from tape2048.session.session import Session
 from tape2048.session.tape_layout import TAPE_DTYPE, TAPE_NPY
 from tape2048.session.tape_reader import game_pieces
@@ -163,7 +165,7 @@ def join_columns(draft: Path, sessions: Sequence[Session], columns: Mapping[str,
     merged = Session.open(draft)
     for name, info in columns.items():
         values = (session.column(name).values for session in sessions)
-        merged.write_column(name, values, dtype=info.dtype, facts={"maker": None, **info.facts})
+        write_column(merged, name, values, dtype=info.dtype, facts={"maker": None, **info.facts})
 
 
 def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:

@@ -25,18 +25,27 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from tape2048.base.text import pretty_json
-from tape2048.errors import BusyError, NameTakenError, TapeError
+from tape2048.errors import (
+    BusyError,
+    ColumnError,
+    FormatError,
+    NameTakenError,
+    ReplayError,
+    TapeError,
+    error_class,
+)
 from tape2048.files.durable import (
     fsync_dir,
     numbered,
     rename_noreplace,
     rename_numbered,
-    storage_error,
-    storage_errors,
     sweep_drafts,
     write_file,
 )
+from tape2048.files.opening import storage_error, storage_errors
+from tape2048.files.removal_locks import RemovalLock
 from tape2048.session.columns import column_files
+from tape2048.session.directory import is_dataset, list_names
 from tape2048.session.layout import MANIFEST, METADATA_DB, SESSION_NAME, STEPS_NPY
 from tape2048.session.session_files import SessionFiles
 from tape2048.session.tape_layout import ANCHORS_NPY, TAPE_NPY
@@ -44,8 +53,7 @@ from tape2048.session.tape_layout import ANCHORS_NPY, TAPE_NPY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from tape2048.base.findings import Finding
-    from tape2048.files.locks import RemovalLock
+    from tape2048.base.findings import Finding, Report
 
 _LEFTOVER = re.compile(rf"\.{SESSION_NAME.pattern}\.removed(-\d+)?")
 
@@ -219,6 +227,24 @@ def quarantine_session(path: Path, findings: Sequence[Finding], lock: RemovalLoc
         return quarantine(path.parent, path, findings, by=by)
     finally:
         lock.unlock(locked)
+
+
+def quarantine_damaged(report: Report, check: Callable[[Path], Report], *, by: str) -> Path | None:
+    """Move a session with damaged rows or bookkeeping to the quarantine; return its new path, or None.
+
+    It stays if the operating system could not read it, if only columns are damaged, which can be made again,
+    or if ``check`` finds other defects when it reads the session again. Data sets stay, too.
+    """
+    path, kinds = Path(report.path), {error_class(finding.error) for finding in report.findings}
+    if kinds == {ColumnError} or not all(issubclass(kind, FormatError) for kind in kinds):
+        return None
+    if path.is_symlink() or not path.is_dir() or is_dataset(path, list_names(path)):
+        return None
+    # A transient failure of the device is no reason. Findings of a replay are the player's.
+    if ReplayError not in kinds and check(path).findings != report.findings:
+        return None
+    with RemovalLock(path.parent) as lock:
+        return quarantine_session(path, report.findings, lock, by=by)
 
 
 def list_quarantine(root: Path) -> list[str]:

@@ -34,7 +34,8 @@ from numba.extending import intrinsic, register_jitable
 
 from tape2048.game.rules import flip, mirror, transpose
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import extract_nibbles, prefetch_at
+from tape2048.jit.intrinsics import extract_nibbles
+from tape2048.jit.memory import prefetch_at
 
 #: Number of images of a board.
 SYMMETRIES = 8

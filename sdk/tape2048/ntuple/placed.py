@@ -12,7 +12,8 @@ replaces a damaged file. If the directory is missing, read-only or full, or belo
 process reads the network into its own memory.
 
 A process that overwrites this file changes the moves of every player that maps it. The file is therefore
-read-only, and :func:`check_tables` detects changes: a worker calls it before it hands over games.
+read-only, and :func:`tape2048.ntuple.mapped.check_tables` detects changes: a worker calls it before it hands
+over games.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ import os
 import shutil
 import stat
 import struct
-import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,12 +33,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048.errors import ChecksumError, TapeError
+from tape2048.errors import TapeError
 from tape2048.files.bulk_read import allocate
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.reading import crc32c, map_path, prefer_huge_pages
 from tape2048.files.safetensors import HEADER_END_MAX
 from tape2048.jit.compiler import drop_oldest, locked, private_dir
+from tape2048.ntuple.mapped import MappedTable
 from tape2048.ntuple.network import (
     Network,
     NetworkLayout,
@@ -56,9 +56,6 @@ from tape2048.ntuple.tdl2048 import split_name
 
 #: Smallest table that is shared. Reading a smaller table is about as fast as mapping it.
 SHARED_BYTES_MIN = 8 << 20
-
-#: Longest time of a write, in seconds, during which the file can still have its earlier checksum.
-WRITING_S_MAX = 10.0
 
 #: Number of networks that are kept: the most recently used.
 NETWORKS_KEPT_MAX = 4
@@ -145,64 +142,6 @@ def load_placed(name: str) -> PlacedNetwork:
         return _kept(directory, source) or PlacedNetwork.of(stored.expanded())
 
 
-def check_tables() -> None:
-    """Raise an error if a shared table of this process has changed since it was loaded; takes a microsecond.
-
-    Raises:
-        ChecksumError: a table has changed. Moves that were chosen since then may be wrong.
-    """
-    for table in _mapped[:]:
-        if (data := table.data()) is None:
-            with contextlib.suppress(ValueError):  # another thread has just removed it
-                _mapped.remove(table)
-        else:
-            table.check(data)
-
-
-class _Mapped:
-    """A shared table that this process maps, with the state of its file before the checksum was verified."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._note(_state_of(path))
-
-    def _note(self, state: tuple[int, ...]) -> None:
-        # A write that is in progress may not have reached all bytes: verify the checksum again for a while.
-        self._state = state
-        self._is_settled = not state or abs(time.time() - state[3] / 1e9) > WRITING_S_MAX
-
-    def verify(self, data: npt.NDArray[np.uint8], checksum: int) -> bool:
-        """Check the checksum of the mapped file. If it is right, list the table for :func:`check_tables`."""
-        self.data, self._checksum = weakref.ref(data), checksum
-        if is_right := crc32c(data[:-4].data) == checksum:
-            _mapped.append(self)
-        return is_right
-
-    def check(self, data: npt.NDArray[np.uint8]) -> None:
-        # Each write changes the time of the file. A removal does so, too, and leaves the checksum right.
-        if (state := _state_of(self._path)) == self._state and self._is_settled:
-            return
-        is_cut = state[:2] == self._state[:2] and state[2] < len(data)  # touching its end is SIGBUS
-        if is_cut or crc32c(data[:-4].data) != self._checksum:
-            raise ChecksumError(
-                "this shared table of a network has changed since it was loaded, so later moves may be wrong",
-                path=self._path,
-                hint="Find the program that writes to this file, and start again. The table is made again.",
-            )
-        self._note(state)
-
-
-_mapped: list[_Mapped] = []
-
-
-def _state_of(path: Path) -> tuple[int, ...]:
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
-
-
 def _directory(source: str) -> Path | None:
     with contextlib.suppress(OSError):
         return private_dir("networks", source)
@@ -211,7 +150,7 @@ def _directory(source: str) -> Path | None:
 
 def _kept(directory: Path, source: str) -> PlacedNetwork | None:
     try:
-        mapped = _Mapped(directory / "table")
+        mapped = MappedTable(directory / "table")
         data = map_path(directory / "table")
         prefer_huge_pages(data)
         length, checksum = _END.unpack(data[-_END.size :].tobytes())

@@ -16,7 +16,8 @@ from crc32c import crc32c
 from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered
 from tape2048.errors import BookkeepingError, FieldError, FormatError, NameTakenError, ReplayError
-from tape2048.files.durable import new_file, storage_errors, write_all
+from tape2048.files.durable import new_file, write_all
+from tape2048.files.opening import storage_errors
 from tape2048.files.reading import check_crc, map_path
 from tape2048.files.row_source import ROW_DTYPE
 from tape2048.jit.mix import shuffled

@@ -11,7 +11,8 @@ from tape2048.base.lazy import lazy
 
 if TYPE_CHECKING:
     from tape2048.session.layout import step_dtype as step_dtype
-    from tape2048.session.metadata import read_metadata as read_metadata, write_metadata as write_metadata
+    from tape2048.session.metadata import read_metadata as read_metadata
+    from tape2048.session.metadata_writer import write_metadata as write_metadata
     from tape2048.session.run_table import DEFAULT_THRESHOLDS as DEFAULT_THRESHOLDS
     from tape2048.session.session import Session as Session, sessions as sessions
     from tape2048.session.tape_codec import (

@@ -32,18 +32,9 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.errors import BusyError, ChecksumError, ColumnError, DiskFullError, FieldError, NameTakenError
-from tape2048.files.durable import (
-    fsync_dir,
-    fsync_path,
-    new_file,
-    open_fd,
-    path_exists,
-    storage_errors,
-    try_lock,
-    write_all,
-    write_file,
-)
+from tape2048.files.durable import fsync_dir, fsync_path, new_file, write_all, write_file
 from tape2048.files.npy import rows_header
+from tape2048.files.opening import open_fd, path_exists, storage_errors, try_lock
 from tape2048.files.reading import crc32c, crc32c_file, map_path, open_regular, read_path
 from tape2048.session.columns import (
     COLUMN_DTYPES,
@@ -171,19 +162,43 @@ def write_column(
     session: ColumnOwner,
     name: str,
     values: ArrayLike | Iterable[ArrayLike],
-    dtype: str | None,
-    facts: Mapping[str, Any] | None,
     *,
-    replace: bool,
+    dtype: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    replace: bool = False,
 ) -> Column:
-    """Write one column; see ``Session.write_column``."""
+    """Write a column beside the rows, or to the overlay. It appears when it is complete.
+
+    Args:
+        session: the session.
+        name: a-z, then up to 63 of a-z, 0-9 and _; not a built-in field of batches.
+        values: an array ``[N]`` or ``[N, D]``, or an iterable of chunks of it, in the order of the rows.
+        dtype: one of the :mod:`types of columns <tape2048.session.columns>`; by default the type of the
+            first chunk. Integers must fit; floats are rounded.
+        facts: facts to store with the column, as JSON values; ``maker`` must be text.
+        replace: whether to replace an existing or unfinished column of this name.
+
+    Raises:
+        ValueError: an invalid name or type, or values of another number of rows.
+        ColumnError: the column exists (without ``replace``), or the session has rows of no run.
+        BusyError: another process is writing the column.
+        StorageError: the operating system could not write a file.
+        DiskFullError: the disk is full.
+
+    Example:
+        >>> from tape2048 import Session, sessions, write_column
+        >>> session = Session.open(sessions("selfplay")[0])
+        >>> empty = (session.tokens(slice(None)) == 0).sum(axis=1)
+        >>> write_column(session, "empty", empty, dtype="u8").path.name
+        'empty.u8.npy'
+    """
     given: Iterator[Any] = iter([values] if hasattr(values, "__array__") else values)  # type: ignore[arg-type]
     first = np.atleast_1d(next(given, ()))
     names = {np.dtype(kind): each for each, kind in reversed(COLUMN_DTYPES.items())}  # u16 before bf16
     dtype = dtype or names.get(first.dtype.newbyteorder("<"), str(first.dtype))
     if dtype not in COLUMN_DTYPES:
         raise ValueError(f"dtype {dtype!r}; expected one of {', '.join(COLUMN_DTYPES)}")
-    own = {"maker": "Session.write_column", **(facts or {})}
+    own = {"maker": "write_column", **(facts or {})}
     width = first.shape[1] if first.ndim == 2 else None
     plan = _plan(session, [ColumnInfo(name, dtype, width, facts=own)], CHUNK_ROWS, trusted=True)
     directory = session.columns.directories[0]

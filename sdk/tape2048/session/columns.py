@@ -32,8 +32,8 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.base.text import pretty_json
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
-from tape2048.files.durable import path_exists
 from tape2048.files.npy import open_shards, peek_header, read_header
+from tape2048.files.opening import path_exists
 from tape2048.files.reading import map_file, open_regular, read_path
 from tape2048.session.batch_fields import RESERVED, field_of
 from tape2048.session.directory import list_names, rows_entry
@@ -488,7 +488,7 @@ def _read_shards(paths: list[Path]) -> ColumnInfo:
 def _again(name: str, maker: object) -> str:
     again = isinstance(maker, str) and maker != RECORDED and _COMMAND.fullmatch(maker)
     command = maker if again else _MAKERS.get(name)
-    how = f"{command} --force" if command else f"session.write_column({name!r}, values, replace=True)"
+    how = f"{command} --force" if command else f"write_column(session, {name!r}, values, replace=True)"
     return f"Make it again from these rows: {how}"
 
 

@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import BookkeepingError, FieldError, SchemaError
-from tape2048.files.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
+from tape2048.files.sqlite import WorkLimit, columns_of, open_untrusted
+from tape2048.files.sqlite_writer import fresh_database, insert_rows
 from tape2048.players import facts_of_engine, identity_of
 from tape2048.runs.run import RunMeta
 from tape2048.session.layout import RUN_DTYPE

@@ -1,6 +1,4 @@
-"""Reader and writer of ``metadata.db``: run table, session facts and block checksums in one SQLite file.
-
-The writer also completes a new session with its manifest.
+"""Reader of ``metadata.db``: run table, session facts and block checksums in one SQLite file.
 
 :data:`tape2048.session.layout.SCHEMA` defines the tables. SQLite's integers are signed, of 64 bits:
 ``id`` and ``seed`` keep their bit pattern (a seed >= 2**63 is negative in SQLite). All other columns are
@@ -20,28 +18,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tape2048._version import __version__
-from tape2048.base.text import counted, json_bytes, pretty_json
+from tape2048.base.text import counted
 from tape2048.errors import BookkeepingError, ChecksumError, SchemaError
-from tape2048.files.durable import fsync_dir, open_fd, write_file
-from tape2048.files.reading import crc32c_file
-from tape2048.files.sqlite import WorkLimit, columns_of, fresh_database, insert_rows, open_untrusted
+from tape2048.files.sqlite import WorkLimit, columns_of, open_untrusted
 from tape2048.session.layout import (
     BLOCK_DTYPE,
-    FORMAT_VERSION,
-    MANIFEST,
-    METADATA_DB,
     PACKED_SCHEMA,
     RUN_DTYPE,
     SCHEMA,
     TAPE_SCHEMA,
-    FileEntry,
-    Manifest,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -107,51 +96,6 @@ class Metadata(NamedTuple):
     session: dict[str, Any]
     has_rows: bool
     start_boards: NDArray[np.uint64] | None = None
-
-
-def write_metadata(
-    path: str | os.PathLike[str],
-    *,
-    runs: NDArray[np.void],
-    blocks: NDArray[np.void],
-    session: Mapping[str, object],
-    start_boards: NDArray[np.uint64] | None = None,
-) -> None:
-    """Write a new ``metadata.db``, as :func:`tape2048.files.sqlite.fresh_database`.
-
-    Args:
-        path: the file, which must not exist.
-        runs: ``RUN_DTYPE[R]``, in any order.
-        blocks: ``BLOCK_DTYPE[B]``, in any order.
-        session: JSON-serialisable values by key.
-        start_boards: ``u64[R]`` of ``runs``, for the column ``start_board``.
-
-    Raises:
-        NameTakenError: ``path`` exists.
-        DiskFullError: no space is left.
-        StorageError: SQLite or the operating system could not write.
-        BookkeepingError: a run id or a first row is repeated, or a count is above 2**63 - 1.
-        ValueError: an array has another dtype.
-        TypeError: JSON cannot hold a value of ``session``.
-
-    Example:
-        >>> from pathlib import Path
-        >>> found = read_metadata(next(Path("selfplay").glob("2*/metadata.db")))
-        >>> write_metadata("copy.db", runs=found.runs, blocks=found.blocks, session=found.session)
-        >>> (read_metadata("copy.db").runs == found.runs).all().item()
-        True
-    """
-    run_columns, schema = _columns_of(runs, RUN_DTYPE, _RUN_COLUMNS), SCHEMA
-    if start_boards is not None:
-        run_columns, schema = {**run_columns, _START: start_boards}, TAPE_SCHEMA
-    facts = [(key, json_bytes(value).decode()) for key, value in session.items()]
-    with fresh_database(path) as database:
-        for statement in schema.split(";"):
-            database.execute(statement)
-        _insert(database, "runs", run_columns, path)
-        _insert_packed(database, runs, start_boards)
-        _insert(database, "blocks", _columns_of(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS), path)
-        insert_rows(database, "session", _FACT_COLUMNS, facts)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Metadata:
@@ -235,47 +179,6 @@ def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
                 hint=_packed_hint(path),
             )
     return None
-
-
-def _columns_of(
-    rows: NDArray[np.void], dtype: np.dtype[Any], names: tuple[str, ...]
-) -> dict[str, NDArray[Any]]:
-    if rows.dtype != dtype or rows.ndim != 1:
-        raise ValueError(
-            f"found {rows.dtype} of shape {rows.shape}; expected a one-dimensional array of {dtype.descr}"
-        )
-    return {name: rows[name] for name in names}
-
-
-def _insert(
-    database: sqlite3.Connection,
-    table: str,
-    columns: Mapping[str, NDArray[Any]],
-    path: str | os.PathLike[str],
-) -> None:
-    """Insert columns in the order of the first, the key: SQLite then only appends, and fills every page."""
-    for name, column in columns.items():
-        if name not in _BIT_PATTERNS and column.size and int(column.max()) >= 2**63:
-            raise BookkeepingError(f"{name} is {column.max()}; SQLite holds at most 2**63 - 1", path=path)
-    # Modulo 2**64, which keeps the bit pattern.
-    values = np.stack([column.astype(np.int64) for column in columns.values()], axis=1)
-    values = values[np.argsort(values[:, 0], kind="stable")]
-    insert_rows(database, table, [*columns], (row.tolist() for row in values))
-
-
-def _insert_packed(
-    database: sqlite3.Connection, runs: NDArray[np.void], starts: NDArray[np.uint64] | None
-) -> None:
-    if runs.nbytes + (0 if starts is None else starts.nbytes) > PACKED_BYTES_MAX:
-        return
-    for statement in PACKED_SCHEMA:
-        database.execute(statement)
-    order = np.argsort(runs["id"].view(np.int64), kind="stable")
-    data = runs[order].tobytes() + (b"" if starts is None else starts[order].tobytes())
-    crc = zlib.crc32(data)
-    database.execute("INSERT INTO runs_packed(crc32, data) VALUES (?, ?)", (crc, data))
-    # An edited dump creates the tables before the triggers, so it restores a stale copy, but not this number.
-    database.execute(f"PRAGMA user_version = {crc - ((crc & 1 << 31) << 1)}")  # SQLite's is signed
 
 
 def _read_runs(
@@ -399,35 +302,3 @@ def _read_facts(
                 ) from error
             facts[key] = value
     return facts
-
-
-def finish_session(
-    directory: Path,
-    rows_files: Mapping[str, FileEntry],
-    runs: NDArray[np.void],
-    blocks: NDArray[np.void],
-    facts: dict[str, Any],
-    *,
-    start_boards: NDArray[np.uint64] | None = None,
-    anchor_rows: int | None = None,
-) -> int:
-    """Write ``metadata.db`` and the manifest of an unpublished session, and flush both and the directory.
-
-    Returns:
-        The bytes of all files of the session.
-    """
-    database = directory / METADATA_DB
-    write_metadata(database, runs=runs, blocks=blocks, session=facts, start_boards=start_boards)
-    files = {**rows_files, METADATA_DB: flush_entry(database)}
-    text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files, anchor_rows, __version__))
-    write_file(directory / MANIFEST, text)
-    fsync_dir(directory)
-    return sum(entry.bytes for entry in files.values()) + len(text)
-
-
-def flush_entry(path: Path) -> FileEntry:
-    """Flush a file, and return its size and checksum; OSError of the operating system."""
-    with open_fd(path, os.O_RDONLY) as fd:
-        os.fsync(fd)
-        size = os.fstat(fd).st_size
-        return FileEntry(size, crc32c_file(fd, size, path))

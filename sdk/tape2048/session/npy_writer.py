@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tape2048.files.durable import NEW_FILE_MODE, write_all
+from tape2048.files.durable import write_all
 from tape2048.files.npy import rows_header
+from tape2048.files.opening import NEW_FILE_MODE
 from tape2048.files.reading import crc32c, crc32c_combine
 from tape2048.session.layout import BLOCK_DTYPE, STEPS_BLOCK_ROWS, FileEntry
 

@@ -40,7 +40,7 @@ from tape2048.session.session_files import SessionFiles
 from tape2048.session.tape_reader import Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -71,6 +71,8 @@ class Session(RowView):
 
     Attributes:
         path: absolute path of the directory.
+        is_remote: whether it is in a store. Then it also has its ``address`` there and ``bytes``, the size of
+            its files.
         dtype: type of a row as a record: ``ACTION_STEP_DTYPE`` if it has the move, as always on tape;
             otherwise ``STEP_DTYPE``.
         tape: rows of a session on tape; None for a session of rows.
@@ -98,6 +100,10 @@ class Session(RowView):
         >>> session.tokens([0, 1]).shape, session.labels([256, 512]).shape == (len(session), 2)
         ((2, 16), True)
     """
+
+    is_remote = False
+    address: str
+    bytes: int
 
     def __init__(
         self,
@@ -306,42 +312,6 @@ class Session(RowView):
             StorageError: the operating system could not read a file.
         """
         return self.columns.read(name)
-
-    def write_column(
-        self,
-        name: str,
-        values: ArrayLike | Iterable[ArrayLike],
-        *,
-        dtype: str | None = None,
-        facts: Mapping[str, Any] | None = None,
-        replace: bool = False,
-    ) -> Column:
-        """Write a column beside the rows, or to the overlay. It appears when it is complete.
-
-        Args:
-            name: a-z, then up to 63 of a-z, 0-9 and _; not a built-in field of batches.
-            values: an array ``[N]`` or ``[N, D]``, or an iterable of chunks of it, in the order of the rows.
-            dtype: one of the :mod:`types of columns <tape2048.session.columns>`; by default the type of the
-                first chunk. Integers must fit; floats are rounded.
-            facts: facts to store with the column, as JSON values; ``maker`` must be text.
-            replace: whether to replace an existing or unfinished column of this name.
-
-        Raises:
-            ValueError: an invalid name or type, or values of another number of rows.
-            ColumnError: the column exists (without ``replace``), or the session has rows of no run.
-            BusyError: another process is writing the column.
-            StorageError: the operating system could not write a file.
-            DiskFullError: the disk is full.
-
-        Example:
-            >>> session.write_column(
-            ...     "empty", (session.tokens(slice(None)) == 0).sum(axis=1), dtype="u8"
-            ... ).path.name
-            'empty.u8.npy'
-        """
-        from tape2048.session.column_draft import write_column
-
-        return write_column(self, name, values, dtype, facts, replace=replace)
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
         """Return the rows with these numbers, in this order: ``STEP_DTYPE[n]`` or ``ACTION_STEP_DTYPE[n]``.

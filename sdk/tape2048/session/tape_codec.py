@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048.game.moves import spawn_between, start_fault
 from tape2048.game.rules import (
     SLIDE_APART,
     WON,
@@ -32,6 +31,7 @@ from tape2048.game.rules import (
     merge_score,
     wins,
 )
+from tape2048.game.spawns import spawn_between, start_fault
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import HAS_PDEP, pdep, pext
 from tape2048.session.tape_layout import WIN_BIT

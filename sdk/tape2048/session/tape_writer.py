@@ -9,7 +9,7 @@ import numpy as np
 
 from tape2048.errors import ReplayError
 from tape2048.session.layout import RUN_DTYPE, TAPE
-from tape2048.session.metadata import finish_session
+from tape2048.session.metadata_writer import finish_session
 from tape2048.session.npy_writer import NpyWriter
 from tape2048.session.tape_layout import (
     ANCHOR_DTYPE,

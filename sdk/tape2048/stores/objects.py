@@ -39,7 +39,8 @@ from tape2048.errors import (
     StoreError,
     TapeError,
 )
-from tape2048.files.durable import Draft, fsync_dir, new_file, open_fd, replace_file, write_all, write_file
+from tape2048.files.durable import Draft, fsync_dir, new_file, replace_file, write_all, write_file
+from tape2048.files.opening import open_fd
 from tape2048.files.reading import open_regular
 
 if TYPE_CHECKING:
@@ -146,11 +147,6 @@ class Store(ABC):
     def _names(self, path: Any) -> dict[str, int]: ...
     @abstractmethod
     def _remove(self, path: Any) -> None: ...
-
-
-def is_url(path: object) -> bool:
-    """Check whether a path is the address of a store: text with a scheme."""
-    return isinstance(path, str) and "://" in path
 
 
 def open_store(url: str) -> Store:

@@ -55,17 +55,11 @@ from tape2048.errors import (
     StoreError,
     TruncatedError,
 )
-from tape2048.files.durable import (
-    Draft,
-    open_fd,
-    open_owned,
-    remove_draft,
-    storage_errors,
-    write_all,
-    write_file,
-)
-from tape2048.files.locks import LOCKS_DIRECTORY, ReadLock, RemovalLock, lock_for_reading, make_readers_lock
+from tape2048.files.durable import Draft, remove_draft, write_all, write_file
+from tape2048.files.locks import LOCKS_DIRECTORY, ReadLock, lock_for_reading
+from tape2048.files.opening import open_fd, open_owned, storage_errors
 from tape2048.files.reading import check_crc, crc32c, crc32c_file, open_regular, read_path
+from tape2048.files.removal_locks import RemovalLock, make_readers_lock
 from tape2048.session.directory import MANIFEST_BYTES_MAX, PLAIN_NAME
 from tape2048.session.layout import (
     FORMAT_VERSION,
@@ -77,6 +71,8 @@ from tape2048.session.layout import (
     parse_manifest,
 )
 from tape2048.session.metadata import Metadata, read_metadata
+from tape2048.session.stored import SESSIONS
+from tape2048.stores.objects import DirectoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -85,7 +81,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SESSIONS, _REMOVED = "sessions", "removed"
+_REMOVED = "removed"
 _DIGEST_LENGTH = 16
 
 #: Concurrent requests for manifests and run tables.
@@ -157,6 +153,11 @@ def list_sessions(store: Store) -> list[str]:
     They are sorted by the session's name, then by label and digest.
     """
     return list(list_files(store))
+
+
+def list_directory(root: Path) -> list[str]:
+    """List the sessions of a store that is a directory."""
+    return list_sessions(DirectoryStore(root))
 
 
 def list_files(store: Store) -> dict[str, dict[str, int]]:
@@ -311,9 +312,6 @@ def compare_file(
 
 
 MEGABYTE = 10**6
-
-#: The default bound of a cache, in MB: about a dozen sessions of 1e9 rows on tape.
-CACHE_MAX_MB = 20_000
 
 _TABLES = ".tables"
 _LOCK = "cache.lock"

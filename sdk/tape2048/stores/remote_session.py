@@ -7,20 +7,19 @@ addresses. When the last hold ends, a session is unmapped, and the cache may rem
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.base.threads import map_ordered
 from tape2048.errors import EmptyCorpusError, ManifestError, SchemaError, StorageError, TapeError
-from tape2048.files.durable import storage_errors
 from tape2048.files.npy import HEADER_TEXT_BYTES_MAX, read_header
+from tape2048.files.opening import storage_errors
 from tape2048.files.reading import Reserved, open_regular
 from tape2048.session.directory import as_unsigned
 from tape2048.session.layout import (
@@ -34,7 +33,8 @@ from tape2048.session.layout import (
     FileEntry,
     Manifest,
 )
-from tape2048.session.session import Session, session_names
+from tape2048.session.session import Session
+from tape2048.session.stored import Hold
 from tape2048.session.tape_layout import (
     ANCHOR_DTYPE,
     ANCHORS_NPY,
@@ -43,28 +43,23 @@ from tape2048.session.tape_layout import (
     anchor_count,
 )
 from tape2048.session.tape_reader import Tape, check_anchor_rows, tape_runs
-from tape2048.stores.objects import DirectoryStore, open_store
+from tape2048.stores.objects import open_store
 from tape2048.stores.remote import (
     REQUESTS,
-    SESSIONS,
     Held,
     RemoteName,
     SessionCache,
     list_copied,
     list_files,
-    list_sessions,
     place_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
     from tape2048.session.metadata import Metadata
-
-#: Sessions that are fetched at the same time.
-_FETCHES = 4
 
 
 class RemoteSessions:
@@ -122,17 +117,6 @@ class RemoteSessions:
         return RemoteSession(self, name, *self.cache.table(self.store, name))
 
 
-def session_paths(root: Path) -> list[str]:
-    """List the paths of the sessions in a directory; if it is a fleet's store, without removed sessions.
-
-    Errors are as for :func:`tape2048.session.session.sessions`. The paths are plain text, because 10,000
-    ``Path`` objects take longer.
-    """
-    names = list_sessions(DirectoryStore(root)) if (root / SESSIONS).is_dir() else []
-    inside, names = (root / SESSIONS, names) if names else (root, session_names(root))
-    return [f"{inside}{os.sep}{name}" for name in names]
-
-
 def open_remote(url: str, cache: str | os.PathLike[str] | None, max_mb: int | None) -> RemoteSessions:
     """Open a store of sessions, and its cache."""
     if cache is None:
@@ -179,10 +163,13 @@ class RemoteSession(Session):
     Corpora hold it only while they read.
 
     Attributes:
+        is_remote: True.
         source: the store and the cache.
         address: address of the session in the store.
         bytes: size of its files in bytes.
     """
+
+    is_remote = True
 
     def __init__(self, source: RemoteSessions, name: str, manifest: Manifest, metadata: Metadata) -> None:
         self.source = source
@@ -319,61 +306,3 @@ class RemoteSession(Session):
                     )
                 part.place.attach(fd)
         self._held = held
-
-
-class Hold:
-    """A context manager that holds sessions: their rows stay mapped until it is closed or freed."""
-
-    def __init__(self) -> None:
-        self._sessions: list[RemoteSession] = []
-        self._pid = os.getpid()
-
-    @classmethod
-    def of(cls, sessions: Iterable[Session]) -> Hold:
-        """Hold sessions. Sessions in stores are fetched, several at a time."""
-        remote = [session for session in sessions if isinstance(session, RemoteSession)]
-        check_fits(remote, "these rows are read together")
-        hold = cls()
-
-        def acquire(session: RemoteSession) -> None:
-            session.acquire()
-            hold._sessions.append(session)
-
-        try:
-            for _ in map_ordered(acquire, remote, min(_FETCHES, max(1, len(remote)))):
-                pass
-        except BaseException:
-            hold.close()
-            raise
-        return hold
-
-    def close(self) -> None:
-        """Release the sessions. A forked child does not release the sessions of its parent."""
-        while self._sessions and self._pid == os.getpid():
-            self._sessions.pop().release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self, suppress: Any = contextlib.suppress) -> None:
-        with suppress(Exception):  # when the interpreter exits, globals are missing
-            self.close()
-
-
-def check_fits(sessions: Sequence[Session], what: str, hint: str | None = None) -> None:
-    """Raise CorpusError if all of these sessions together exceed the limit of the cache."""
-    remote = {session.name: session for session in sessions if isinstance(session, RemoteSession)}
-    if remote:
-        size = sum(session.bytes for session in remote.values())
-        one = next(iter(remote.values()))
-        one.source.cache.check_fits(size, f"{counted(len(remote), 'session')}: {what}", hint)
-
-
-def prefetch(sessions: Iterable[Session], threads: int | None = None) -> None:
-    """Fetch sessions in stores into the cache, several at a time; errors are as for ``Hold.of``."""
-    remote = [session for session in sessions if isinstance(session, RemoteSession)]
-    for _ in map_ordered(RemoteSession.prefetch, remote, threads or min(_FETCHES, max(1, len(remote)))):
-        pass

@@ -32,7 +32,8 @@ import torch
 from torch import nn
 
 from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, ModelError, NameTakenError
-from tape2048.files.durable import Draft, fsync_path, storage_errors, write_file
+from tape2048.files.durable import Draft, fsync_path, write_file
+from tape2048.files.opening import storage_errors
 from tape2048.files.reading import map_path, read_path
 from tape2048.files.safetensors import check_length
 

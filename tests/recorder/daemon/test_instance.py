@@ -16,7 +16,7 @@ import pytest
 from tests.sdk.builders import raising
 
 from tape2048.errors import BusyError, ConfigError, StorageError
-from tape2048.files.locks import RemovalLock
+from tape2048.files.removal_locks import RemovalLock
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.session.session import sessions
 from tape2048_recorder.daemon import instance

@@ -35,7 +35,8 @@ from tests.sdk.store_servers import fetch_session
 
 from tape2048.errors import MissingPathError, StoreError, TapeError
 from tape2048.session.layout import BLOCK_DTYPE, RUN_DTYPE, FileEntry
-from tape2048.session.metadata import finish_session, read_metadata
+from tape2048.session.metadata import read_metadata
+from tape2048.session.metadata_writer import finish_session
 from tape2048.session.session import sessions
 from tape2048.stores.objects import Store
 from tape2048.stores.remote import RemoteName, list_sessions

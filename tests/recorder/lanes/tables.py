@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.lanes.lane_table import Finished, LaneTable
-from tape2048_recorder.players.batch_player import Caller, Sampling
+from tape2048_recorder.players.batch_player import Caller
+from tape2048_recorder.players.sampling import Sampling
 
 SEED = 7
 

@@ -16,16 +16,9 @@ from tape2048.errors import ConfigError, PlayerError, StartError
 from tape2048.game.rules import boards_to_exps, legal_masks
 from tape2048.jit.mix import mix64
 from tape2048_recorder.lanes.kernels import Lanes, choose_moves, new_lanes, policy_of
-from tape2048_recorder.players.batch_player import (
-    METHODS,
-    Caller,
-    Sampling,
-    batch_sha256,
-    describe_path,
-    make_batch_player,
-    read_sampling,
-)
+from tape2048_recorder.players.batch_player import Caller, batch_sha256, describe_path, make_batch_player
 from tape2048_recorder.players.options import check_player, make_player
+from tape2048_recorder.players.sampling import METHODS, Sampling, read_sampling
 
 from ..lanes import batched
 

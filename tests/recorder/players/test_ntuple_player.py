@@ -34,7 +34,7 @@ from tape2048_recorder.players.ntuple import (
     move_values,
     of_network,
 )
-from tape2048_recorder.players.options import parse_mix
+from tape2048_recorder.players.parameters import parse_mix
 
 #: Two stages as after training, and the shape of the network ``fast``, whose kernels other tests compile.
 DTYPES: dict[str, dict[str, Any]] = {"f32": {"stages": (64,)}, "i16": {"dtype": np.int16}}

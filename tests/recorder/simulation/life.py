@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tape2048.errors import MissingPathError, StorageError, TapeError
-from tape2048.files import durable
+from tape2048.files import durable, opening
 from tape2048.files.locks import LOCKS_DIRECTORY, READERS_LOCK
-from tape2048.session import metadata
+from tape2048.session import metadata_writer
 from tape2048.session.layout import FileEntry
 from tape2048_recorder.daemon.daemon import Reload
 from tape2048_recorder.daemon.instance import GameProgress, Instance
@@ -250,10 +250,13 @@ class Life:
 
     def _make_world(self, path_class: type) -> World:
         system: Any = self.system
-        files = bound(durable, os=system, Path=path_class, _renameat2=system.renameat2)
+        opened = bound(opening, os=system, Path=path_class)
+        names = ("is_shared", "open_fd", "open_owned", "path_exists", "storage_error", "storage_errors")
+        opened = {name: getattr(opened, name) for name in names}
+        files = bound(durable, os=system, Path=path_class, _renameat2=system.renameat2, **opened)
         files.try_lock = lambda fd, shared=False: True
         finish = bound(
-            metadata,
+            metadata_writer,
             os=system,
             write_file=files.write_file,
             fsync_dir=files.fsync_dir,

@@ -19,8 +19,8 @@ from tests.sdk.store_servers import free_port
 
 from tape2048.errors import ConfigError, MissingPackageError, RecorderError
 from tape2048_recorder.record_options import RecorderConfig
-from tape2048_recorder.status import prometheus as module
-from tape2048_recorder.status.prometheus import CONNECTIONS_MAX, Metrics, families
+from tape2048_recorder.status import prometheus as module, server
+from tape2048_recorder.status.prometheus import Metrics, families
 from tape2048_recorder.status.status_report import Counts, Snapshot
 
 from ..checks import descriptors
@@ -212,12 +212,12 @@ class TestVisitors:
         self, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another connection ends the oldest one that has not sent its request."""
-        monkeypatch.setattr(module, "REQUEST_S", 60.0)
+        monkeypatch.setattr(server, "REQUEST_S", 60.0)
         before, threads = descriptors(), threading.active_count()
         with contextlib.ExitStack() as stack:
             visitors = [stack.enter_context(self.visit(address)) for _ in range(60)]
-            wait_until(lambda: threading.active_count() == threads + CONNECTIONS_MAX)
-            assert descriptors() <= before + len(visitors) + CONNECTIONS_MAX + 1
+            wait_until(lambda: threading.active_count() == threads + server.CONNECTIONS_MAX)
+            assert descriptors() <= before + len(visitors) + server.CONNECTIONS_MAX + 1
             began = time.monotonic()
             assert "tape2048_steps_total" in self.scrape(address)
             assert time.monotonic() - began < 20
@@ -226,7 +226,7 @@ class TestVisitors:
     def test_are_waited_for_a_limited_time(
         self, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(module, "REQUEST_S", 0.05)
+        monkeypatch.setattr(server, "REQUEST_S", 0.05)
         # Who was so slow that his half of a request came after the end hears of that.
         with self.visit(address) as visitor, contextlib.suppress(ConnectionResetError):
             assert visitor.recv(1) == b""

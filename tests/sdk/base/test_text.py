@@ -24,7 +24,7 @@ from tape2048.conversion.sources import open_source
 from tape2048.critic import NTupleCritic
 from tape2048.export.table import make_table
 from tape2048.export.write import export
-from tape2048.files.locks import RemovalLock
+from tape2048.files.removal_locks import RemovalLock
 from tape2048.maintenance.removal import quarantine_session
 from tape2048.runs.run import Run, RunMeta
 

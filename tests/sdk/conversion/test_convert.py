@@ -36,6 +36,7 @@ from tape2048.runs.a2run import write_run
 from tape2048.runs.a2run2 import RunV2, normalize
 from tape2048.runs.jsonl import run_line
 from tape2048.runs.run import Run
+from tape2048.session.column_draft import write_column
 from tape2048.session.layout import STEP_DTYPE, STEPS_HEADER_BYTES
 from tape2048.session.session import Session
 from tape2048_recorder.game.game_loop import Buffer, play_into
@@ -734,9 +735,9 @@ class TestMoveValues:
         convert(tmp_path / "x.a2pack", tmp_path / "s", kind, lossy=kind == "session")
         session = Session.open(tmp_path / "s")
         values = np.random.default_rng(1).normal(0, 1e5, (len(session), 4)).astype(np.float32)
-        session.write_column("values", values)
+        write_column(session, "values", values)
         assert runs_in(session.path)[0].has_branches is None, "a user's column of this name"
-        session.write_column("values", values, facts={"moves": True}, replace=True)
+        write_column(session, "values", values, facts={"moves": True}, replace=True)
         runs = runs_in(session.path)
         if kind == "tape":
             assert [run.states.tolist() for run in runs] == [run.states.tolist() for run in made]
@@ -757,7 +758,7 @@ class TestMoveValues:
     def test_a_shortened_game_keeps_its_values(self, tmp_path: Path) -> None:
         session = Session.open(without_moves(record(tmp_path / "s", "greedy", 2)))
         values = np.arange(4 * len(session), dtype=np.float32).reshape(-1, 4)
-        session.write_column("values", values, facts={"moves": True})
+        write_column(session, "values", values, facts={"moves": True})
         second = list(open_source(session.path, lossy=True).runs())[1].run
         mine = values[int(session.runs["first_row"][1]) :][: len(second)]
         assert len(second) == session.runs["steps"][1] - 1

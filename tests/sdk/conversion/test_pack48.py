@@ -17,6 +17,7 @@ from tape2048.conversion import convert, merge_packs, open_source, pack48
 from tape2048.errors import ColumnError, MaintenanceError, TapeError
 from tape2048.game import boards_to_exps
 from tape2048.maintenance.validation import validate_session
+from tape2048.session.column_draft import write_column
 
 from ..session.packs import KINDS, STEP_ROW, Played, games, rows_of, write_pack
 from ..tapes import games_on_tape
@@ -99,8 +100,8 @@ def test_columns_beside_packs_are_joined(tmp_path: Path, caplog: pytest.LogCaptu
     paths = packs(tmp_path)
     for number, path in enumerate(paths):
         session = Session.open(path)
-        session.write_column("mine", [np.arange(len(session), dtype=np.float32) + number], dtype="f32")
-    session.write_column("alone", [np.zeros(len(session), np.uint8)], dtype="u8")
+        write_column(session, "mine", [np.arange(len(session), dtype=np.float32) + number], dtype="f32")
+    write_column(session, "alone", [np.zeros(len(session), np.uint8)], dtype="u8")
     with pytest.raises(MaintenanceError, match=r"columns would be lost: alone: .*no column 'alone'"):
         merge_packs(paths, tmp_path / "merged", all_columns=True)
     assert not (tmp_path / "merged").exists()

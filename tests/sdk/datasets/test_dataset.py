@@ -36,6 +36,7 @@ from tape2048.errors import (
 )
 from tape2048.files.durable import lock_directory
 from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE
+from tape2048.session.column_draft import write_column
 from tape2048_tools.cli import run
 
 from ..builders import GAMES as MADE_UP, Spec, header_bytes, open_files, raising, write_ours
@@ -199,9 +200,9 @@ class TestBesideSessions:
         opened = Session.open(path)
         assert opened.columns.keys() == {"ev_legal", "ev_values"}
         with pytest.raises(ColumnError, match="overlay"):
-            opened.write_column("mine", np.arange(len(opened)))
+            write_column(opened, "mine", np.arange(len(opened)))
         opened.use_overlay(tmp_path / "columns")
-        opened.write_column("mine", np.arange(len(opened)))
+        write_column(opened, "mine", np.arange(len(opened)))
         assert Corpus.open(path, columns=tmp_path / "columns").fetch([5], ("mine",))["mine"] == 5
 
     def test_what_cannot_be_told_is_reported(self, built: Path) -> None:

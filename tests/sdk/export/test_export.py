@@ -18,6 +18,7 @@ from tape2048.errors import ColumnError, DiskFullError, MissingPackageError
 from tape2048.export import write
 from tape2048.export.table import make_table, run_file_table
 from tape2048.formats.registry import FORMATS, TABLE_FORMATS
+from tape2048.session.column_draft import write_column
 
 from .. import run_builders as build
 from ..builders import GAMES, Game, Spec, memory_below, raising, rows_of, write_ours
@@ -370,7 +371,7 @@ def write_columns(corpus: Corpus) -> NDArray[np.int64]:
     numbers = np.arange(len(corpus))
     for session, own in zip(corpus.sessions, np.split(numbers, [20]), strict=True):
         for name, make in COLUMNS.items():
-            session.write_column(name, make(own), dtype="bf16" if name == "embeddings" else None)
+            write_column(session, name, make(own), dtype="bf16" if name == "embeddings" else None)
     return numbers
 
 
@@ -425,7 +426,7 @@ def test_types_of_columns(corpus: Corpus) -> None:
 def test_columns_of_some_sessions(corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """They are named, and not exported; nor is one with the name of a field."""
     first, second = corpus.sessions
-    first.write_column("loss", np.zeros(20))
+    write_column(first, "loss", np.zeros(20))
     write.export(corpus, tmp_path / "a", format="jsonl")
     assert read(tmp_path / "a", "jsonl") == expected_rows()
     assert [line.partition(": ")[0] for line in caplog.messages] == ["columns left out"]
@@ -434,6 +435,6 @@ def test_columns_of_some_sessions(corpus: Corpus, tmp_path: Path, caplog: pytest
         write.export(corpus, tmp_path / "b", format="jsonl", columns=["loss"])
     write.export(corpus.where(corpus.runs["session"] == 0), tmp_path / "c", format="jsonl", columns=["loss"])
     for session in (first, second):
-        session.write_column("exps", np.zeros(len(session)))
+        write_column(session, "exps", np.zeros(len(session)))
     with pytest.raises(ColumnError, match="'exps' has the name of a field"):
         write.export(corpus, tmp_path / "d", format="jsonl")

@@ -24,16 +24,14 @@ from tape2048.files.durable import (
     fsync_dir,
     fsync_path,
     new_file,
-    open_fd,
-    path_exists,
     rename_exchange,
     rename_noreplace,
     replace_file,
-    storage_error,
     sweep_drafts,
     write_all,
     write_file,
 )
+from tape2048.files.opening import open_fd, path_exists, storage_error
 
 from ...recorder.disks import files_end_at
 from ..builders import names, note_flushes, open_files, raising

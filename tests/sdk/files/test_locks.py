@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tape2048 import Session, errors, sessions
-from tape2048.files import locks
-from tape2048.files.durable import open_fd, try_lock
-from tape2048.files.locks import READERS_LOCK, LockProbe, RemovalLock, lock_for_reading, make_readers_lock
+from tape2048.files import locks, removal_locks
+from tape2048.files.locks import READERS_LOCK, lock_for_reading
+from tape2048.files.opening import open_fd, try_lock
+from tape2048.files.removal_locks import LockProbe, RemovalLock, make_readers_lock
 from tape2048.maintenance.removal import clear_leftovers, explain_refusal, find_leftovers, remove_sessions
 
 from ..builders import note_flushes, open_files, raising, write_foreign, write_ours
@@ -43,7 +44,8 @@ def removed(root: Path, *names: str) -> list[str]:
 def test_an_open_session_is_not_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Inodes that follow one another: a lock is of one session, and not of its neighbours.
     inodes = {(root / name).stat().st_ino: number for number, name in enumerate(NAMES, 1)}
-    monkeypatch.setattr("tape2048.files.locks._byte_of", lambda status: inodes[status.st_ino])
+    for module in (locks, removal_locks):
+        monkeypatch.setattr(module, "_byte_of", lambda status: inodes[status.st_ino])
     session = Session.open(root / NAMES[1])
     assert removed(root, *NAMES) == [NAMES[0], *NAMES[2:]]
     assert Session.open(root / NAMES[1]).runs.tolist() == session.runs.tolist()
@@ -283,7 +285,8 @@ def test_nothing_is_deleted_after_a_failed_flush(root: Path, monkeypatch: pytest
 @pytest.mark.parametrize("broken", [False, True])
 def test_removal_leaves_no_lock(root: Path, monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
     """A new session may get the inode, and so the lock, of one that was removed."""
-    monkeypatch.setattr("tape2048.files.locks._byte_of", lambda _: 1)
+    for module in (locks, removal_locks):
+        monkeypatch.setattr(module, "_byte_of", lambda _: 1)
     if broken:
         refuse = raising(OSError(13, "Permission denied"))
         monkeypatch.setattr("tape2048.files.durable.rename_noreplace", refuse)

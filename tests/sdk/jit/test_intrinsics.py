@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import example, given, strategies as st
 
-from tape2048.jit import intrinsics
+from tape2048.jit import intrinsics, memory
 from tape2048.jit.compiler import kernel
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -29,15 +29,15 @@ _swap = kernel(lambda value: intrinsics.bswap64(value))
 _high = kernel(lambda a, b: intrinsics.high64(a, b))
 _select = kernel(lambda mask, n: intrinsics.select_bit(mask, n))
 _select_by_loop = kernel(lambda mask, n: intrinsics.select_bit_loop(mask, n))
-_store8 = kernel(lambda buffer, at, value: intrinsics.store8(buffer, at, value))
-_store32 = kernel(lambda buffer, at, value: intrinsics.store32(buffer, at, value))
-_store64 = kernel(lambda buffer, at, value: intrinsics.store64(buffer, at, value))
-_load_each = kernel(lambda at: (intrinsics.load8(at), intrinsics.load32(at), intrinsics.load64(at)))
-_store_at8 = kernel(lambda address, value: intrinsics.store8_at(address, value))
-_store_at32 = kernel(lambda address, value: intrinsics.store32_at(address, value))
-_store_at64 = kernel(lambda address, value: intrinsics.store64_at(address, value))
-_turn = kernel(lambda source, target, k: intrinsics.copy_symmetry(source, target, k))
-_unpack = kernel(lambda board, target, k: intrinsics.unpack_symmetry(board, target, k))
+_store8 = kernel(lambda buffer, at, value: memory.store8(buffer, at, value))
+_store32 = kernel(lambda buffer, at, value: memory.store32(buffer, at, value))
+_store64 = kernel(lambda buffer, at, value: memory.store64(buffer, at, value))
+_load_each = kernel(lambda at: (memory.load8(at), memory.load32(at), memory.load64(at)))
+_store_at8 = kernel(lambda address, value: memory.store8_at(address, value))
+_store_at32 = kernel(lambda address, value: memory.store32_at(address, value))
+_store_at64 = kernel(lambda address, value: memory.store64_at(address, value))
+_turn = kernel(lambda source, target, k: memory.copy_symmetry(source, target, k))
+_unpack = kernel(lambda board, target, k: memory.unpack_symmetry(board, target, k))
 
 
 def address(array: npt.NDArray[Any], at: int = 0) -> np.uint64:
@@ -128,7 +128,7 @@ CHOICE = """
 import llvmlite.binding as llvm
 {before}
 import numba
-from tape2048.jit import intrinsics
+from tape2048.jit import intrinsics, memory
 select_bit = intrinsics.select_bit
 select = numba.njit(lambda mask, n: select_bit(mask, n))
 print(intrinsics.HAS_PDEP, select_bit is intrinsics.select_bit_loop, select(0b101100, 1))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tape2048 import Corpus, errors
 from tape2048.loader import condition as conditions
 from tape2048.loader.condition import Condition
+from tape2048.session.column_draft import write_column
 
 from ..corpora import OURS, build
 
@@ -102,11 +103,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     for session in Corpus.open(root).sessions:
         loss = rng.random(len(session)).astype(np.float32) * 100
         loss[::7] = np.nan
-        session.write_column("loss", loss)
-        session.write_column("values", rng.random((len(session), 4)).astype(np.float32))
+        write_column(session, "loss", loss)
+        write_column(session, "values", rng.random((len(session), 4)).astype(np.float32))
         halves = (rng.random(len(session)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-        session.write_column("halves", halves, dtype="bf16")
-        session.write_column("good", rng.random(len(session)) < 0.5)
+        write_column(session, "halves", halves, dtype="bf16")
+        write_column(session, "good", rng.random(len(session)) < 0.5)
     return Corpus.open(root)
 
 

@@ -9,6 +9,7 @@ import pytest
 from tape2048 import Corpus
 from tape2048.conversion import append_dataset, build_dataset, open_source
 from tape2048.datasets import Dataset
+from tape2048.session.column_draft import write_column
 from tape2048.session.session import Session
 
 from ..builders import NAME, Game, Spec, write_ours
@@ -28,7 +29,7 @@ class Pair:
     def add(self, path: Path, *names: str) -> None:
         session = Session.open(path)
         for name in names:
-            session.write_column(name, np.zeros(len(session), np.uint8))
+            write_column(session, name, np.zeros(len(session), np.uint8))
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_more_columns_win_and_then_a_tape(
 
 def test_columns_of_an_overlay_count(pair: Pair, tmp_path: Path) -> None:
     session = Session.open(pair.rows, columns=tmp_path / "columns")
-    session.write_column("loss", np.zeros(len(session), np.uint8))
+    write_column(session, "loss", np.zeros(len(session), np.uint8))
     (served,) = Corpus.open(pair.rows.parent, columns=tmp_path / "columns").sessions
     assert served.path == pair.rows
 
@@ -77,7 +78,7 @@ def test_a_session_with_more_rows_of_a_game_wins(tmp_path: Path, caplog: pytest.
     shared, own = Game(1, 8, seed=5), Game(2, 8, seed=6)
     part = write_ours(tmp_path / NAME, Spec(games=(shared, own), sample_rate=2, facts=facts))
     whole = write_ours(tmp_path / f"{NAME}-2", Spec(games=(shared,), facts=FACTS | {"sample_rate": 1}))
-    Session.open(part).write_column("loss", np.zeros(8, np.uint8))
+    write_column(Session.open(part), "loss", np.zeros(8, np.uint8))
     corpus = Corpus.open(tmp_path)
     assert corpus.runs[["seed", "rows"]].tolist() == [(6, 4), (5, 8)]
     why = "has more rows of them, but lacks loss"
@@ -115,7 +116,7 @@ def test_several_sources_of_a_data_set_hold_a_game_once(
 
 def test_a_conversion_has_the_values_of_the_session_with_columns(pair: Pair) -> None:
     session = Session.open(pair.rows)
-    session.write_column("values", np.ones((len(session), 4), np.float32), facts={"moves": True})
+    write_column(session, "values", np.ones((len(session), 4), np.float32), facts={"moves": True})
     found = [found.checked() for found in open_source(pair.rows.parent).runs()]
     assert len(found) == 3
     assert all(run.has_branches is not None and run.has_branches.any() for run in found)

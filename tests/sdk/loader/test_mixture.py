@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from tape2048 import Corpus, Mixture, Session, errors
 from tape2048.errors import ConfigError, StateError
+from tape2048.session.column_draft import write_column
 
 from ..builders import Spec, write_ours
 from ..corpora import OURS, build, games
@@ -90,9 +91,9 @@ class TestShares:
         for name in OURS[:2]:
             session = Session.open(write_ours(tmp_path / name, Spec(games=games(name))))
             steps = np.arange(len(session), dtype=np.float32)
-            session.write_column("loss", 1 + steps)
-            session.write_column("values", np.add.outer(steps, [0, 10, 20, 30]).astype(np.float32))
-            session.write_column("soft", steps[:, None] / 1000)
+            write_column(session, "loss", 1 + steps)
+            write_column(session, "values", np.add.outer(steps, [0, 10, 20, 30]).astype(np.float32))
+            write_column(session, "soft", steps[:, None] / 1000)
         sources = [Corpus.open(tmp_path / name) for name in OURS[:2]]
         extra = [np.arange(len(source)) * 3 for source in sources]
         batches = Mixture(zip(sources, (0.3, 0.7), strict=True)).batches(

@@ -9,7 +9,7 @@ from hypothesis import example, given, strategies as st
 
 from tape2048.base.guide import make_guide
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import find
+from tape2048.jit.memory import find
 from tape2048.loader import gather_kernel
 from tape2048.loader.batch import Outputs
 from tape2048.loader.order import Order

@@ -12,7 +12,7 @@ import pytest
 
 from tape2048 import Session, errors, sessions
 from tape2048.files.durable import rename_noreplace
-from tape2048.files.locks import RemovalLock, make_readers_lock
+from tape2048.files.removal_locks import RemovalLock, make_readers_lock
 from tape2048.maintenance.merging import merge_sessions
 from tape2048.maintenance.removal import remove_sessions
 from tape2048.maintenance.validation import validate_session
@@ -286,7 +286,7 @@ def test_what_does_not_pass_is_not_published(tmp_path: Path, monkeypatch: pytest
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = four(tmp_path / "root", distinct=False)
     refuse = raising(OSError(28, "No space left on device"))
-    monkeypatch.setattr("tape2048.session.metadata.write_file", refuse)
+    monkeypatch.setattr("tape2048.session.metadata_writer.write_file", refuse)
     with pytest.raises(errors.DiskFullError):
         merge_sessions(made, tmp_path / "out")
     assert names(tmp_path / "out") == []

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tape2048 import Corpus, Finding, Report, errors, validate_session
 from tape2048.maintenance import validation
-from tape2048.session.metadata import read_metadata, write_metadata
+from tape2048.session.metadata import read_metadata
+from tape2048.session.metadata_writer import write_metadata
 
 from ..builders import (
     GAMES,

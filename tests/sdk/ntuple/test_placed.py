@@ -20,8 +20,9 @@ from tape2048.errors import ChecksumError
 from tape2048.files.reading import crc32c
 from tape2048.jit import compiler
 from tape2048.ntuple import placed
+from tape2048.ntuple.mapped import check_tables
 from tape2048.ntuple.network import load_network, save_network
-from tape2048.ntuple.placed import PlacedNetwork, check_tables, load_placed
+from tape2048.ntuple.placed import PlacedNetwork, load_placed
 from tape2048_recorder.players.options import make_player, player_sha256
 from tape2048_recorder.replay.judging import Judge
 
@@ -161,7 +162,7 @@ def test_a_write_behind_the_checksum_is_noticed_later(
     with path.open("r+b") as file:
         file.write(b"!" * 1000)
     with monkeypatch.context() as before:
-        before.setattr("tape2048.ntuple.placed.crc32c", lambda _data: unchanged)
+        before.setattr("tape2048.ntuple.mapped.crc32c", lambda _data: unchanged)
         check_tables()
     with pytest.raises(ChecksumError, match="has changed since it was loaded"):
         check_tables()

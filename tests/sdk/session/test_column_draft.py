@@ -14,7 +14,7 @@ from tests.crashes import crashes
 from tests.recorder.disks import tmpfs, unsaid
 
 from tape2048 import Session, errors
-from tape2048.session.column_draft import ColumnDraft, ColumnPlan, Written, write_columns
+from tape2048.session.column_draft import ColumnDraft, ColumnPlan, Written, write_column, write_columns
 from tape2048.session.columns import COLUMN_DTYPES, ColumnInfo
 
 from ..builders import NAME, Spec, write_foreign, write_ours
@@ -77,13 +77,13 @@ def test_written_values_are_read(tmp_path: Path, kind: str, width: int | None) -
         values = make_values(len(session), dtype, width)
         cuts = sorted(rng.choices(range(len(session) + 1), k=rng.randrange(4)))
         given = np.split(values, cuts) if cuts else values
-        found = session.write_column(
-            dtype, iter(given) if cuts else given, dtype=dtype, facts={"n": [1, None]}
+        found = write_column(
+            session, dtype, iter(given) if cuts else given, dtype=dtype, facts={"n": [1, None]}
         )
         assert found.path == session.column_places[0] / f"{dtype}.{dtype}.npy"
         assert found.values.tobytes() == np.load(found.path).tobytes() == values.tobytes()
         assert found.info.shape == values.shape
-        assert found.info.facts == {"maker": "Session.write_column", "n": [1, None]}
+        assert found.info.facts == {"maker": "write_column", "n": [1, None]}
         file = path / ("tape.npy" if kind == "tape" else "steps.npy")
         assert (found.info.steps_crc32c is None) == (kind == "shards")
         assert checksum(session) in {None, found.info.steps_crc32c}, file
@@ -96,23 +96,24 @@ def test_written_values_are_read(tmp_path: Path, kind: str, width: int | None) -
 
 def test_values_are_cast_if_they_fit(session: Session) -> None:
     numbers = np.arange(ROWS)
-    assert session.write_column("a", numbers, facts={"rows": 3}).info.dtype == "i64"
-    assert session.write_column("a", numbers.astype(">f4"), replace=True).info.dtype == "f32"
-    assert session.write_column("a", numbers, dtype="u8", replace=True).values.tolist() == list(range(ROWS))
+    assert write_column(session, "a", numbers, facts={"rows": 3}).info.dtype == "i64"
+    assert write_column(session, "a", numbers.astype(">f4"), replace=True).info.dtype == "f32"
+    assert write_column(session, "a", numbers, dtype="u8", replace=True).values.tolist() == list(range(ROWS))
     assert sorted(session.columns) == ["a"]
-    assert session.write_column("s", (n / 2 for n in range(ROWS))).values[-1] == (ROWS - 1) / 2
+    assert write_column(session, "s", (n / 2 for n in range(ROWS))).values[-1] == (ROWS - 1) / 2
     assert not (session.path / "a.f32.npy").exists()
     for wrong, dtype in ((numbers - 1, "u8"), (numbers * 14, "u8"), (numbers / 2, "i32"), (numbers, "bool")):
         with pytest.raises(ValueError, match=f"in column 'b'; expected {dtype}"):
-            session.write_column("b", wrong, dtype=dtype)
+            write_column(session, "b", wrong, dtype=dtype)
     upper = np.array([0, 0x3F80, 0x3F81, 0x7F7F, 0xFF00], "<u4") << 16
     for lower, up in ((0, [0] * 5), (0x7FFF, [0] * 5), (0x8000, [0, 0, 1, 1, 0]), (0x8001, [1] * 5)):
         values = np.resize((upper | lower).view("<f4"), ROWS)
         expected = np.resize((upper >> 16) + up, ROWS)
         assert (
-            session.write_column("c", values, dtype="bf16", replace=True).values.tolist() == expected.tolist()
+            write_column(session, "c", values, dtype="bf16", replace=True).values.tolist()
+            == expected.tolist()
         )
-    nan = session.write_column("c", np.full(ROWS, np.nan), dtype="bf16", replace=True).values
+    nan = write_column(session, "c", np.full(ROWS, np.nan), dtype="bf16", replace=True).values
     assert set(nan.tolist()) == {0x7FC0}
 
 
@@ -135,14 +136,14 @@ def test_values_are_cast_if_they_fit(session: Session) -> None:
 def test_arguments_that_cannot_be(session: Session, name: str, values: Any, how: Any, message: str) -> None:
     before = sorted(session.path.iterdir())
     with pytest.raises(ValueError, match=message):
-        session.write_column(name, values, **how)
+        write_column(session, name, values, **how)
     assert sorted(session.path.iterdir()) == before
 
 
 def test_a_column_is_replaced_if_asked(session: Session) -> None:
-    session.write_column("x", np.zeros(ROWS))
+    write_column(session, "x", np.zeros(ROWS))
     with pytest.raises(errors.ColumnError, match="has a column 'x'") as caught:
-        session.write_column("x", np.ones(ROWS))
+        write_column(session, "x", np.ones(ROWS))
     assert (caught.value.path, caught.value.hint) == (
         str(session.path / "x.json"), "Pass replace=True to replace it."
     )  # fmt: skip
@@ -152,28 +153,28 @@ def test_a_column_is_replaced_if_asked(session: Session) -> None:
         raise OSError("a disk of the caller")
 
     with pytest.raises(OSError, match="of the caller"):
-        session.write_column("x", failing(), replace=True)
+        write_column(session, "x", failing(), replace=True)
     assert not session.column("x").values.any()
-    assert session.write_column("x", np.ones(ROWS), replace=True).values.all()
+    assert write_column(session, "x", np.ones(ROWS), replace=True).values.all()
 
 
 def test_a_write_killed_at_any_step_starts_again(session: Session) -> None:
     """It cannot know whether the values are those of the first time; a maker's job is not thrown away."""
     old, new = np.zeros(ROWS), np.ones(ROWS)
-    for crash in crashes(lambda: session.write_column("x", old, replace=True)):
-        assert session.write_column("x", new, replace=True).values.tolist() == new.tolist(), crash
+    for crash in crashes(lambda: write_column(session, "x", old, replace=True)):
+        assert write_column(session, "x", new, replace=True).values.tolist() == new.tolist(), crash
     write_pair(session, share=(0, 2))
     with pytest.raises(errors.ColumnError, match="unfinished job") as caught:
-        session.write_column("values", np.zeros(ROWS))
+        write_column(session, "values", np.zeros(ROWS))
     assert "replace=True" in str(caught.value.hint)
-    assert session.write_column("values", np.zeros(ROWS), replace=True).values.shape == (ROWS,)
+    assert write_column(session, "values", np.zeros(ROWS), replace=True).values.shape == (ROWS,)
 
 
 def test_rows_of_no_run_have_no_columns(tmp_path: Path) -> None:
     """Values of the served rows alone would not be those of the file's rows."""
     found = Session.open(write_foreign(tmp_path / "theirs", Spec(sql="DELETE FROM runs WHERE id = 13")))
     with pytest.raises(errors.ColumnError, match="found 7 rows that belong to no run"):
-        found.write_column("x", np.zeros(len(found)))
+        write_column(found, "x", np.zeros(len(found)))
 
 
 def test_killed_at_any_step_it_resumes(
@@ -236,7 +237,7 @@ def test_a_share_is_one_process_s(session: Session) -> None:
             with pytest.raises(errors.BusyError, match="share 0/1 of values, best"):
                 write_pair(session, **how)
         with pytest.raises(errors.BusyError):
-            session.write_column("values", np.zeros(ROWS), replace=True)
+            write_column(session, "values", np.zeros(ROWS), replace=True)
 
     assert write_pair(session, progress=other).status == "made"
 
@@ -384,7 +385,7 @@ def test_lost_values_are_not_published(tmp_path: Path, from_call: int) -> None:
 
 def test_every_byte_is_flushed_in_order(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a column of another type is replaced."""
-    session.write_column("x", np.zeros(ROWS, "f4"))
+    write_column(session, "x", np.zeros(ROWS, "f4"))
     naming = Naming(session.path, monkeypatch)
-    session.write_column("x", np.zeros(ROWS, "f8"), replace=True)
+    write_column(session, "x", np.zeros(ROWS, "f8"), replace=True)
     naming.assert_flushed("x.f64.npy", "x.json")

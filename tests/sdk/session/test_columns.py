@@ -166,7 +166,7 @@ def test_half_written(session: Session) -> None:
     assert "loss" in session.columns
     put(session.path, session, "mine", np.zeros(3), "f64")
     check_rejected(
-        session, "mine.json", "made of 3 rows", "write_column('mine', values, replace=True)", "mine"
+        session, "mine.json", "made of 3 rows", "write_column(session, 'mine', values, replace=True)", "mine"
     )
 
 

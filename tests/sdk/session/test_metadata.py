@@ -24,11 +24,12 @@ from tape2048.errors import (
     SchemaError,
     StorageError,
 )
-from tape2048.files import sqlite
+from tape2048.files import sqlite, sqlite_writer
 from tape2048.files.sqlite import WorkLimit
-from tape2048.session import metadata as module
+from tape2048.session import metadata as module, metadata_writer
 from tape2048.session.layout import PACKED_SCHEMA, RUN_DTYPE
-from tape2048.session.metadata import packed_defect, read_facts, read_metadata, write_metadata
+from tape2048.session.metadata import packed_defect, read_facts, read_metadata
+from tape2048.session.metadata_writer import write_metadata
 
 from ..builders import OUR_SCHEMA, SEED_SCHEMA, change_database, names, open_files
 from ..run_tables import pack, some_blocks, some_runs
@@ -155,7 +156,7 @@ class TestWrite:
             database.execute("PRAGMA max_page_count = 10")
             return database
 
-        monkeypatch.setattr(sqlite, "connect", small)
+        monkeypatch.setattr(sqlite_writer, "connect", small)
         with pytest.raises(DiskFullError):
             write_metadata(path, runs=some_runs(5000), blocks=some_blocks(1), session={})
         assert not path.exists()
@@ -164,7 +165,7 @@ class TestWrite:
         """A file size limit stands in for a device that fails: SQLite reports an I/O error."""
         code = (
             "import resource, signal, numpy as np, sys\n"
-            "from tape2048.session.metadata import write_metadata\n"
+            "from tape2048.session.metadata_writer import write_metadata\n"
             "from tape2048.session.layout import *\n"
             "from tape2048.errors import *\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -593,7 +594,7 @@ class TestPackedRuns:
     def test_a_table_too_large_for_one_value_has_no_copy(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "PACKED_BYTES_MAX", 49 * RUN_DTYPE.itemsize)
+        monkeypatch.setattr(metadata_writer, "PACKED_BYTES_MAX", 49 * RUN_DTYPE.itemsize)
         write_metadata(path, runs=some_runs(50), blocks=some_blocks(1), session={})
         with closing(sqlite3.connect(path)) as database:
             assert (

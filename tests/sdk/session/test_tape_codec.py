@@ -7,7 +7,7 @@ from numba import njit
 from tests import reference as ref
 
 from tape2048.errors import BookkeepingError, FieldError
-from tape2048.game.moves import start_faults
+from tape2048.game.spawns import start_faults
 from tape2048.session import (
     anchors_of,
     check_games,

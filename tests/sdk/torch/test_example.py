@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus
+from tape2048.session.column_draft import write_column
 
 from ..critics import make_games
 
@@ -56,8 +57,8 @@ def test_both_heads_learn_from_columns(tmp_path: Path) -> None:
     spec.loader.exec_module(example)
     for session in Corpus.open(make_games(tmp_path)).sessions:
         values = np.tile(np.float32([20_000, np.nan, 30_000, 40_000]), (len(session), 1))
-        session.write_column("values", values)
-        session.write_column("loss", np.where(session.labels([8192])[:, 0], 1000, np.nan).astype(np.float32))
+        write_column(session, "values", values)
+        write_column(session, "loss", np.where(session.labels([8192])[:, 0], 1000, np.nan).astype(np.float32))
     games = Corpus.open(tmp_path)
     tokens = games.tokens(slice(0, 400))
     said = {mistakes: example.train(games, steps=60, mistakes=mistakes) for mistakes in (0.0, 99.0)}

@@ -13,6 +13,7 @@ from tape2048 import Corpus, errors
 from tape2048.critic import NTupleCritic
 from tape2048.critic.critic_config import NTupleCriticConfig
 from tape2048.critic.ntuple import corpus_games, ntuple_critic as ntuple, train_ntuple_critic
+from tape2048.session.column_draft import write_column
 from tape2048.torch import TorchCritic
 from tape2048.torch.training import train_critic
 
@@ -34,7 +35,7 @@ def write(root: Path, name: str, values: NDArray[Any], columns: Path | None = No
     corpus = Corpus.open(root, columns=columns)
     ends = np.cumsum([len(session) for session in corpus.sessions])
     for session, part in zip(corpus.sessions, np.split(values, ends[:-1]), strict=True):
-        session.write_column(name, part, facts=facts, replace=True)
+        write_column(session, name, part, facts=facts, replace=True)
 
 
 def undecided(root: Path) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ from huggingface_hub import DatasetCard, constants
 
 from tape2048 import Corpus, Session, sessions
 from tape2048.base.intervals import wilson
+from tape2048.session.column_draft import write_column
 
 from ..conftest import META, Cli, Game, write_session
 
@@ -29,7 +30,7 @@ def root(tmp_path: Path) -> Path:
         meta = {**META, "player_sha256": f"{day}" * 64, "player_args": {"depth": day}, "rules": day}
         write_session(tmp_path / f"selfplay/2026010{day}T000000Z_model=x", games, meta)
     last = Session.open(sessions(tmp_path / "selfplay")[1])
-    last.write_column("doubt", last.tokens(slice(None))[:, :2], dtype="f32", facts={"maker": "a|b"})
+    write_column(last, "doubt", last.tokens(slice(None))[:, :2], dtype="f32", facts={"maker": "a|b"})
     return tmp_path / "selfplay"
 
 

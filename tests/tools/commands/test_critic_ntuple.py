@@ -15,8 +15,8 @@ import pytest
 from tape2048 import Corpus, errors
 from tape2048.critic import NTupleCritic
 from tape2048.critic.critic_config import PRESETS, CriticConfig
-from tape2048.critic.facts import SHIPPED
 from tape2048.critic.ntuple import NTupleCriticConfig
+from tape2048.critic.shipped import SHIPPED
 from tape2048.game.rules import exps_to_boards
 from tape2048_tools.cli import run
 from tape2048_tools.options.critic_options import example_toml

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Session, errors
+from tape2048.session.column_draft import write_column
 
 from ..conftest import Cli
 
@@ -55,9 +56,9 @@ def test_runs_as_lines(cli: Cli, session: Path) -> None:
 def test_columns(cli: Cli, session: Path, tmp_path: Path) -> None:
     """All, or those of ``--with``, also of an overlay."""
     opened = Session.open(session, columns=tmp_path / "columns")
-    opened.write_column("loss", np.arange(len(opened)) / 2)
+    write_column(opened, "loss", np.arange(len(opened)) / 2)
     opened.use_overlay(None)
-    opened.write_column("best", np.arange(len(opened), dtype=np.uint8))
+    write_column(opened, "best", np.arange(len(opened), dtype=np.uint8))
     line = ("export --format jsonl -o - --columns", tmp_path / "columns", session)
     for options, names in (((), ["best", "loss"]), (("--with", "loss"), ["loss"]), (("--with", ""), [])):
         records = [json.loads(line) for line in cli(*line, *options).out.splitlines()]

@@ -11,6 +11,7 @@ from tests.sdk.builders import raising
 from tests.sdk.session.packs import games, write_pack
 
 from tape2048 import Session, errors, sessions
+from tape2048.session.column_draft import write_column
 from tape2048_recorder.daemon.instance import Instance
 
 from ..conftest import GAMES, META, Cli, write_foreign_session, write_session
@@ -85,7 +86,7 @@ def test_an_original_that_is_read_stays_and_is_said(cli: Cli, halves: list[Path]
 def test_unsafe_removal_is_refused_first(cli: Cli, halves: list[Path], tmp_path: Path) -> None:
     """Other files, unfinished columns, and columns that the new session would lack."""
     session = Session.open(halves[0])
-    session.write_column("loss", np.zeros(len(session), np.float32))
+    write_column(session, "loss", np.zeros(len(session), np.float32))
     del session
     for name, why in ((".loss.partial", "unfinished column"), ("notes.txt", "notes.txt"), ("", "loss: ")):
         (halves[0] / name).mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ from tests.sdk.store_servers import hub_server, s3_environment
 
 from tape2048 import Corpus, Session, sessions
 from tape2048.errors import StoreError
+from tape2048.session.column_draft import write_column
 
 from ..conftest import META, Cli, Game, write_session
 
@@ -59,7 +60,7 @@ def root(tmp_path: Path) -> Path:
         write_session(tmp_path / f"selfplay/2026010{day}T000000Z_model=x", games, META)
     (tmp_path / "selfplay/.20260103T000000Z_model=x.partial").mkdir()
     last = Session.open(sessions(tmp_path / "selfplay")[1])
-    last.write_column("doubt", last.tokens(slice(None))[:, 0], dtype="f32", facts={"maker": "x"})
+    write_column(last, "doubt", last.tokens(slice(None))[:, 0], dtype="f32", facts={"maker": "x"})
     return tmp_path / "selfplay"
 
 

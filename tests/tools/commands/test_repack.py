@@ -14,8 +14,9 @@ from tests.sdk.tapes import games_on_tape, write_rows, write_tape
 
 from tape2048 import Session, errors, sessions
 from tape2048.conversion import session_runs
-from tape2048.files.locks import make_readers_lock
+from tape2048.files.removal_locks import make_readers_lock
 from tape2048.maintenance import validate_session
+from tape2048.session.column_draft import write_column
 from tape2048_tools.cli import run
 from tape2048_tools.views.run import choose_run
 
@@ -34,7 +35,7 @@ def storages(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     (original,) = sessions(recorded / "selfplay")
     path = shutil.copytree(original, made["rows"] / "selfplay" / original.name)
     session = Session.open(path)
-    session.write_column("loss", np.arange(2 * len(session), dtype=np.float32).reshape(-1, 2))
+    write_column(session, "loss", np.arange(2 * len(session), dtype=np.float32).reshape(-1, 2))
     out = str(made["tape"] / "selfplay")
     assert run(["repack", str(path), "--storage", "tape", "--out", out, "--quiet"]) == 0
     return made

@@ -12,6 +12,7 @@ from scipy import stats
 from tests.sdk.tapes import games_on_tape, write_rows, write_tape
 
 from tape2048 import Session, errors
+from tape2048.session.column_draft import write_column
 from tape2048.session.layout import RUN_DTYPE
 from tape2048_tools.cli import run
 from tape2048_tools.sessions.summary import directory_bytes, label_prevalence, quantiles
@@ -352,9 +353,9 @@ def test_columns_are_listed(cli: Cli, tmp_path: Path, storage: str) -> None:
     path = write(tmp_path / "root" / "20260101T000000Z_model=toy", games_on_tape(1))
     session = Session.open(path, columns=tmp_path / "columns")
     rows = len(session)
-    session.write_column("loss", np.zeros(rows, np.float32))
+    write_column(session, "loss", np.zeros(rows, np.float32))
     session.use_overlay(None)
-    session.write_column("values", np.zeros((rows, 4)), dtype="bf16", facts={"maker": "me"})
+    write_column(session, "values", np.zeros((rows, 4)), dtype="bf16", facts={"maker": "me"})
     (path / "half.u8.npy").touch()
     half, values = cli("show", path, "--json").json["columns"]
     assert values == {"name": "values", "dtype": "bf16", "shape": [rows, 4], "maker": "me", "error": None}
@@ -364,5 +365,5 @@ def test_columns_are_listed(cli: Cli, tmp_path: Path, storage: str) -> None:
         assert cli("list", path.parent, scores, "--json").json["sessions"][0]["columns"] == [half, values]
         assert "columns: half values" in cli("list", path.parent, scores).out
     shown = [line.split() for line in cli("show", path, "--columns", tmp_path / "columns").out.splitlines()]
-    assert ["loss", "f32", f"({rows},)", "Session.write_column"] in shown
+    assert ["loss", "f32", f"({rows},)", "write_column"] in shown
     assert ["values", "bf16", f"({rows},", "4)", "me"] in shown

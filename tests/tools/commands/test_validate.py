@@ -279,7 +279,7 @@ def removing(monkeypatch: pytest.MonkeyPatch, remove: Callable[[Path], object]) 
         remove(path)
         return validate_session(path, **options)
 
-    monkeypatch.setattr("tape2048_tools.commands.sessions.validate.validate_session", look)
+    monkeypatch.setattr("tape2048_tools.sessions.checks.validate_session", look)
 
 
 @pytest.mark.parametrize("flag", ["--quarantine", "--replay"])

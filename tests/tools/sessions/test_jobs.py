@@ -21,6 +21,7 @@ from tests.crashes import crashes
 
 from tape2048 import errors
 from tape2048.files.durable import rename_noreplace
+from tape2048.session.column_draft import write_column
 from tape2048.session.session import Session, sessions
 from tape2048_tools.sessions.session_jobs import Job, run_job, shard_of
 
@@ -70,7 +71,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(record, check=True, capture_output=True, timeout=120)
     assert len(sessions(root)) > 4
     for session in map(Session.open, sessions(root)):
-        session.write_column("loss", np.arange(len(session), dtype=np.float32))
+        write_column(session, "loss", np.arange(len(session), dtype=np.float32))
     return root
 
 

@@ -23,7 +23,7 @@ import msgspec
 from tape2048.base.resources import available_cores, own_groups, ram_available
 from tape2048.base.text import counted
 from tape2048.errors import TapeError
-from tape2048_recorder.players.batch_player import is_batched
+from tape2048_recorder.players.options import is_batched
 from tape2048_recorder.record_options import (
     STOP_TIMEOUT_ENV,
     RecorderConfig,
@@ -207,7 +207,8 @@ def _nearest(path: Path) -> Path:
 
 
 def _out_dir(config: RecorderConfig, _: Machine) -> Result:
-    from tape2048.files.durable import fsync_dir, is_shared, rename_noreplace
+    from tape2048.files.durable import fsync_dir, rename_noreplace
+    from tape2048.files.opening import is_shared
 
     directory = Path(config.out_dir)
     nearest = _nearest(directory)

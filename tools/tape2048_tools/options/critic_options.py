@@ -54,8 +54,8 @@ def _command(kind: type[LearningConfig]) -> str:
 
 def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> AnyCritic:
     """Load a critic of any kind: a neural critic's directory, or an n-tuple critic's file or shipped name."""
-    from tape2048.critic.facts import SHIPPED
     from tape2048.critic.ntuple.ntuple_critic import NTupleCritic
+    from tape2048.critic.shipped import SHIPPED
 
     if str(path) in SHIPPED or not path.is_dir():
         return NTupleCritic.load(path)

@@ -12,7 +12,8 @@ from click.shell_completion import CompletionItem
 
 from tape2048.base.settings import Setting, comment, sample_entry, settings_of
 from tape2048.errors import ConfigError, NameTakenError
-from tape2048.files.durable import refuse_special, replace_file, storage_error, write_file
+from tape2048.files.durable import refuse_special, replace_file, write_file
+from tape2048.files.opening import storage_error
 from tape2048_recorder.players.options import REGISTRY
 from tape2048_recorder.record_options import (
     CONFIG_ENV,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from tape2048.base.text import counted, printable
-from tape2048.files.durable import storage_error
+from tape2048.files.opening import storage_error
 from tape2048_tools.progress.panel import Progress, ProgressPanel, open_panel, progress_bar
 from tape2048_tools.terminal.display import (
     double_quoted,

@@ -6,7 +6,6 @@ prune`` and ``tape2048 fleet prune`` execute plans.
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import os
 import time
@@ -17,12 +16,14 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import MaintenanceError, TapeError
-from tape2048.files.durable import storage_errors
+from tape2048.files.opening import storage_errors
 from tape2048.files.sqlite import WorkLimit, open_untrusted
 from tape2048.maintenance.removal import explain_refusal
 from tape2048.session.layout import METADATA_DB, SESSION_NAME
 from tape2048.session.session import sessions
-from tape2048.stores.remote import SESSIONS, RemoteName, list_sessions
+from tape2048.session.stored import SESSIONS
+from tape2048.stores.remote import RemoteName, list_sessions
+from tape2048_tools.sessions.ages import start_s
 from tape2048_tools.sessions.summary import directory_bytes
 
 if TYPE_CHECKING:
@@ -126,11 +127,6 @@ def store_candidates(store: Store) -> list[Candidate]:
         if remote and (match := SESSION_NAME.fullmatch(remote.session)):
             found.append(Candidate(start_s(match["ts"]), 1, name, "", sizes[name]))
     return sorted(found)
-
-
-def start_s(text: str) -> float:
-    """Return the time in a session's name in seconds since 1970; ValueError if there is no such time."""
-    return dt.datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC).timestamp()
 
 
 def _tag_and_count(path: Path, text: str) -> tuple[str, int]:

@@ -31,15 +31,8 @@ import msgspec
 from tape2048._version import __version__
 from tape2048.base.text import pretty_json
 from tape2048.errors import MaintenanceError, MissingPathError, NameTakenError, TapeError
-from tape2048.files.durable import (
-    Draft,
-    fsync_dir,
-    new_file,
-    rename_noreplace,
-    storage_errors,
-    sweep_drafts,
-    write_all,
-)
+from tape2048.files.durable import Draft, fsync_dir, new_file, rename_noreplace, sweep_drafts, write_all
+from tape2048.files.opening import storage_errors
 from tape2048.files.reading import read_path
 from tape2048.session.layout import MANIFEST
 

@@ -32,8 +32,8 @@ from tape2048.session.layout import (
     Manifest,
 )
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
+from tape2048.session.stored import session_paths
 from tape2048.session.tape_layout import TAPE_NPY
-from tape2048.stores.remote_session import RemoteSession, session_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -203,12 +203,12 @@ def session_bytes(session: Session) -> int:
     """Return the size of a session's files, here or in its store."""
     if session.path.is_file():  # a pack.dat
         return session.path.stat().st_size
-    return session.bytes if isinstance(session, RemoteSession) else directory_bytes(session.path)
+    return session.bytes if session.is_remote else directory_bytes(session.path)
 
 
 def session_place(session: Session) -> str:
     """Return the path of a session, or its address in a store."""
-    return session.address if isinstance(session, RemoteSession) else str(session.path)
+    return session.address if session.is_remote else str(session.path)
 
 
 def scores(runs: NDArray[np.void]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def critic_or_name(value: str) -> Path:
     """Convert a critic's path, or the name of a shipped critic."""
     from pathlib import Path
 
-    from tape2048.critic.facts import SHIPPED
+    from tape2048.critic.shipped import SHIPPED
 
     path = Path(value)
     if value not in SHIPPED:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tape2048.base.text import json_bytes
 from tape2048.errors import ConfigError, FormatError, MissingPathError, TapeError
-from tape2048_recorder.status.prometheus import BoundedServer
+from tape2048_recorder.status.server import BoundedServer
 from tape2048_tools.terminal.output import complain
 from tape2048_tools.viewer.collection import stopped
 

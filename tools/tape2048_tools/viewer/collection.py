@@ -32,9 +32,9 @@ from tape2048.session.columns import find_columns
 from tape2048.session.layout import METADATA_DB, RUN_DTYPE, SESSION_NAME
 from tape2048.session.metadata import read_metadata
 from tape2048.session.session import Session
+from tape2048.session.stored import session_paths
 from tape2048.session.tape_layout import TAPE_NPY
 from tape2048.session.tape_reader import game_pieces
-from tape2048.stores.remote_session import session_paths
 from tape2048_recorder.players.options import with_defaults
 from tape2048_recorder.replay.annotation import annotation_of
 from tape2048_recorder.replay.judging import SUMS, summands

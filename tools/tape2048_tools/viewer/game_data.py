@@ -17,7 +17,8 @@ import numpy as np
 
 from tape2048.base.text import json_bytes
 from tape2048.conversion.session_runs import boards_of
-from tape2048.critic.facts import SHIPPED as CRITICS, strangers
+from tape2048.critic.facts import strangers
+from tape2048.critic.shipped import SHIPPED as CRITICS
 from tape2048.errors import ConfigError, FormatError, MissingPathError, ModelError, TapeError
 from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import WON, boards_to_exps, exps_after, exps_to_boards, legal_masks

@@ -62,8 +62,9 @@ from numba.extending import register_jitable
 from tape2048.base.drawing import DrawsBoards
 from tape2048.base.resources import ram_available
 from tape2048.base.threads import map_ordered
-from tape2048.critic.facts import CriticFacts, check_columns, critic_path, doubts, open_parts, training_facts
+from tape2048.critic.facts import CriticFacts, check_columns, doubts, open_parts, training_facts
 from tape2048.critic.metrics import cross_entropy
+from tape2048.critic.shipped import critic_path
 from tape2048.errors import ConfigError, EmptyCorpusError, FormatError, ModelError, StateError, TrainingError
 from tape2048.files.durable import publishing_file
 from tape2048.files.reading import map_path
@@ -81,7 +82,7 @@ from tape2048.files.training_directory import (
 )
 from tape2048.game.rules import exps_to_boards, max_exponent
 from tape2048.jit.compiler import kernel
-from tape2048.jit.intrinsics import prefetch
+from tape2048.jit.memory import prefetch
 from tape2048.loader.splits import parts_of_seeds
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
 from tape2048.ntuple.network import NetworkLayout, compressed, decode_tables, file_texts, stage_begins

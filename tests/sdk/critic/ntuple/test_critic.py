@@ -15,7 +15,8 @@ import pytest
 from tests import reference
 
 from tape2048.critic import NTupleCritic
-from tape2048.critic.facts import SHIPPED, CriticFacts, PlayedBy, SplitInfo, critic_path
+from tape2048.critic.facts import CriticFacts, PlayedBy, SplitInfo
+from tape2048.critic.shipped import SHIPPED, critic_path
 from tape2048.errors import ChecksumError, FormatError, ModelError, StorageError, TapeError, TruncatedError
 from tape2048.files.safetensors import encode
 from tape2048.ntuple.network import Network, NetworkLayout, save_network

@@ -36,7 +36,7 @@ def command(*, critic: Path, name: str, tower: str | None, device: str, **how: A
     appears when it is complete. After a kill, the same command resumes. Convert runs, packs and data sets to
     a session first: tape2048 convert SOURCE --to session --out SESSION.
     """
-    from tape2048.critic.facts import SHIPPED
+    from tape2048.critic.shipped import SHIPPED
     from tape2048.session.columns import check_column_name
 
     try:

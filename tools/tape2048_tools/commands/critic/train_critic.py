@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tape2048.critic.critic_config import CriticConfig, LearningConfig, NTupleCriticConfig, preset_path
-from tape2048.stores.objects import is_url
+from tape2048.session.stored import is_url
 from tape2048_tools.options.critic_options import (
     critic_options,
     example_toml,

@@ -39,7 +39,7 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     """
     os.environ.update(_THREADS)  # before the libraries that read them load
     from tape2048.base.settings import settings_of
-    from tape2048_recorder.players.batch_player import read_sampling
+    from tape2048_recorder.players.sampling import read_sampling
     from tape2048_recorder.record_options import RecorderConfig
     from tape2048_tools.options.recorder_options import parse_player
 

@@ -112,7 +112,7 @@ def play_each(
     """
     from tape2048_recorder.evaluation.arena_file import ArenaFile
     from tape2048_recorder.evaluation.paired_games import Results, play
-    from tape2048_recorder.evaluation.positions import read_starts
+    from tape2048_recorder.game.start_files import read_starts
 
     boards = None if starts is None else read_starts(starts)
     count = games or (GAMES if boards is None else len(boards))

@@ -186,8 +186,8 @@ def collect_starts(
     Pass the file to --from of `record`, `arena`, `eval` or `match`. SESSIONS is a session, or a directory of
     sessions. The conditions are written as for `where` and `rows_where` in the SDK.
     """
-    from tape2048_recorder.evaluation.positions import write_starts
-    from tape2048_tools.sessions.start_boards import boards_to_start_from
+    from tape2048_recorder.game.start_files import write_starts
+    from tape2048_tools.sessions.start_boards import boards_of_sessions
 
     if tile is not None and rows_where is not None:
         raise click.UsageError("found --tile and --rows-where, expected only one of them")
@@ -195,7 +195,7 @@ def collect_starts(
     if rows_where is None and (tile := tile or 16384) not in TILES:
         raise ConfigError(f"--tile: found {tile}, expected a power of 2 from {TILES[0]} to {TILES[-1]}")
     condition = rows_where or f"board_highest >= {(tile or 1).bit_length() - 1}"
-    boards = boards_to_start_from(sessions, where, condition)
+    boards = boards_of_sessions(sessions, where, condition)
     write_starts(out, boards, replace=force)
     with_what = f"with a {tile}" if tile else f"where {rows_where}"
     print_result(

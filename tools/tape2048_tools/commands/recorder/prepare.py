@@ -11,7 +11,7 @@ import msgspec
 
 from tape2048.base.settings import read_toml, settings_of
 from tape2048.base.text import printable
-from tape2048.files.durable import storage_errors
+from tape2048.files.opening import storage_errors
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_tools.options.recorder_options import (
     SAMPLE,

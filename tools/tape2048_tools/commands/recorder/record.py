@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from tape2048.base.lazy import load_named
+from tape2048.errors import ConfigError
 from tape2048_tools.options.recorder_options import load_from_command_line, setting_options
 from tape2048_tools.terminal.click_extras import EXISTING, ROOT, exit_on_findings, json_option, new_command
 from tape2048_tools.terminal.output import cell, complain, print_result
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
     from tape2048_recorder.record_options import RecorderConfig
     from tape2048_recorder.status.signals import Signals
     from tape2048_recorder.status.status_report import Level, RecordingSummary, Reporter
+
+#: The readers of start boards, of a file and of sessions. Only the latter imports the loader.
+_START_BOARDS = (
+    "tape2048_recorder.game.start_files:read_starts",
+    "tape2048_tools.sessions.start_boards:boards_of_sessions",
+)
 
 
 @new_command(
@@ -85,10 +93,24 @@ def _boards_of(config: RecorderConfig) -> NDArray[np.uint64] | None:
     """Return the boards that games start from; None if games start with two tiles."""
     if config.start_from is None:
         return None
-    path = EXISTING.convert(config.start_from, None, None)  # before the compiler is loaded
-    from tape2048_tools.sessions.start_boards import boards_to_start_from
-
-    return boards_to_start_from(path, config.start_where, config.start_rows_where)
+    path: Path = EXISTING.convert(config.start_from, None, None)  # before the compiler is loaded
+    where, rows_where = config.start_where, config.start_rows_where
+    is_sessions = path.is_dir()
+    if is_sessions and rows_where is None:
+        raise ConfigError(
+            "found no condition on rows, expected a condition that chooses a board of each game",
+            path=path,
+            hint="Pass --rows-where 'board_highest >= 14' for the first board of each game with a 16384.",
+        )
+    if not is_sessions and (where is not None or rows_where is not None):
+        raise ConfigError(
+            "found a file with a condition, expected a session or a directory of sessions",
+            path=path,
+            hint="To choose boards of sessions, write them to a file first: tape2048 player starts",
+        )
+    read = load_named(_START_BOARDS[is_sessions])
+    boards: NDArray[np.uint64] = read(path, where, rows_where) if is_sessions else read(path)
+    return boards
 
 
 def _has_terminal() -> bool:

@@ -11,7 +11,7 @@ import click
 
 from tape2048.base.text import counted
 from tape2048.errors import StorageError
-from tape2048.files.locks import LockProbe, RemovalLock
+from tape2048.files.removal_locks import LockProbe, RemovalLock
 from tape2048.maintenance.removal import Removed, clear_leftovers, remove_sessions
 from tape2048_recorder.record_options import CONFIG_ENV
 from tape2048_recorder.retention import RetentionLimits, load_retention

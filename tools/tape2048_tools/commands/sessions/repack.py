@@ -10,7 +10,7 @@ import click
 
 from tape2048.base.text import counted
 from tape2048.errors import MaintenanceError, TapeError
-from tape2048.files.locks import RemovalLock
+from tape2048.files.removal_locks import RemovalLock
 from tape2048.maintenance.removal import Removed, clear_leftovers, explain_refusal, remove_sessions
 from tape2048.session.columns import find_drafts
 from tape2048_tools.progress.panel import progress_bar

@@ -17,7 +17,7 @@ from tape2048.players import player_label, player_name
 from tape2048.session.layout import METADATA_DB
 from tape2048.session.run_table import REACH_TILES
 from tape2048.session.session import Session
-from tape2048.stores.remote_session import RemoteSession, open_remote, session_paths
+from tape2048.session.stored import open_stored, session_paths
 from tape2048_tools.sessions.summary import (
     Summary,
     brief,
@@ -130,7 +130,7 @@ def list_sessions(
 
     if isinstance(place, str):
         scores = True
-        remote = open_remote(place, cache, cache_max_mb).sessions()
+        remote = open_stored(place, cache, cache_max_mb).sessions()
         found = [(name, one if isinstance(one, TapeError) else read(one)) for name, one in remote]
     else:
         refuse_session(place, f"Show it with: tape2048 show {place}; or list its parent directory.")
@@ -252,7 +252,7 @@ def show(
     """
     found: Sequence[tuple[Path | str, Session | TapeError]] = []
     if isinstance(path, str):
-        source = open_remote(path, cache, cache_max_mb)
+        source = open_stored(path, cache, cache_max_mb)
         found, is_root = source.sessions(), not source.is_session
         session: Session | TapeError = found[0][1]
         if not is_root and isinstance(session, Exception):
@@ -361,7 +361,7 @@ def _best(session: Session) -> dict[str, Any] | None:
     run = session.runs[ordinal]
     rows = session.numbers_of(ordinal)
     last_row = [rows.stop - 1] if isinstance(rows, slice) else rows[-1:]
-    has_board = run["rows"] and not isinstance(session, RemoteSession)
+    has_board = run["rows"] and not session.is_remote
     last = session.get_batch(last_row)[0] if has_board else None
     return {
         "run_id": int(run["id"]),

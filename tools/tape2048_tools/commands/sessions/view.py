@@ -115,7 +115,7 @@ def make_data(
     roots: tuple[Path, ...], judges: tuple[str, ...], critic: Path, ending: contextlib.ExitStack
 ) -> Data:
     """Return the data for the pages and the report. ``ending`` removes temporary sessions."""
-    from tape2048.critic.facts import SHIPPED
+    from tape2048.critic.shipped import SHIPPED
     from tape2048_recorder.replay.judging import OWN_JUDGE
     from tape2048_tools.critic_report import document, examine, read_curves
     from tape2048_tools.sessions.summary import default_root
@@ -241,7 +241,7 @@ def report(
 
 
 def _job(out: Path, games: int, judges: tuple[str, ...], critic: Path) -> Job:
-    from tape2048.critic.facts import SHIPPED
+    from tape2048.critic.shipped import SHIPPED
     from tape2048_recorder.replay.judging import OWN_JUDGE
     from tape2048_tools.sessions.session_jobs import Job
     from tape2048_tools.viewer.game_data import Judges

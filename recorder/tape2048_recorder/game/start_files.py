@@ -1,0 +1,104 @@
+"""Start files: boards from which games start, to measure one stage of the game.
+
+A start file is an ``.npy`` file of exponents, ``u8[N, 16]``, or a text file. A line of text is a board: its
+16 hexadecimal digits (cell 0 first), with or without ``0x``. Empty lines and text after a ``#`` are ignored.
+Boards that no game can reach are rejected if ``game.spawns.start_fault`` recognises them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tape2048.errors import FieldError
+from tape2048.files.durable import publishing_file
+from tape2048.files.npy import HEADER_TEXT_BYTES_MAX, check_header
+from tape2048.files.reading import map_path
+from tape2048.game.rules import boards_to_exps, exps_to_boards
+from tape2048.game.spawns import START_FAULTS, start_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+_MAGIC = b"\x93NUMPY"
+_EXPS = np.dtype(("u1", (16,)))  # a row of a start file
+_HINT = "Write start files with `tape2048 player starts`, or as text with 16 hexadecimal digits per line."
+_LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
+
+
+#: Most boards to start from, in a file or in sessions: 8 MB.
+STARTS_MAX = 1 << 20
+
+
+def read_starts(path: Path) -> npt.NDArray[np.uint64]:
+    """Read the boards of a start file, ``u64[N]``, at least one."""
+    data = map_path(path)
+    lines = None
+    if bytes(data[:6]) == _MAGIC:
+        boards = _of_npy(data, path)
+    else:
+        boards, lines = _of_text(bytes(data), path)
+    if not len(boards):
+        raise FieldError("found no board, expected at least one", path=path, hint=_HINT)
+    check_starts(boards, path, lambda at: f"board {at}" if lines is None else f"line {lines[at]}")
+    return boards
+
+
+def check_starts(
+    boards: npt.NDArray[np.uint64], path: Path, place: Callable[[int], str] = "board {}".format
+) -> None:
+    """Raise FieldError for more than :data:`STARTS_MAX` boards, or for a board that no game reaches."""
+    if len(boards) > STARTS_MAX:
+        found = f"found {len(boards):,} boards, expected at most {STARTS_MAX:,}"
+        raise FieldError(found, path=path, hint="Select fewer boards.")
+    faults = start_faults(boards)
+    if faults.any():
+        at = int((faults > 0).argmax())
+        like = int((faults > 0).sum()) - 1
+        more = f" (and {like:,} more boards)" if like else ""
+        raise FieldError(
+            f"{place(at)}, 0x{int(boards[at]):016x}, {START_FAULTS[faults[at]]}{more}; expected boards "
+            "that a game can reach",
+            path=path,
+            hint="Remove the board. " + _HINT,
+        )
+
+
+def _of_npy(data: npt.NDArray[np.uint8], path: Path) -> npt.NDArray[np.uint64]:
+    header = check_header(data[: 12 + HEADER_TEXT_BYTES_MAX].tobytes(), len(data), path, [_EXPS])
+    exps = data[header.data_offset :].reshape(-1, 16)
+    above = np.flatnonzero((exps > 15).any(axis=1))
+    if len(above):
+        raise FieldError(
+            f"board {above[0]} has an exponent above 15, expected at most 15 (a 32768)", path=path, hint=_HINT
+        )
+    return exps_to_boards(exps)
+
+
+def _of_text(data: bytes, path: Path) -> tuple[npt.NDArray[np.uint64], list[int]]:
+    boards, lines = [], []
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        match = _LINE.fullmatch(text)
+        if match is None:
+            raise FieldError(
+                f"line {number} is {text[:40]!r}, expected the 16 hexadecimal digits of a board",
+                path=path,
+                hint="Write the exponents row by row: 0x1B00000000000000 has a 2 and a 2048 in its top row.",
+            )
+        boards.append(int(match[1], 16))
+        lines.append(number)
+    return np.array(boards, dtype=np.uint64), lines
+
+
+def write_starts(path: Path, boards: npt.NDArray[np.uint64], *, replace: bool = False) -> None:
+    """Write a start file as ``.npy``. The file appears when it is complete."""
+    with publishing_file(path, replace=replace) as file:
+        np.save(file, boards_to_exps(boards))
