@@ -48,7 +48,7 @@ TRIES = {
     "arrow": "tape2048 export selfplay --format parquet -o rows.parquet",
     "zstd": "tape2048 convert selfplay --out r && a2pack pack --input r --output z.a2pack --compress zstd",
     "lz4": "tape2048 convert selfplay --out s && a2pack pack --input s --output l.a2pack --compress lz4",
-    "metrics": "tape2048 record --player greedy --max-games 20 --metrics-textfile m.prom",
+    "metrics": "TAPE2048_METRICS_TEXTFILE=m.prom tape2048 record --player greedy --max-games 20",
     "torch": "python -c 'from tape2048.torch import CriticLoader'",
     "critic": "python -c 'from tape2048.torch import TorchCritic; import sklearn'",
     "onnx": "python -c 'import tape2048_recorder.models.onnx_player, onnxruntime'",

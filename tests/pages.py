@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
+import msgspec
 import numpy as np
 
+from tape2048.base.settings import settings_of
 from tape2048.critic.critic_config import CriticConfig, NTupleCriticConfig
 from tape2048.errors import TapeError
 from tape2048.formats.registry import FORMATS
@@ -22,10 +24,10 @@ from tape2048.loader import FIELDS
 from tape2048.session.batch_fields import AHEAD
 from tape2048_recorder.ntuple_training.training_config import TrainingConfig
 from tape2048_recorder.players.options import REGISTRY
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.retention import RetentionLimits
 from tape2048_tools.cli import cli
 from tape2048_tools.commands.runs.a2pack_command import command as a2pack
-from tape2048_tools.options.recorder_options import settings_table
 
 from .dependencies import licence_of, needs
 
@@ -49,6 +51,18 @@ def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
     cells = ([text.replace("|", "\\|") for text in line] for line in [head, *rows])
     lines = [f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in cells]
     return "".join([lines[0], f"|{'---|' * len(head)}\n", *lines[1:]])
+
+
+def settings_table(config: type[msgspec.Struct]) -> str:
+    """Return the table of settings: setting, default, values, effect, reason for the default."""
+    head = ["setting", "default", "values", "what it does", "why this default"]
+    return table(
+        head,
+        (
+            (f"`{one.name}`", f"`{one.show(one.default) or _EMPTY}`", one.expected, one.text, one.why)
+            for one in settings_of(config).values()
+        ),
+    )
 
 
 def players_table() -> str:
@@ -245,7 +259,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/more-than-outcomes.md": {"example": lambda: example_code("train_on_columns.py")},
     "docs/reference/commands.md": {"commands": commands_reference},
     "docs/reference/settings.md": {
-        "recorder": settings_table,
+        "recorder": lambda: settings_table(RecorderConfig),
         "retention": lambda: settings_table(RetentionLimits),
         "critic": lambda: settings_table(CriticConfig),
         "ntuple-critic": lambda: settings_table(NTupleCriticConfig),

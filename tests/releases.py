@@ -7,6 +7,7 @@ The archive has files of each kind, and ``expected.json``: what :data:`READERS` 
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -153,8 +154,9 @@ READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 def kill_a_recorder(directory: Path) -> None:
     """Leave the draft of a killed recorder, with committed games."""
-    flags = f"{RECORD} --player greedy --flush-s 0.1 --rotate-steps 100000 --storage tape --out drafts"
-    recorder = subprocess.Popen([sys.executable, "-m", "tape2048_tools.cli", *flags.split()], cwd=directory)
+    flags = f"{RECORD} --player greedy --rotate-steps 100000 --storage tape --out drafts"
+    command = [sys.executable, "-m", "tape2048_tools.cli", *flags.split()]
+    recorder = subprocess.Popen(command, cwd=directory, env={**os.environ, "TAPE2048_FLUSH_S": "0.1"})
     deadline = time.monotonic() + 120
     while not any(path.stat().st_size > 200 for path in directory.glob("drafts/.*/journal*")):
         assert time.monotonic() < deadline

@@ -121,6 +121,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             "file names of the checkpoints in `model_dir`",
             why="trainers also write optimizer states and logs there",
             form="a glob pattern without /",
+            flag="",
         ),
     ] = "*.safetensors"
     model_tag: Annotated[
@@ -249,6 +250,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             "it, and the recorder ends above it",
             why="memory use stays constant, and the systemd unit sets a limit",
             none="off",
+            flag="",
         ),
     ] = None
     max_disk_mb: Annotated[
@@ -257,6 +259,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             "end when the sessions in `out_dir` take more than this; `tape2048 prune` removes old sessions",
             why="the operator decides what to keep; `min_free_mb` protects the file system",
             none="off",
+            flag="",
         ),
     ] = None
     spool_max_mb: Annotated[
@@ -272,6 +275,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         about(
             "space to leave free on `out_dir`'s file system. With less, the recorder pauses and warns",
             why="room for the open session's metadata, and for other programs' logs",
+            flag="",
         ),
     ] = 256
     storage: Annotated[
@@ -316,6 +320,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             why="takes 2 MB per worker (7 MB with a batched player, 1 MB on tape) and holds the longest "
             "possible game",
             none="auto",
+            flag="",
         ),
     ] = None
     flush_s: Annotated[
@@ -324,6 +329,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             "longest time that a finished game stays in memory before it is written. SIGKILL loses unwritten "
             "games",
             why="at most a minute of play is at risk, and a write every minute has no measurable cost",
+            flag="",
         ),
     ] = 60.0
     drain_timeout_s: Annotated[
@@ -339,6 +345,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         about(
             "seconds between progress lines where the output is no terminal",
             why="few enough lines to read: 2,880 a day",
+            flag="",
         ),
     ] = 30.0
     log_level: Annotated[
@@ -347,6 +354,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             "the lowest level of log lines to write",
             why="few lines: one every `log_interval_s`, and one per session",
             choices=("info", "warning", "error"),
+            flag="",
         ),
     ] = "info"
     log_format: Annotated[
@@ -355,6 +363,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             "format of log lines; under systemd, text lines carry their priority for the journal",
             why="people read logs more often than programs do",
             choices=("text", "json"),
+            flag="",
         ),
     ] = "text"
     worker_silence_s: Annotated[
@@ -362,6 +371,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         about(
             "time without progress after which a worker is replaced",
             why="over a thousand times a worker's reporting interval",
+            flag="",
         ),
     ] = 60.0
     metrics_listen: Annotated[
@@ -371,6 +381,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             why="a recorder opens a port only if it is told to",
             none="off",
             form="HOST:PORT, an IPv6 address in brackets",
+            flag="",
         ),
     ] = None
     metrics_textfile: Annotated[
@@ -380,6 +391,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             why="the collector's directory differs from machine to machine",
             none="off",
             form="a path that ends in .prom (~ is not expanded)",
+            flag="",
         ),
     ] = None
 

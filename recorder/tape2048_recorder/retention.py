@@ -20,12 +20,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
 
 from tape2048.base.settings import (
-    Count,
     NonNegative,
     Origin,
     Positive,
@@ -49,6 +49,8 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 class RetentionLimits(Settings, frozen=True, kw_only=True):
     """Limits on the sessions to keep. Without limits, all sessions stay."""
 
+    removed = MappingProxyType({"keep_free_mb": "use max_total_mb"})
+
     max_total_mb: Annotated[
         NonNegative | None,
         about(
@@ -69,15 +71,6 @@ class RetentionLimits(Settings, frozen=True, kw_only=True):
         NonNegative | None,
         about("number of sessions to keep", why="the operator decides what to keep", none="off"),
     ] = None
-    keep_free_mb: Annotated[
-        Count | None,
-        about(
-            "megabytes to keep free on the file system. Choose more than `min_free_mb`, at which the "
-            "recorder pauses",
-            why="the operator decides what to keep",
-            none="off",
-        ),
-    ] = None
     keep_last: Annotated[
         NonNegative,
         about(
@@ -89,8 +82,7 @@ class RetentionLimits(Settings, frozen=True, kw_only=True):
     @property
     def limited(self) -> bool:
         """Whether a limit is set."""
-        limits = (self.max_total_mb, self.max_age_s, self.max_sessions, self.keep_free_mb)
-        return any(limit is not None for limit in limits)
+        return (self.max_total_mb, self.max_age_s, self.max_sessions) != (None, None, None)
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -122,9 +114,6 @@ def read_retention(raw: object, origin: Origin) -> Retention:
             refuse(f"found {tag!r}, expected a model tag, as in a session's name", name, origin, hint=hint)
         own = {"keep_last": general.keep_last, **as_table(limits, name, origin)}
         by_tag[tag] = read_table(RetentionLimits, own, name, origin)
-        if by_tag[tag].keep_free_mb is not None:
-            problem = f"found in the table of a tag, expected in [{RETENTION}]: all tags share the free space"
-            refuse(problem, f"{name}.keep_free_mb", origin, hint=f"Move keep_free_mb to [{RETENTION}].")
     return Retention(general, by_tag)
 
 

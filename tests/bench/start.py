@@ -43,10 +43,11 @@ def recorder_env(**extra: str) -> dict[str, str]:
 
 def first_rows_s(player: str, out_dir: Path, cache: Path | None = None) -> float:
     """Seconds from the command to the first rows on file; ``cache``: where kernels are kept."""
-    env = recorder_env(**({} if cache is None else {"NUMBA_CACHE_DIR": str(cache)}))
+    cached = {} if cache is None else {"NUMBA_CACHE_DIR": str(cache)}
+    env = recorder_env(TAPE2048_BLOCK_ROWS="1024", **cached)
     begin = time.monotonic()
     child = subprocess.Popen(
-        recorder_command(out_dir, player, "--block-rows", "1024"),
+        recorder_command(out_dir, player),
         env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:

@@ -28,7 +28,7 @@ from .checks import assert_all_published, run_table
 from .processes import PATIENCE_S, environment, wait_until, workers_of
 from .statuses import status_now
 
-CALM = ["--player", "expectimax", "--workers", "1", "--sample-rate", "20", "--min-free-mb", "0"]
+CALM = ["--player", "expectimax", "--workers", "1", "--sample-rate", "20"]
 
 
 class Full:
@@ -75,11 +75,13 @@ def assert_ended_well(root: Path, why: str) -> None:
 
 
 @contextlib.contextmanager
-def command(root: Path, *args: str, **options: object) -> Iterator[subprocess.Popen[bytes]]:
+def command(root: Path, **options: object) -> Iterator[subprocess.Popen[bytes]]:
     """`tape2048 record` that has recorded something."""
     process = subprocess.Popen(  # type: ignore[call-overload]
-        [sys.executable, "-m", "tape2048_tools.cli", "record", *CALM, "--out", str(root), *args],
-        env=environment(TERM="xterm-256color"), stdin=subprocess.DEVNULL, **options,
+        [sys.executable, "-m", "tape2048_tools.cli", "record", *CALM, "--out", str(root)],
+        env=environment(
+            TERM="xterm-256color", TAPE2048_MIN_FREE_MB="0", TAPE2048_LOG_INTERVAL_S="0.2"
+        ), stdin=subprocess.DEVNULL, **options,
     )  # fmt: skip
     try:
         wait_until(lambda: process.poll() is not None or games_recorded(root) > 0)
@@ -94,7 +96,7 @@ def command(root: Path, *args: str, **options: object) -> Iterator[subprocess.Po
 def test_nobody_reads_the_log_nor_the_summary(root: Path) -> None:
     """`record 2>&1 | tee log`, and Ctrl-C, which ends tee first."""
     log, write = os.pipe()
-    with command(root, "--log-interval-s", "0.2", stdout=write, stderr=write) as process:
+    with command(root, stdout=write, stderr=write) as process:
         os.close(write)
         os.close(log)
         time.sleep(0.5)  # so that a line of the log has failed

@@ -143,7 +143,7 @@ def test_rejected_text_names_found_and_expected(name: str, text: str) -> None:
 def test_bytes_that_are_no_text_are_refused(name: str) -> None:
     raw = os.fsdecode(b"a\xff.prom")  # as the command line and the environment give them
     by_flag, by_env = refused({name: raw}), refused(env={SETTINGS[name].env: raw})
-    assert f"{SETTINGS[name].flag}: found 'a\\udcff.prom', expected UTF-8 text" in str(by_flag)
+    assert f"{SETTINGS[name].flag or name}: found 'a\\udcff.prom', expected UTF-8 text" in str(by_flag)
     assert f"{SETTINGS[name].env}: found 'a\\udcff.prom', expected UTF-8 text" in str(by_env)
 
 
@@ -191,7 +191,7 @@ def test_any_text_is_taken_or_refused_by_name(name: str, text: str) -> None:
     try:
         value = getattr(load_config({name: text}, {}).config, name)
     except ConfigError as error:
-        assert str(error).startswith(f"{SETTINGS[name].flag}: found ")  # noqa: PT017 - either will do
+        assert str(error).startswith(f"{SETTINGS[name].flag or name}: found ")  # noqa: PT017 - either will do
     else:
         assert load_config({name: SETTINGS[name].show(value) if value is not None else None}, {})
 

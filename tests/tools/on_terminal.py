@@ -1,15 +1,13 @@
-"""Commands on a terminal of their own: stopped by a signal when they have said some words, or given keys."""
+"""Commands on a terminal of their own, stopped by a signal when they have said some words."""
 
 import os
 import pty
 import select
 import signal
 import subprocess
-import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 #: How long anything may take before a test gives up.
 PATIENCE_S = 120.0
@@ -54,88 +52,3 @@ def stopped_on_terminal(
         child.wait()
         os.close(primary)
     return seen.decode()
-
-
-class OnTerminal:
-    """A command on a terminal of its own, to which keys are sent. A context.
-
-    Attributes:
-        shown: all that it has written.
-        child: its process, in a process group of its own.
-    """
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        cwd: Path,
-        *,
-        env: Mapping[str, str] = os.environ,
-        size: tuple[int, int] = (100, 30),
-    ) -> None:
-        self._primary, self._secondary = pty.openpty()
-        termios.tcsetwinsize(self._primary, size[::-1])
-        self._before = self.settings
-        self.shown = ""
-        lean = {name: value for name, value in env.items() if name not in {"COLUMNS", "LINES"}}
-        self.child = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env={**lean, "TERM": "xterm-256color"},
-            stdin=self._secondary,
-            stdout=self._secondary,
-            stderr=self._secondary,
-            process_group=0,  # one that its parent is not in, so that it can be stopped
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.child.kill()
-        self.child.wait()
-        os.close(self._primary)
-        os.close(self._secondary)
-
-    @property
-    def settings(self) -> list[object]:
-        return termios.tcgetattr(self._secondary)
-
-    def send(self, keys: str) -> None:
-        """Type these keys."""
-        os.write(self._primary, keys.encode())
-
-    def read(self) -> bool:
-        """Read some of what it writes within a moment; tell whether there was any."""
-        if not select.select([self._primary], [], [], 0.05)[0]:
-            return False
-        self.shown += os.read(self._primary, 1 << 16).decode("utf-8", "replace")
-        return True
-
-    def read_all(self) -> None:
-        """Read until no more comes."""
-        while self.read():
-            pass
-
-    def wait_for(self, words: str, since: int = 0) -> int:
-        """Wait until it has written these words, after so many characters; return how many it has written."""
-        deadline = time.monotonic() + PATIENCE_S
-        while words not in self.shown[since:]:
-            assert time.monotonic() < deadline, self.shown[-3000:]
-            assert self.child.poll() is None, self.shown[-3000:]
-            self.read()
-        return len(self.shown)
-
-    def code(self) -> int:
-        """Wait for its end; return its exit code."""
-        deadline = time.monotonic() + PATIENCE_S
-        while self.child.poll() is None and time.monotonic() < deadline:
-            self.read()
-        self.read_all()
-        return self.child.wait(timeout=1)
-
-    @property
-    def is_restored(self) -> bool:
-        """Whether the terminal is as it was: its settings, its first screen, its cursor."""
-        left, entered = self.shown.rfind("\x1b[?1049l"), self.shown.rfind("\x1b[?1049h")
-        cursor = self.shown.rfind("\x1b[?25h") > self.shown.rfind("\x1b[?25l")
-        return self.settings == self._before and left > entered and cursor

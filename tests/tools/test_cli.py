@@ -100,17 +100,17 @@ def test_options_of_record_are_grouped(tape: Tape) -> None:
     listed = {
         title: re.findall(r"^  (--[a-z-]+)", "\n".join(lines), re.MULTILINE) for title, lines in found.items()
     }
-    assert {"--max-games", "--max-disk-mb", "--min-free-mb"} <= set(listed["Limits"])
+    assert {"--max-games", "--max-steps"} <= set(listed["Limits"])
     assert {"--out", "--rotate-steps", "--sample-rate", "--record-action"} <= set(listed["Recording"])
     assert {"--player", "--model-dir", "--lanes"} <= set(listed["Player and model"])
-    assert {"--log-level", "--metrics-listen"} <= set(listed["Service and log"])
+    assert listed["Service and log"] == ["--drain-timeout-s"]
     assert listed["Options"] == ["--config", "--json"]
     flags = [setting.flag for setting in settings_of(RecorderConfig).values() if setting.has_text]
-    assert sorted(itertools.chain(*listed.values())) == sorted([*flags, "--config", "--json"])
+    assert sorted(itertools.chain(*listed.values())) == sorted([*filter(None, flags), "--config", "--json"])
 
 
 def test_choices_are_shown_in_the_help(tape: Tape) -> None:
-    assert "--log-level [info|warning|error]" in tape("record", "--help").checked(0).out
+    assert "--storage [rows|tape]" in tape("record", "--help").checked(0).out
 
 
 @pytest.mark.parametrize("words", [("lst",), ("dataset", "lst")])
@@ -212,7 +212,6 @@ def test_wrong_usage_ends_with_2(tape: Tape, args: list[str]) -> None:
 #: Command lines with a former name, and the present one.
 RENAMED_OPTIONS = """
 record --out-dir x | --out
-config show --out-dir=x | --out
 dataset build x --output y | --out
 dataset filter x --output y | --out
 export x --format csv --output y | --out
@@ -224,9 +223,9 @@ critic train --kind ntuple --data x | DATA
 critic eval x y --html z | --out
 annotate x --columns y | --out
 annotate x --player greedy | --judge
+visualize x --worst | --run
 embed x --tower y:z --columns y | --out
 critic score default x --columns y | --out
-play --record x | --out
 """.strip().splitlines()
 
 
@@ -239,6 +238,12 @@ def test_former_names_are_refused_with_the_present_ones(tape: Tape) -> None:
     for command in former:
         done = tape(*command.split())
         assert (done.code, "--out" in done.err) == (2, True), command
+    for command, text in {
+        "record --log-level info": "Set log_level in the file of --config.",
+        "critic train --no-bf16": "Set bf16 in the file of --config.",
+        "critic train --load ram": "It was removed: rows are in memory if they fit half of it, else mapped.",
+    }.items():
+        assert text in tape(*command.split()).err
     done = tape("list", ".", "--workers", "2")
     assert "It is now" not in done.err, "no option of this command replaces it"
 
@@ -291,7 +296,6 @@ visualize nope
 view nope
 report nope --out x.html
 repack nope --storage tape
-play nope
 export nope --format parquet
 embed nope --tower nope
 critic train nope
@@ -372,7 +376,7 @@ def test_a_process_ends_with_the_code_of_its_error(process: Process, tmp_path: P
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert process("list", "--nonsense").returncode == 2
-    assert process("config", "show", "--workers", "many").returncode == errors.ConfigError.exit_code
+    assert process("config", "show", "workers=many").returncode == errors.ConfigError.exit_code
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path: Path, environment: dict[str, str]) -> None:

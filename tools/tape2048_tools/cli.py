@@ -43,8 +43,7 @@ _GROUPS = {
     "Look at recordings": {
         "list": ("sessions.show:list_sessions", "List the sessions in a directory."),
         "show": ("sessions.show:show", "Summarize a session or a directory: scores, tiles, labels."),
-        "visualize": ("sessions.play:visualize", "Show a run: its facts, or any board."),
-        "play": ("sessions.play:play", "Step through a recorded game, or play one yourself."),
+        "visualize": ("sessions.visualize", "Show a run: its facts, or any board."),
         "view": ("sessions.view:view", "Look at recordings, live recorders and critics in a browser."),
         "report": ("sessions.view:report", "Write an HTML report, with games to replay."),
         "annotate": ("sessions.annotate", "Judge every move: values of all moves, loss and luck."),
@@ -80,7 +79,10 @@ COMMANDS = {
     for name, (module, line) in group.items()
 }
 #: Former subcommands, and the commands to use instead.
-_REMOVED = {"pack": "a2pack, or tape2048 convert, validate and show"}
+_REMOVED = {
+    "pack": "a2pack, or tape2048 convert, validate and show",
+    "play": "tape2048 view, or tape2048 visualize for one board",
+}
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature

@@ -104,12 +104,12 @@ def compiled(layout: NetworkLayout, segment_moves: int) -> Any:
     learn = _learn_function(layout, segment_moves, boards, entries)
 
     @cuda.jit  # type: ignore[untyped-decorator]
-    def kernel(on: Any, goal_reward: Any, beta: Any, decay: Any, coherent: Any, pooling: Any) -> None:
+    def kernel(on: Any, goal_reward: Any, beta: Any, decay: Any, pooling: Any) -> None:
         game = cuda.grid(1) // _WARP
         if game < on.games.shape[0]:
             play(on, game, goal_reward, pooling)
             cuda.syncwarp()
-            learn(on, game, beta, decay, coherent)
+            learn(on, game, beta, decay)
 
     return kernel
 
@@ -394,7 +394,7 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
     place_of, stage_size = entries.place_of, np.uint64(layout.stage_size)
 
     @_device
-    def learn(on: Any, game: Any, beta: Any, decay: Any, coherent: Any) -> None:
+    def learn(on: Any, game: Any, beta: Any, decay: Any) -> None:
         thread, weights, rates = cuda.laneid, on.weights, on.rates
         k, group = thread & 7, thread >> 3
         rate = beta / float32(_IMAGES * tuples)
@@ -431,8 +431,7 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
                     # At most 1, because e and a can be from different updates: see `learning`.
                     weight += rate * delta * (float32(1) if a == float32(0) or abs(e) > a else abs(e) / a)
                     weights[place] = weight
-                    if coherent:
-                        rates[place, 0], rates[place, 1] = e + delta, a + abs(delta)
+                    rates[place, 0], rates[place, 1] = e + delta, a + abs(delta)
                     value += weight
             for step in (1, 2, 4, 8, 16):
                 value += cuda.shfl_xor_sync(_ALL, value, step)
@@ -515,7 +514,6 @@ class GpuLearner:
         guides: Sequence[int],
         beta: float,
         decay: float,
-        coherent: bool,
     ) -> int:
         """Play and learn; return the number of moves.
 
@@ -526,14 +524,13 @@ class GpuLearner:
             guides: sums from which every second game chooses by the halved board.
             beta: learning rate.
             decay: lambda.
-            coherent: whether entries learn at separate rates.
         """
         sums = {"begins": begins, "goals": goals, "guides": guides}
         on = self._on._replace(**{name: cuda.to_device(sums_of(each)) for name, each in sums.items()})
         reward = np.float32(min((goal & -goal for goal in goals), default=np.inf))
         for _ in range(launches):
             self._kernel[-(-self._games * _WARP // _THREADS), _THREADS](
-                on, reward, np.float32(beta), np.float32(decay), coherent, bool(begins)
+                on, reward, np.float32(beta), np.float32(decay), bool(begins)
             )
         cuda.synchronize()
         return launches * self._games * SEGMENT_MOVES

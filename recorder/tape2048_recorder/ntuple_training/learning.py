@@ -154,9 +154,7 @@ def _find(tables: Any, lane: Any, board: Any, out: Any) -> None:
 
 
 @kernel
-def learn_backwards(
-    tables: Any, lane: Any, length: Any, end: Any, beta: Any, decay: Any, coherent: Any
-) -> Any:
+def learn_backwards(tables: Any, lane: Any, length: Any, end: Any, beta: Any, decay: Any) -> Any:
     """Learn from the ``length`` moves of the game in ``lane``, and return the sum of ``|delta|``.
 
     Args:
@@ -166,7 +164,6 @@ def learn_backwards(
         end: the value of the last afterstate, 0 if the game is over.
         beta: the learning rate.
         decay: lambda.
-        coherent: whether entries learn at separate rates.
     """
     rate = F32(beta) / F32(lane.addresses.shape[1])
     decay = F32(decay)
@@ -179,9 +176,7 @@ def learn_backwards(
             target = lane.rewards[i + 1] + (F32(1) - decay) * next_value + decay * target
         if i:  # prefetch: the entries of the previous move arrive while this move learns
             _find(tables, lane, lane.afterstates[i - 1], lane.addresses[~j & 1])
-        delta, next_value = learn_entries(
-            tables.places.singles, lane.addresses[j & 1], target, rate, coherent
-        )
+        delta, next_value = learn_entries(tables.places.singles, lane.addresses[j & 1], target, rate)
         errors += abs(delta)
     return errors
 
@@ -272,7 +267,6 @@ def train(
     lane: Any,
     beta: Any,
     decay: Any,
-    coherent: Any,
     pooling: Any,
     guiding: Any,
     restart_moves_min: Any,
@@ -288,7 +282,6 @@ def train(
         lane: the lane.
         beta: the learning rate.
         decay: lambda.
-        coherent: whether entries learn at separate rates (temporal coherence).
         pooling: whether games start on boards of the pools.
         guiding: whether every second game is guided by ``plays.guides``.
         restart_moves_min: the least number of moves of a game that restarts from its middle.
@@ -308,7 +301,7 @@ def train(
         board = new_board if is_new else restart
         guided = guiding and (seed & U64(1)) == U64(0)
         length, score, end, board = _play(plays, lane, board, game, game_gamma, pooling, guided)
-        errors += learn_backwards(tables, lane, length, end, beta, decay, coherent)
+        errors += learn_backwards(tables, lane, length, end, beta, decay)
         moves += length
         if is_new:
             scores[games], highest[games] = score, final_exponent(board)
@@ -379,17 +372,15 @@ def _value(builder: Any, vectors: list[Any]) -> Any:
 
 
 @_intrinsic
-def learn_entries(
-    typing_context: Any, singles: Any, addresses: Any, target: Any, rate: Any, coherent: Any
-) -> Any:
-    """Update a board's entries towards a target, each at its own rate if ``coherent``.
+def learn_entries(typing_context: Any, singles: Any, addresses: Any, target: Any, rate: Any) -> Any:
+    """Update a board's entries towards a target, each at its own rate (temporal coherence).
 
     Returns:
         ``(delta, value)``, both ``f32``: the target minus the old value, and the new value.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, addresses_, target_, rate_, coherent_ = args
+        _, addresses_, target_, rate_ = args
         data = context.make_array(signature.args[1])(context, builder, addresses_).data
         nothing = ir.Constant(_F32, 0.0)
         zero, one = (ir.Constant(_ENTRIES, [number] * _ENTRIES.count) for number in (0.0, 1.0))
@@ -408,14 +399,9 @@ def learn_entries(
             before.append(_shuffled(builder, low, high, list(range(_ENTRIES.count))))
         delta = builder.fsub(target_, _value(builder, before))
         size = _size(builder, delta)
-        kept = builder.select(coherent_, ir.Constant(_F32, 1.0), nothing)
         # By column: the step of a weight at the full rate; delta; its absolute value; 0.
         moves = _everywhere(builder, builder.fmul(rate_, delta))
-        for column, value in (
-            (E, builder.fmul(kept, delta)),
-            (A, builder.fmul(kept, size)),
-            (A + 1, nothing),
-        ):
+        for column, value in ((E, delta), (A, size), (A + 1, nothing)):
             moves = builder.select(_mask(column), _everywhere(builder, value), moves)
         after = []
         for four, entries in zip(pointers, before, strict=True):
@@ -433,4 +419,4 @@ def learn_entries(
         return context.make_tuple(builder, signature.return_type, [delta, _value(builder, after)])
 
     pair: Any = types.UniTuple(types.float32, 2)  # type: ignore[no-untyped-call]
-    return pair(singles, addresses, types.float32, types.float32, types.boolean), codegen
+    return pair(singles, addresses, types.float32, types.float32), codegen

@@ -265,10 +265,10 @@ class Trainer:
         begins = self.layout.stages if self._counts.parted else ()
         while not stop.is_set() and self._counts.moves < limit:
             begin = time.monotonic()
-            beta, coherent, _ = self._phase(self._counts.moves)  # on a GPU, games are guided to the end
+            beta, _ = self._phase(self._counts.moves)  # on a GPU, games are guided to the end
             moves = gpu.learn(
                 launches, begins=begins, goals=config.goal_sums, guides=config.guide_sums,
-                beta=beta, decay=config.decay, coherent=coherent,
+                beta=beta, decay=config.decay,
             )  # fmt: skip
             self._note(*gpu.results(), begin, moves, gpu.take_errors())
             launches = max(1, int(launches * min(_TICK_S / (time.monotonic() - begin), 2)))
@@ -307,8 +307,8 @@ class Trainer:
         pooling = self.config.pool_boards > 0 and self._counts.parted
 
         def run(moved: int, moves: int) -> tuple[int, int, float]:
-            beta, coherent, guiding = self._phase(moved)
-            learning = beta, self.config.decay, coherent, pooling, guiding, restart_moves_min
+            beta, guiding = self._phase(moved)
+            learning = beta, self.config.decay, pooling, guiding, restart_moves_min
             found: tuple[int, int, float] = train(tables, plays, lane, *learning, moves, scores, highest)
             return found
 
@@ -318,16 +318,14 @@ class Trainer:
             games, moves, errors = run(moved, min(_SLICE_MOVES, left))
             self._note(scores[:games], highest[:games], begin, moves, errors)
 
-    def _phase(self, moves: int) -> tuple[float, bool, bool]:
-        """Return the learning rate, whether entries have separate rates, and whether games are guided.
+    def _phase(self, moves: int) -> tuple[float, bool]:
+        """Return the learning rate, and whether games are guided.
 
         Over the last ``anneal_moves``, the rate falls to 0 and no game is guided.
         """
         config = self.config
         left = config.moves - moves
-        coherent = moves >= config.plain_moves
-        beta = config.beta if coherent else config.plain_beta
-        return beta * min(left / max(config.anneal_moves, 1), 1.0), coherent, left > config.anneal_moves
+        return config.beta * min(left / max(config.anneal_moves, 1), 1.0), left > config.anneal_moves
 
     def _note(
         self,

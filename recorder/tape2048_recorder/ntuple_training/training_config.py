@@ -20,7 +20,13 @@ PRESETS = ("small", "fast", "strong")
 class TrainingConfig(Settings, frozen=True, kw_only=True):
     """All settings of ``tape2048 train-player``."""
 
-    removed = MappingProxyType({"goal": "`goals` lists the sums of tiles with which games end"})
+    removed = MappingProxyType(
+        {
+            "goal": "`goals` lists the sums of tiles with which games end",
+            "plain_beta": "entries learn at separate rates from the first move on",
+            "plain_moves": "entries learn at separate rates from the first move on",
+        }
+    )
 
     tuples: Annotated[
         str,
@@ -66,17 +72,6 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
             le=1,
         ),
     ] = 1.0
-    plain_moves: Annotated[
-        NonNegative,
-        about(
-            "number of first moves in which all entries learn at the rate `plain_beta`. Then each entry has "
-            "its own rate (temporal coherence)",
-            why="temporal coherence learns faster from the first move on",
-        ),
-    ] = 0
-    plain_beta: Annotated[
-        float, about("learning rate during `plain_moves`", why="as in Guei et al. (2021)", gt=0, le=1)
-    ] = 0.1
     decay: Annotated[
         Share,
         about(

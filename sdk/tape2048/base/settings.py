@@ -7,17 +7,10 @@ A setting is declared once::
 :func:`settings_of` returns one :class:`Setting` for each field. Flags, environment variables, messages, the
 reference table and the sample file derive from it. :func:`read_value` parses and checks every value:
 
-* **Text** (flags, environment): ``10_000_000``, ``1e7`` and ``10M`` are the same whole number. Seconds are
-  written as ``90``, ``90s``, ``1.5min``, ``2h`` or ``1d``, and megabytes (10**6 bytes) as ``500``, ``500MB``
-  or ``2GB``.
-* **TOML**: numbers are TOML numbers. The only text instead of a number is the word for None, such as
-  ``"off"``.
+* **Text** (flags, environment): ``10_000_000``, ``1e7`` and ``10M`` are the same whole number. Seconds can
+  have the units ``s``, ``min``, ``h`` and ``d``, and megabytes (10**6 bytes) ``MB``, ``GB`` and ``TB``.
+* **TOML**: numbers are TOML numbers, or the word for None, such as ``"off"``.
 * **Lists**: words separated by commas or spaces, or, in a file, an array. The value has single spaces.
-
-:func:`read_toml` adds line numbers, which the standard parser does not report. :func:`settings_toml` writes a
-file that explains every setting: effect, values, and reason for the default.
-
-The recorder, its players, sampling, retention, and the trainings of critics and networks use this module.
 """
 
 from __future__ import annotations
@@ -102,13 +95,14 @@ class Setting(msgspec.Struct, frozen=True):
     le: float | None = None
     pattern: str | None = None  # regular expression for the whole text
     form: str | None = None  # the pattern, in words
+    choices: Sequence[str] = ()
     group: str | None = None  # heading in the help
     many: bool = False  # whether the value is a list of words
-    flag: str = ""  # command line flag, or the name of an argument in capitals
+    flag: str = ""  # flag, name of an argument in capitals, or empty: only in files and variables
 
     @property
     def env(self) -> str:
-        """The name of the environment variable that sets the setting."""
+        """The environment variable that sets the setting."""
         return ENV_PREFIX + self.name.upper()
 
     @property
@@ -175,12 +169,13 @@ def about(
     """Return the annotation of a field that declares a setting.
 
     ``text`` is the effect and ``why`` the reason for the default. ``flag`` replaces the flag that is derived
-    from the name.
+    from the name; empty, there is none.
     """
     if choices:
         *some, last = choices
         form, bounds["pattern"] = f"{', '.join(some)} or {last}", rf"^({'|'.join(choices)})$"
-    extra = {"why": why, "none": none, "form": form, "group": group, "many": many, "flag": flag}
+    extra: dict[str, Any] = {"why": why, "none": none, "form": form, "choices": choices}
+    extra |= {"group": group, "many": many, "flag": flag}
     if bounds.get("le", 0) >= 2**63 - 1:  # too large for msgspec
         extra["le"] = bounds.pop("le")
     return msgspec.Meta(description=text, extra=extra, **bounds)
@@ -216,10 +211,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load_settings(
     kind: type[S], path: Path | None, flags: Mapping[str, object] | None, *, listed_by: str
 ) -> S:
-    """Load a configuration from a file and flags. Flags override the file.
-
-    ``listed_by`` is the command that lists the settings, for hints.
-    """
+    """Load a configuration from a file and flags. ``listed_by`` is the command that lists the settings."""
     hint = f"Choose a different file with --config; `{listed_by}` prints a sample."
     file = [] if path is None else from_file(path, hint)
     given = read_given(kind, [*file, *from_flags(kind, flags or {})], listed_by=listed_by)
@@ -240,7 +232,7 @@ def read_table(kind: type[S], raw: object, name: str, origin: Origin = DEFAULT) 
 
 
 def as_table(raw: object, name: str, origin: Origin) -> dict[str, object]:
-    """Return a value if it is a table; raise ConfigError otherwise."""
+    """Return a table; raise ConfigError for another value."""
     if not isinstance(raw, dict):
         refuse(f"found {raw!r}, expected a table of settings", name, origin, hint=f"Write [{name}].")
     return raw
@@ -248,7 +240,7 @@ def as_table(raw: object, name: str, origin: Origin) -> dict[str, object]:
 
 def from_file(path: Path, hint: str | None = None) -> list[Given]:
     """Return the values of a TOML file. ``hint`` is for a file that cannot be read."""
-    values, lines = read_toml(path, *([] if hint is None else [hint]))
+    values, lines = read_toml(path, hint or _SAMPLE_HINT)
     return [(name, raw, Origin("file", f"{path}:{lines[name]}")) for name, raw in values.items()]
 
 
@@ -256,9 +248,7 @@ def from_flags(kind: type[msgspec.Struct], flags: Mapping[str, object]) -> list[
     """Return the values of the flags of a command, except for None: these flags were not given."""
     names = {name: setting.flag for name, setting in settings_of(kind).items()}
     return [
-        (name, raw, Origin("flag", names.get(name) or _flag_of(name)))
-        for name, raw in flags.items()
-        if raw is not None
+        (name, raw, Origin("flag", names.get(name) or name)) for name, raw in flags.items() if raw is not None
     ]
 
 
@@ -274,17 +264,10 @@ def read_given(
     also: Iterable[str] = (),
     listed_by: str = "tape2048 config show",
 ) -> dict[str, tuple[Any, Origin]]:
-    """Parse and check values by the settings that ``kind`` declares. A later value replaces an earlier one.
+    """Parse and check values, and return each with its origin. A later value replaces an earlier one.
 
-    Args:
-        kind: the configuration Struct.
-        given: the values.
-        table: name of the table that they are in, for messages.
-        also: other valid names, for messages.
-        listed_by: command that lists the settings, for hints.
-
-    Returns:
-        Each value and its origin, by name.
+    For messages, ``table`` is the name of the table that they are in, ``also`` are other valid names, and
+    ``listed_by`` is the command that lists the settings.
     """
     settings, found = settings_of(kind), {}
     for name, raw, origin in given:
@@ -321,7 +304,8 @@ def _setting(field: inspect.Field) -> Setting:
     kind = _KINDS.get(type(inner), "table")
     bounds = {name: getattr(inner, name, None) for name in ("gt", "ge", "le", "pattern")}
     default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-    extra["flag"] = extra.get("flag") or _flag_of(field.name)
+    if extra["flag"] is None:
+        extra["flag"] = _flag_of(field.name)
     return Setting(name=field.name, kind=kind, default=default, text=text, **{**bounds, **extra})
 
 
@@ -347,7 +331,6 @@ def read_value(setting: Setting, raw: object, origin: Origin) -> Any:
 
 
 def _spaced(raw: object) -> object:
-    """Join a list of words, from text or from an array of a file, by single spaces."""
     if isinstance(raw, list) and all(isinstance(item, int | float | str) for item in raw):
         raw = " ".join(map(str, raw))
     return " ".join(split_words(raw)) if isinstance(raw, str) else raw
@@ -415,16 +398,7 @@ def unknown_key(
     listed_by: str = "tape2048 config show",
     removed: str | None = None,
 ) -> ConfigError:
-    """Make the error of an unknown setting. The message names the nearest known setting, or the replacement.
-
-    Args:
-        found: the unknown name.
-        known: the known names.
-        origin: origin of the setting.
-        table: name of the table that it is in.
-        listed_by: command that lists the settings, for the hint.
-        removed: text about the replacement, for a setting of earlier versions.
-    """
+    """Make the error of an unknown setting, with the nearest known one, or with its replacement."""
     path = origin.where if origin.kind == "file" else None
     if removed is not None:
         hint = "Delete the line." if path else f"Leave {origin.where or found} out."
@@ -438,8 +412,7 @@ def unknown_key(
 
 
 def _plain(bound: float) -> str:
-    """Format a bound without an exponent: 18446744073709551615, not 1.8e+19."""
-    return str(bound if isinstance(bound, int) else int(bound) if bound == int(bound) else bound)
+    return str(int(bound) if bound == int(bound) else bound)  # 18446744073709551615, not 1.8e+19
 
 
 # TOML.
@@ -456,55 +429,34 @@ def read_toml(path: Path, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, An
         with path.open("rb") as file:
             data = file.read(CONFIG_BYTES_MAX + 1)
         if len(data) > CONFIG_BYTES_MAX:
-            raise ConfigError(
-                f"found more than {CONFIG_BYTES_MAX:,} bytes, expected a page of TOML",
-                path=path,
-                hint="check that the path is of a configuration file",
-            )
+            found = f"found more than {CONFIG_BYTES_MAX:,} bytes, expected a page of TOML"
+            raise ConfigError(found, path=path, hint=sample_hint)
         text = data.decode()
     except OSError as error:
         found = f"found {error.strerror or error}, expected a TOML file that can be read"
         raise ConfigError(found, path=path, hint=sample_hint) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"found byte 0x{data[error.start]:02x}, expected UTF-8 text",
-            path=path,
-            offset=error.start,
-            hint="save the file as UTF-8",
-        ) from error
+        found, hint = f"found byte 0x{data[error.start]:02x}, expected UTF-8 text", "save the file as UTF-8"
+        raise ConfigError(found, path=path, offset=error.start, hint=hint) from error
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        what, line, column = _place(str(error), text)
-        raise ConfigError(
-            f"found malformed TOML, expected key = value: {what} (line {line}, column {column})",
-            path=f"{path}:{line}",
-            hint="put text in quotes; write numbers, true and false without quotes",
-        ) from error
+        match = re.search(r"line (\d+), column \d+", str(error))
+        last = max(len(text.splitlines()), 1)
+        where = match[0] if match else f"line {last}, column {len(text.splitlines()[-1]) + 1}"
+        what = str(error).rpartition(" (at ")[0] or error
+        found = f"found malformed TOML, expected key = value: {what} ({where})"
+        hint = "put text in quotes; write numbers, true and false without quotes"
+        raise ConfigError(found, path=f"{path}:{match[1] if match else last}", hint=hint) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"found TOML that cannot be read, expected key = value: {error}",
-            path=path,
-            hint="look for a number with thousands of digits, or for thousands of brackets",
-        ) from error
+        found = f"found TOML that cannot be read, expected key = value: {error}"
+        hint = "look for a number with thousands of digits, or for thousands of brackets"
+        raise ConfigError(found, path=path, hint=hint) from error
     return values, _lines(text)
 
 
-def _place(message: str, text: str) -> tuple[str, int, int]:
-    what, _, where = message.rpartition(" (at ")
-    match = re.fullmatch(r"line (\d+), column (\d+)\)", where)
-    if match is not None:
-        return what, int(match[1]), int(match[2])
-    lines = text.splitlines() or [""]
-    return what or message, len(lines), len(lines[-1]) + 1
-
-
 def _lines(text: str) -> dict[str, int]:
-    """Return the first line of each top-level name of a valid file.
-
-    Lines are joined until they parse as a statement, so that text in a multi-line value is not taken for a
-    name.
-    """
+    # Lines are joined until they parse as a statement: text in a multi-line value is no name.
     lines: dict[str, int] = {}
     table: str | None = None
     gathered: list[str] = []

@@ -30,7 +30,7 @@ FREE = frozenset(
 )
 
 #: Values of earlier versions that are the defaults of other settings now, or that changed nothing.
-_EARLIER = {"targets": "outcome", "teacher": ""}
+_EARLIER = {"targets": "outcome", "teacher": "", "clip_norm": 1.0, "weight_decay": 0.01}
 
 #: Far above any useful learning rate; AdamW's step in float32 overflows at about 1e37.
 _LEARNING_RATE_MAX = 1e30
@@ -93,6 +93,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
             "bound of the cache, in MB (10**6 bytes)",
             why="about a dozen sessions of 1e9 rows on tape",
             none="off",
+            flag="",
         ),
     ] = 20_000
     out: Annotated[
@@ -218,7 +219,13 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     """
 
     removed = MappingProxyType(
-        {"teacher": "`targets` names a column, such as `critic score` writes for a critic"}
+        {
+            "clip_norm": "a gradient longer than 1 is scaled down to 1",
+            "load": "rows are in memory if they fit half of it, else mapped",
+            "loader_threads": "one thread prefetches batches",
+            "teacher": "`targets` names a column, such as `critic score` writes for a critic",
+            "weight_decay": "it is 0.01",
+        }
     )
 
     use_embeddings: Annotated[
@@ -243,6 +250,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             "d4: turn and mirror each board at random (only on tokens)",
             why="the eight symmetries of a board are worth the same",
             choices=("d4", "none"),
+            flag="",
         ),
     ] = "d4"
     tower: Annotated[
@@ -267,6 +275,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         about(
             "share of the tower's activations left out in training",
             why="a small tower on many games does not overfit",
+            flag="",
         ),
     ] = 0.0
     hidden: Annotated[
@@ -279,10 +288,10 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     ] = None
     dropout: Annotated[
         Share,
-        about("share of the hidden layer left out in training", why="a small head does not overfit"),
+        about("share of the hidden layer left out in training", why="a small head does not overfit", flag=""),
     ] = 0.0
     ordered: Annotated[
-        bool, about("force P(>= T) not to increase with T", why="a plain head nearly learns that")
+        bool, about("force P(>= T) not to increase with T", why="a plain head nearly learns that", flag="")
     ] = False
     pos_weight: Annotated[
         str,
@@ -294,6 +303,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             form="none, dataset, or a number for each threshold, separated by commas or spaces",
             many=True,
             pattern=r"^(none|dataset|[0-9][0-9.eE+-]*( [0-9][0-9.eE+-]*)*)$",
+            flag="",
         ),
     ] = "none"
     batch_rows: Annotated[
@@ -327,27 +337,18 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     learning_rate: Annotated[
         float, about("highest learning rate of AdamW", why="usual for small encoders", gt=0)
     ] = 1e-3
-    weight_decay: Annotated[
-        float, about("weight decay of AdamW, on matrices only", why="its usual value", ge=0)
-    ] = 0.01
     warmup_steps: Annotated[
         int,
         about(
             "steps over which the learning rate rises. Then a half cosine takes it to 0",
             why="AdamW's first steps are large",
             ge=0,
+            flag="",
         ),
     ] = 100
-    clip_norm: Annotated[
-        Positive | None,
-        about(
-            "maximum norm of the gradient; a longer gradient is scaled down to it",
-            why="one odd batch must not undo an hour",
-            none="off",
-        ),
-    ] = 1.0
     eval_steps: Annotated[
-        Count | None, about("steps from one validation to the next", why="once in each epoch", none="epoch")
+        Count | None,
+        about("steps from one validation to the next", why="once in each epoch", none="epoch", flag=""),
     ] = None
     patience: Annotated[
         Count | None,
@@ -355,16 +356,18 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             "end after so many validations in a row without a lower loss",
             why="later ones are hardly better",
             none="off",
+            flag="",
         ),
     ] = 5
     log_steps: Annotated[
-        Count, about("steps from one line of metrics.jsonl to the next", why="a smooth curve")
+        Count, about("steps from one line of metrics.jsonl to the next", why="a smooth curve", flag="")
     ] = 20
     checkpoint_steps: Annotated[
         Count,
         about(
             "steps between checkpoints; each validation also writes a checkpoint",
             why="a crash costs a minute or two",
+            flag="",
         ),
     ] = 200
     device: Annotated[
@@ -386,26 +389,16 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
             le=1024,
         ),
     ] = 0
-    loader_threads: Annotated[
-        int, about("threads that prefetch batches", why="one makes 20 million rows a second", ge=0, le=64)
-    ] = 1
-    load: Annotated[
-        str,
-        about(
-            "rows in memory (ram), only their boards (packed), mapped (mmap), or the first of these that "
-            "fits half of the free memory (auto)",
-            why="memory is fastest",
-            choices=("auto", "ram", "packed", "mmap"),
-        ),
-    ] = "auto"
     bf16: Annotated[
-        bool, about("on CUDA, run the tower under bfloat16 autocast", why="twice as fast, and enough")
+        bool,
+        about("on CUDA, run the tower under bfloat16 autocast", why="twice as fast, and enough", flag=""),
     ] = True
     tensorboard: Annotated[
         bool,
         about(
             "also write metrics for TensorBoard (pip install tensorboard)",
             why="metrics.jsonl is always written",
+            flag="",
         ),
     ] = False
     wandb_project: Annotated[
@@ -413,6 +406,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
         about(
             "project of Weights & Biases that also receives the metrics (pip install wandb); empty: none",
             why="nothing is sent without consent",
+            flag="",
         ),
     ] = ""
 
@@ -460,6 +454,8 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         >>> NTupleCriticConfig(stages="8192").layout.stage_count
         2
     """
+
+    removed = MappingProxyType({"weight_step": "a stored weight has the unit 1/32"})
 
     player: Annotated[
         str,
@@ -531,6 +527,7 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
             "end after so many validations in a row without a lower loss, and keep the best critic",
             why="outcomes of about a hundred games are too few to choose by",
             none="off",
+            flag="",
         ),
     ] = None
     threads: Annotated[
@@ -544,23 +541,15 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
         ),
     ] = 0
     checkpoint_s: Annotated[
-        Positive, about("seconds from one checkpoint to the next", why="the most that a crash costs")
+        Positive, about("seconds from one checkpoint to the next", why="the most that a crash costs", flag="")
     ] = 300.0
-    weight_step: Annotated[
-        float,
-        about(
-            "the unit of a stored weight, in logits. The largest weight is 32767 units",
-            why="finer units make larger files, and no better critics",
-            ge=0.001,
-            le=1,
-        ),
-    ] = 1 / 32
     prune_below: Annotated[
         float,
         about(
             "replace each weight with less squared error than this by the mean of its table",
             why="0.1 halves the file; this costs accuracy with 15,000 games, and none with 100,000",
             ge=0,
+            flag="",
         ),
     ] = 0.0
 

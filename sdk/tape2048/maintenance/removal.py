@@ -124,17 +124,11 @@ def _delete(path: Path, hidden: Path, doing: str) -> Removed:
     return Removed(path, gone=True)
 
 
-def remove_sessions(
-    root: Path,
-    paths: Iterable[Path],
-    removal_lock: RemovalLock,
-    *,
-    still_needed: Callable[[Path], bool] = lambda _: True,
-) -> Iterator[Removed]:
+def remove_sessions(root: Path, paths: Iterable[Path], removal_lock: RemovalLock) -> Iterator[Removed]:
     """Remove sessions of a directory, and continue after a failure."""
     remaining = iter(paths)
     while batch := list(itertools.islice(remaining, _BATCH)):
-        hidden = [_hide(path, removal_lock) for path in batch if still_needed(path)]
+        hidden = [_hide(path, removal_lock) for path in batch]
         try:
             fsync_dir(root)
         except OSError as error:

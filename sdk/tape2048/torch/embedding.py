@@ -110,7 +110,7 @@ def embed_session(
 
 
 def embedding_column(
-    tower: OpenTower, device: torch.device, batch_rows: int
+    tower: OpenTower, device: torch.device, batch_rows: int = 2048
 ) -> tuple[ColumnInfo, Callable[[Session, range], dict[str, NDArray[np.uint16]]]]:
     """Return the description of the column, and a function that makes its values for rows of a session."""
     tower.module.to(device)

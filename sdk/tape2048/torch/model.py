@@ -78,7 +78,7 @@ def open_alike(config: CriticConfig, ranks: Ranks) -> TrainingData:
 
 
 def _open(config: CriticConfig, ranks: Ranks) -> TrainingData:
-    corpus, players, parts = open_parts(config, config.load)
+    corpus, players, parts = open_parts(config, "auto")
     cap = config.per_run
     sources = {name: part if cap is None else part.capped(cap) for name, part in parts.items()}
     field = "embeddings" if config.use_embeddings else "tokens"
@@ -87,7 +87,7 @@ def _open(config: CriticConfig, ranks: Ranks) -> TrainingData:
         embeddings = corpus.sessions[int(parts["train"].runs["session"][0])].column("embeddings")
     row_bytes = 16 if embeddings is None else embeddings.info.row_bytes
     common: dict[str, Any] = {
-        "threads": config.loader_threads,
+        "threads": 1,
         "prefetch": max(_PREFETCH_MIN, min(_PREFETCH, _PREFETCH_BYTES // (config.batch_rows * row_bytes))),
         "device": ranks.device,
         "fields": (field, "labels", "weight"),
@@ -253,7 +253,7 @@ def tower_info(config: CriticConfig, data: TrainingData, model: CriticModel) -> 
 def make_optimizer(config: CriticConfig, model: CriticModel) -> torch.optim.AdamW:
     """Make an AdamW optimizer. Weight decay is on matrices, and not on biases, norms and embeddings."""
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": one} for one in (config.weight_decay, 0.0)]
+    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": one} for one in (0.01, 0.0)]
     for name, parameter in model.named_parameters():
         plain = parameter.ndim < 2 or id(parameter) in embeddings or name.endswith("position")
         groups[plain]["params"].append(parameter)

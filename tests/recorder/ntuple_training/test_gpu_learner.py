@@ -138,7 +138,7 @@ class Segment:
             self.tails, self.pools, self.tallies, self.results, self.counts, self.errors,
         )  # fmt: skip
         reward = np.float32(max(goals, default=1e9))
-        args = arrays, reward, np.float32(beta), np.float32(0.5), True, True
+        args = arrays, reward, np.float32(beta), np.float32(0.5), True
         if kernel is not None:
             kernel(*args)
             return

@@ -98,7 +98,7 @@ def test_updates_follow_the_formulas(beta: float, decay: float) -> None:
         game = reference.play_random(seed)
         highest = max(highest, *game.final)
         fill(lane, game.moves)
-        errors = learn_backwards(tables, lane, len(game.moves), 0.0, beta, decay, True)
+        errors = learn_backwards(tables, lane, len(game.moves), 0.0, beta, decay)
         expected = learn_slowly(layout, learner, game.moves, beta=beta, decay=decay)
         assert errors == pytest.approx(expected, rel=1e-4)
     assert highest >= 7, "some games reached the second stage"
@@ -117,12 +117,12 @@ def test_the_last_afterstate_learns_that_nothing_comes() -> None:
     lane = new_lane(np.uint64(1), layout)
     moves = reference.play_random(3).moves[-1:]
     fill(lane, moves)
-    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0, True) == 800
+    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0) == 800
     places = [at for tuple_ in slow.entries_of(layout, moves[0].afterstate) for at in tuple_]
     value = slow.value(Network(layout, tables.entries[:, WEIGHT], np.ones((1, 1))), moves[0].afterstate)
     assert len(set(places)) == 8
     assert value == pytest.approx(0, abs=1e-3)
-    assert learn_backwards(tables, lane, 0, 0.0, 1.0, 0.0, True) == 0, "a game without a move teaches nothing"
+    assert learn_backwards(tables, lane, 0, 0.0, 1.0, 0.0) == 0, "a game without a move teaches nothing"
 
 
 @pytest.mark.parametrize("a", [0.0, 1e-3])
@@ -133,8 +133,8 @@ def test_a_record_of_two_updates_moves_at_the_full_rate(a: float) -> None:
     tables.entries[:, [E, A]] = 1e6, a
     lane = new_lane(np.uint64(1), layout)
     fill(lane, reference.play_random(3).moves[-1:])
-    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0, True) == 800
-    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0, True) == pytest.approx(0, abs=1e-3)
+    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0) == 800
+    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0) == pytest.approx(0, abs=1e-3)
 
 
 def test_an_entry_of_two_images_learns_once() -> None:
@@ -142,20 +142,10 @@ def test_an_entry_of_two_images_learns_once() -> None:
     tables = tables_of(Network.empty(layout, initial_value=800))
     lane = new_lane(np.uint64(1), layout)
     lane.afterstates[0] = 0x1221_0000_0000_1221  # each outer row and column agrees with its mirror image
-    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0, True) == 800
+    assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0) == 800
     learned = np.flatnonzero(tables.entries[:, A])
     assert learned.tolist() == [0x1001, 0x1221]
     assert tables.entries[learned].tolist() == [[0, -800, 800, 0]] * 2
-
-
-def test_entries_learn_at_one_rate_without_coherence() -> None:
-    layout = NetworkLayout.of(["0123"])
-    tables = tables_of(Network.empty(layout, initial_value=800))
-    lane = new_lane(np.uint64(1), layout)
-    fill(lane, reference.play_random(3).moves[-1:])
-    for delta in (800, 400, 200):
-        assert learn_backwards(tables, lane, 1, 0.0, 0.5, 0.0, False) == pytest.approx(delta, rel=1e-5)
-    assert not tables.entries[:, [E, A]].any()
 
 
 def play_one(
@@ -171,7 +161,7 @@ def play_one(
     scores = np.full(4, np.nan)
     highest = np.zeros(4, dtype=np.uint8)
     starts = pooling, guiding, restart_moves_min
-    games, moves, errors = train(learns, plays, lane, 0.0, 0.0, True, *starts, 1, scores, highest)
+    games, moves, errors = train(learns, plays, lane, 0.0, 0.0, *starts, 1, scores, highest)
     assert errors >= 0
     return moves, scores[:games].tolist(), highest[:games].tolist()
 
@@ -263,7 +253,7 @@ def test_a_goal_ends_a_game_at_the_halved_board() -> None:
     for _ in range(40):
         tables, other = tables_of(network), tables_of(network)
         score, highest = np.empty(1), np.empty(1, dtype=np.uint8)
-        learning, starts = (1.0, 0.5, True), (False, False, ENDLESS)
+        learning, starts = (1.0, 0.5), (False, False, ENDLESS)
         plays = plays_of(network, 2**goal)
         _, length, errors = train(tables, plays, lane, *learning, *starts, 1, score, highest)
         board, _, generator = reference.new_game(seeds.next())
@@ -321,8 +311,8 @@ def test_what_is_played_is_what_is_learned() -> None:
     lane = new_lane(np.uint64(5), layout)
     scores, highest = np.empty(1), np.empty(1, dtype=np.uint8)
     for _ in range(20):
-        _, length, errors = train(tables, plays, lane, 1.0, 0.5, True, False, False, 10, 1, scores, highest)
-        assert errors == learn_backwards(other, lane, length, 0.0, 1.0, 0.5, True)
+        _, length, errors = train(tables, plays, lane, 1.0, 0.5, False, False, 10, 1, scores, highest)
+        assert errors == learn_backwards(other, lane, length, 0.0, 1.0, 0.5)
     assert np.array_equal(tables.entries, other.entries)
     assert tables.entries.any()
 
@@ -336,7 +326,7 @@ def run(seed: int, budgets: list[int], games: int = 4096) -> tuple[npt.NDArray[A
     found: list[float] = []
     total = 0
     for budget in budgets:
-        how = (1.0, 0.0, True, False, False, 10)
+        how = (1.0, 0.0, False, False, 10)
         count, moves, _ = train(tables, plays, lane, *how, budget, scores, highest)
         found += scores[:count].tolist()
         total += moves

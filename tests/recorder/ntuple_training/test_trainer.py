@@ -105,7 +105,6 @@ class Call(NamedTuple):
     lane: Any
     beta: float
     decay: float
-    coherent: bool
     pooling: bool
     guiding: bool
     restart_moves_min: int
@@ -149,17 +148,6 @@ def test_the_rate_falls_over_the_last_moves(calls: list[tuple[int, Call]]) -> No
         plain.learn(moves)
         same.learn(moves)
         assert (state_of(same) == state_of(plain)) == (moves == 55_000)
-
-
-def test_coherence_begins_after_plain_moves(calls: list[tuple[int, Call]]) -> None:
-    trainer = Trainer(small(plain_moves=50_000, plain_beta=0.25, beta=0.5))
-    trainer.learn(50_000)
-    assert weights_of(trainer).any()
-    assert not trainer._entries[:, [E, A]].any()
-    trainer.learn(10**9)
-    phases = {(moves >= 50_000, call.beta, call.coherent) for moves, call in learning(calls)}
-    assert phases == {(False, 0.25, False), (True, 0.5, True)}
-    assert trainer._entries[:, A].any()
 
 
 def test_games_are_guided_until_the_rate_falls(calls: list[tuple[int, Call]]) -> None:

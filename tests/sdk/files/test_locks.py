@@ -304,13 +304,6 @@ def test_one_that_fails_does_not_keep_the_others(root: Path) -> None:
     assert isinstance(outcomes[1].error, errors.StorageError)
 
 
-def test_what_is_no_longer_needed_stays(root: Path) -> None:
-    with RemovalLock(root) as upkeep:
-        paths = [root / name for name in NAMES]
-        outcomes = list(remove_sessions(root, paths, upkeep, still_needed=lambda path: path == paths[2]))
-    assert [outcome.path for outcome in outcomes] == paths[2:3]
-
-
 def test_only_what_is_surely_ours_may_go(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert explain_refusal(root / NAMES[0]) is None
     (root / NAMES[0] / "embeddings.bf16.npy").touch()

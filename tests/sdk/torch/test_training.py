@@ -291,9 +291,7 @@ def test_the_error_names_rows_that_are_not_finite(games: Path, trained: Path, tm
 
 
 def test_a_nan_loss_leaves_the_last_checkpoint(games: Path, tmp_path: Path) -> None:
-    made = config(
-        games, tmp_path / "critic", learning_rate=1e30, clip_norm=None, warmup_steps=0, checkpoint_steps=1
-    )
+    made = config(games, tmp_path / "critic", learning_rate=1e30, warmup_steps=0, checkpoint_steps=1)
     with pytest.raises(errors.TrainingError, match=r"rows .* of the training part"):
         train_critic(made)
     for path in (tmp_path / "critic").rglob("*.safetensors"):

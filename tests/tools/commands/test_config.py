@@ -1,4 +1,4 @@
-"""``tape2048 config``, and the flags that it shares with ``record``."""
+"""``tape2048 config``."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ import pytest
 from tape2048 import errors
 from tape2048.base.settings import settings_of
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective, load_config
-from tape2048_tools.options.recorder_options import sample_toml, settings_table
+from tape2048_tools.options.recorder_options import sample_toml
 
 from ..conftest import Cli
 
@@ -30,7 +30,7 @@ def test_show_says_where_each_value_comes_from(
 ) -> None:
     (tmp_path / "r.toml").write_text('out_dir = "x"\n[player_args]\nlook_below = 2\n')
     monkeypatch.setenv("TAPE2048_ROTATE_S", "1h")
-    out = cli("config show --config r.toml --workers 2 --record-action --origin").out
+    out = cli("config show --config r.toml workers=2 record_action=true --origin").out
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
     assert lines["out_dir"] == ["x", "r.toml:1"]
     assert lines["player_args"] == ["look_below=2", "r.toml:2"]
@@ -41,7 +41,7 @@ def test_show_says_where_each_value_comes_from(
 
 
 def test_show_json_is_what_a_session_records(cli: Cli) -> None:
-    document = cli("config show --seed", str(2**64 - 1), "--json").json
+    document = cli(f"config show seed={2**64 - 1} --json").json
     loaded = load_config({"seed": 2**64 - 1}, {})
     assert document["config"] == effective(loaded.config)
     assert document["config_sha256"] == config_sha256(loaded.config)
@@ -49,13 +49,9 @@ def test_show_json_is_what_a_session_records(cli: Cli) -> None:
     assert document["file"] is None
 
 
-def test_show_markdown_is_the_reference_table(cli: Cli) -> None:
-    assert cli("config show --markdown").out == settings_table()
-
-
 @pytest.mark.parametrize(
     "args",
-    [["--workers", "many"], ["--config", "missing.toml"], ["--max-ram-mb", "1"], ["--player", "x:a=1,a=2"]],
+    [["workers=many"], ["--config", "missing.toml"], ["max_ram_mb=1"], ["player=x:a=1,a=2"], ["worker=1"]],
 )
 def test_show_refuses_what_record_would_refuse(cli: Cli, args: list[str]) -> None:
     done = cli("config show", *args, expect=errors.ConfigError)
@@ -64,12 +60,13 @@ def test_show_refuses_what_record_would_refuse(cli: Cli, args: list[str]) -> Non
     assert "\nhint: " in done.err
 
 
-def test_an_unknown_flag_names_the_nearest(cli: Cli) -> None:
-    done = cli("config show --rotate-step 5", expect=2)
-    assert "--rotate-steps" in done.err
+def test_what_is_no_value_is_refused(cli: Cli) -> None:
+    for words in ("workers", "workers=1 workers=2"):
+        assert "as NAME=VALUE" in cli(f"config show {words}", expect=2).err
+    assert "Write workers=VALUE." in cli("config show --workers 2", expect=2).err
 
 
-def test_every_flag_reaches_the_configuration(cli: Cli) -> None:
+def test_every_value_reaches_the_configuration(cli: Cli) -> None:
     values = {
         "player": "python:m:f", "lanes": 21, "model_dir": "d", "model_files": "*.pt",
         "model_tag": "t", "out_dir": "o", "instance": "i", "workers": 3, "seed": 4, "lease": 2,
@@ -84,15 +81,8 @@ def test_every_flag_reaches_the_configuration(cli: Cli) -> None:
     }  # fmt: skip
     texts = {setting.name for setting in SETTINGS.values() if setting.has_text}
     assert set(values) == texts - {"columns"}, "which this player does not have"
-    args = [
-        part
-        for name, value in values.items()
-        if value is not True
-        for part in (SETTINGS[name].flag, str(value))
-    ]
-    document = cli("config show --json --record-action", *args).json
+    document = cli("config show --json", *(f"{name}={value}" for name, value in values.items())).json
     assert document["config"] == {**values, "player_args": {}, "sampling": {}}
-    assert cli("config show --json --no-record-action").json["config"]["record_action"] is False
 
 
 def test_init_writes_a_sample_that_record_takes(cli: Cli, tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from tape2048 import Corpus, errors
+from tape2048.base.settings import settings_of
 from tape2048.critic import NTupleCritic
 from tape2048.critic.critic_config import PRESETS, CriticConfig
 from tape2048.critic.ntuple import NTupleCriticConfig
@@ -109,7 +109,6 @@ def test_from_a_player_to_a_critic(tape: Tape, tmp_path: Path) -> None:
         (("nowhere",), errors.MissingPathError.exit_code, "nowhere"),
         (("--tuples", "012"), errors.ConfigError.exit_code, "groups of 4 to 6 digits"),
         (("--thresholds", "128 131072"), errors.ConfigError.exit_code, "expected tiles up to 65536"),
-        (("--weight-step", "2"), errors.ConfigError.exit_code, "--weight-step"),
         (("--learning-rate", "1e9"), errors.ConfigError.exit_code, "--learning-rate"),
         (
             ("--config", "no.toml"),
@@ -129,14 +128,13 @@ def test_what_cannot_be_is_refused(
 
 def test_options_are_those_of_the_kind(tape: Tape) -> None:
     text = tape(*TRAIN, "--help").out
-    for field in msgspec.structs.fields(NTupleCriticConfig):
-        assert ("[DATA]" if field.name == "data" else f"--{field.name.replace('_', '-')}") in text
+    for setting in settings_of(NTupleCriticConfig).values():
+        assert setting.flag in text
     assert "--games" in text
     assert "--tower-dim" not in text
     assert tape("critic", "train", "--kind=ntuple", "--help").out == text
     other = tape("critic", "train", "--help").out
-    for field in msgspec.structs.fields(CriticConfig):
-        assert ("[DATA]" if field.name == "data" else f"--{field.name.replace('_', '-')}") in other
+    assert all(setting.flag in other for setting in settings_of(CriticConfig).values())
     assert "--kind ntuple --help" in re.sub(r"\s+", " ", other)
     assert "--tuples" not in other
     assert tape("critic", "train", "--tuples", "0123").code == 2

@@ -459,7 +459,7 @@ def test_the_shares_of_the_time_add_up(cli: Cli, player: str) -> None:
 
 
 def test_bench_shows_a_table(cli: Cli) -> None:
-    done = cli("bench-player", f"{BATCHED}:key=3", "--lanes", "8", "--seconds", "0.05", "--method", "softmax")
+    done = cli("bench-player", f"{BATCHED}:key=3", "--lanes", "8", "--seconds", "0.05")
     assert "moves/s" in done.out
 
 
@@ -472,7 +472,6 @@ def test_bench_shows_a_table(cli: Cli) -> None:
         (["null", "--seconds", "0"], 2),
         (["null", "--seconds", "nan"], 2),
         (["null", "--seconds", "inf"], 2),
-        (["null", "--method", "beam"], errors.ConfigError.exit_code),
         (["python:no.such:make"], errors.StartError.exit_code),
         ([f"{BATCHED}:kee=1"], errors.PlayerError.exit_code),
     ],

@@ -8,14 +8,13 @@ import shutil
 import sqlite3
 import tracemalloc
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.sdk.builders import raising
 
 from tape2048 import Corpus, Session, errors, sessions
 from tape2048_recorder.retention import Retention, RetentionLimits
-from tape2048_tools.sessions.retention_plan import Candidate, candidates, free_bytes, make_plan
+from tape2048_tools.sessions.retention_plan import Candidate, candidates, make_plan
 
 from ..conftest import META, Cli, write_foreign_session, write_session
 from ..small_sessions import fill, session_name
@@ -109,36 +108,6 @@ def test_by_size(cli: Cli, many: Path) -> None:
     assert document["staying_bytes"] == sum(sizes[6:])
     (unmet,) = document["unmet"]
     assert unmet == "max_total_mb: 0 MB are kept, but keep_last = 1 keeps 3 sessions"
-
-
-def test_by_free_space(cli: Cli, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = sum(file.stat().st_size for file in (many / name(0)).iterdir())
-    full = 10**9 - int(2.5 * size)  # three have to go
-    monkeypatch.setattr(
-        "tape2048_tools.commands.sessions.prune.free_bytes",
-        lambda root: full + (COUNT - len(left(root))) * size,
-    )
-    dry = cli("prune", many, "--keep-free-mb", 1000, "--json", "--dry-run").json
-    assert ([entry["name"] for entry in dry["sessions"]], dry["unmet"]) == ([name(0), name(1), name(2)], [])
-    document = cli("prune", many, "--keep-free-mb", 1000, "--json").json
-    assert left(many) == [3, 4, 5, 6, 7, 8]
-    assert {entry["rule"] for entry in document["sessions"]} == {"keep_free_mb"}
-
-
-def test_free_space_is_what_this_user_may_take(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SimpleNamespace(f_bavail=3, f_bfree=50, f_blocks=100, f_frsize=4096, f_bsize=1 << 20)
-    monkeypatch.setattr(os, "statvfs", lambda _: found)
-    assert free_bytes(many) == 3 * 4096
-
-
-def test_free_space_is_checked_before_each_removal(
-    cli: Cli, many: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = iter([0, 0, 10**12, 10**12])
-    monkeypatch.setattr("tape2048_tools.commands.sessions.prune.free_bytes", lambda _: next(answers, 10**12))
-    document = cli("prune", many, "--keep-free-mb", 1000, "--json").json
-    assert left(many) == list(range(1, COUNT))
-    assert [entry["removed"] for entry in document["sessions"]] == [True] + [False] * 5
 
 
 def test_a_dry_run_removes_nothing_and_says_the_same(cli: Cli, many: Path) -> None:
@@ -256,7 +225,7 @@ def test_file_with_limits_of_tags_only(cli: Cli, many: Path, tmp_path: Path) -> 
         ("[retention]\ntags = 3", "expected a table of settings"),
         ("[retention.tags]\na = 3", "retention.tags.a: found 3"),
         ("[retention.tags.'a b']\nmax_sessions = 1", "expected a model tag"),
-        ("[retention.tags.a]\nkeep_free_mb = 1", "found in the table of a tag, expected in [retention]"),
+        ("[retention]\nkeep_free_mb = 1", "'keep_free_mb' was removed: use max_total_mb"),
         ("[retention.tags.a]\nfrobnicate = 1", "retention.tags.a: found 'frobnicate'"),
     ],
 )
@@ -394,20 +363,11 @@ def test_the_plan_is_that_of_the_rules() -> None:
         retention = Retention(limits(), {tag: limits() for tag in "ab" if draw.random() < 0.5})
         held = {session.name for session in found if draw.random() < 0.2}
         plan = make_plan(
-            found, retention, now_s=14.0, free=0, is_held=lambda session, held=held: session.name in held
+            found, retention, now_s=14.0, is_held=lambda session, held=held: session.name in held
         )
         going = {one.session.name for one in plan.going}
         assert going == slow_plan(found, retention, 14.0, held)
         assert plan.staying == len(found) - len(going)
-
-
-def test_what_other_limits_let_go_counts_as_free() -> None:
-    found = [Candidate(float(n), 1, f"s{n}", "a", 10**7) for n in range(4)]
-    retention = Retention(RetentionLimits(max_sessions=3, keep_free_mb=20, keep_last=0))
-    plan = make_plan(found, retention, now_s=9.0, free=10**7, is_held=lambda _: False)
-    assert [(going.session.name, going.rule) for going in plan.going] == [("s0", "max_sessions")]
-    plan = make_plan(found, retention, now_s=9.0, free=10**7 - 1, is_held=lambda _: False)
-    assert [going.rule for going in plan.going] == ["max_sessions", "keep_free_mb"]
 
 
 def test_three_hundred_sessions_in_little_memory(cli: Cli, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -22,8 +21,7 @@ from tape2048 import Session, sessions
 from tape2048.errors import StartError, TooManyFilesError
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.status.status_report import RecordingSummary, Status
-from tape2048_tools.progress.jobs import RecordingPanel, summary_parts
-from tape2048_tools.progress.panel import TerminalPanel
+from tape2048_tools.commands.recorder.record import RecordingPanel, summary_parts
 from tape2048_tools.terminal.display import duration, rate, reach_words
 
 from ..conftest import Cli, write_foreign_session, write_session
@@ -50,12 +48,6 @@ def test_records_publishes_and_says_what_and_where(cli: Cli, tmp_path: Path) -> 
     # The rest of what is said is no data.
     assert ("published" in done.err, "published" in done.out) == (True, False)
     assert "\x1b" not in done.out + done.err
-    line = next(line for line in done.out.splitlines() if "labels()" in line)
-    python, *args = shlex.split(line)
-    assert python.rpartition("/")[2].startswith("python")
-    command = [sys.executable, *args]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert shown.stdout == "[0. 0. 0.]\n"
 
 
 @pytest.mark.slow
@@ -77,6 +69,7 @@ def test_a_terminal_shows_a_panel_and_ctrl_c_ends_well(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_at_once(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faulthandler.enable", lambda: None)  # it needs a standard error with a number
     (tmp_path / "a_file").touch()
+    (tmp_path / "r.toml").write_text("min_free_mb = 1_000_000_000")
     for args, code, said in (
         ("--player expectimx", 78, "did you mean 'expectimax'"),
         ("--player expectimax:dept=2", 78, "The nearest is 'depth'"),
@@ -86,7 +79,7 @@ def test_what_cannot_be_is_refused_at_once(cli: Cli, tmp_path: Path, monkeypatch
         ("--no-such-flag", 2, "No such option"),
         ("--out a_file", 8, "expected a directory"),
         ("--out a_file/below", 8, "a_file"),
-        ("--min-free-mb 1000000000", 9, "min_free_mb"),
+        ("--config r.toml", 9, "min_free_mb"),
     ):
         done = cli(f"record {args}", expect=code)
         assert said in done.err
@@ -154,7 +147,7 @@ def test_a_line_of_the_log_tells_how_it_stands(capsys: pytest.CaptureFixture[str
 def drawn(config: RecorderConfig, status: Status, width: int = 90) -> str:
     """Return the panel of a status."""
     out = io.StringIO()
-    panel = TerminalPanel("tape2048 record").draw(RecordingPanel(config).describe(status))
+    panel = RecordingPanel(config).describe(status).table()
     Console(width=width, file=out).print(panel)
     return out.getvalue()
 
@@ -162,16 +155,16 @@ def drawn(config: RecorderConfig, status: Status, width: int = 90) -> str:
 def test_the_panel_keeps_numbers_beside_their_words() -> None:
     reach = {2048: 0.999, 4096: 0.996, 8192: 0.00001, 16384: 0.00001}
     status = msgspec.structs.replace(STATUS, games=123_456_789, session_rows=123_456_789, reach=reach)
-    for width in (60, 80, 120):
+    for width in (80, 120):
         text = drawn(RecorderConfig(rotate_steps=1_250_000_000), status, width)
         for said in (
             "123M of 1.25G rows",
             "published  1 ",
-            "123,456,789   mean score 52,000",
+            "123,456,789, mean score 52,000",
             "16384 <0.01%",
         ):
             assert said in text
-        assert len(text.splitlines()) <= (10 if width == 60 else 8)
+        assert len(text.splitlines()) <= 8
 
 
 def test_the_panel_says_why_it_waits() -> None:
@@ -193,8 +186,8 @@ def test_the_panel_says_why_it_waits() -> None:
 
 def test_the_summary_names_the_highest_tile() -> None:
     reach = {2048: 1.0, 4096: 1.0, 8192: 0.75, 16384: 0.5, 32768: 0.0}
-    assert reach_words(reach) == ["2048 100%", "4096 100%", "8192 75%", "16384 50%"]
-    assert reach_words({**reach, 32768: 0.25})[-2:] == ["16384 50%", "32768 25%"]
+    assert reach_words(reach) == "2048 100%, 4096 100%, 8192 75%, 16384 50%"
+    assert reach_words({**reach, 32768: 0.25}).endswith("16384 50%, 32768 25%")
 
 
 NOTHING = RecordingSummary(
@@ -263,6 +256,7 @@ def test_a_limit_before_the_first_game_fails(cli: Cli, tmp_path: Path) -> None:
     earlier = write_session(tmp_path / "selfplay/20260101T000000Z_model=a")
     with (earlier / "steps.npy").open("ab") as file:
         file.truncate(2_000_000)
+    (tmp_path / "r.toml").write_text("max_disk_mb = 1")
     for args, said, hint in (
         (
             "--player expectimax:depth=3 --max-wall-s 0.05 --drain-timeout-s 0",
@@ -270,7 +264,7 @@ def test_a_limit_before_the_first_game_fails(cli: Cli, tmp_path: Path) -> None:
             "Raise this limit, or drain_timeout_s (0 s) to finish games.",
         ),
         (
-            "--player random --max-disk-mb 1",
+            "--player random --config r.toml",
             "max_disk_mb = 1 was reached (2 MB of sessions)",
             "Raise this limit, or remove sessions with `tape2048 prune`.",
         ),
@@ -291,8 +285,8 @@ def test_the_summary_as_json(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_summary_of_a_recording() -> None:
     """No command of it runs code of users, and dropped games are not said to be in play."""
     some = msgspec.structs.replace(NOTHING, games=2, steps=9, sessions=["x/one"], games_dropped=36)
-    assert " validate x --replay\n" in str(summary_parts(some)[-1])
-    assert " validate x\n" in str(summary_parts(msgspec.structs.replace(some, model_share=0.9))[-1])
+    assert str(summary_parts(some)[-1]).endswith(" validate x --replay")
+    assert str(summary_parts(msgspec.structs.replace(some, model_share=0.9))[-1]).endswith(" validate x")
     out = io.StringIO()
     Console(file=out, width=120).print(summary_parts(some)[0])
     said = "36 games of the workers: not started, in progress, or finished and not yet written"

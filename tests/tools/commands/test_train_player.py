@@ -1,6 +1,5 @@
 """``tape2048 train-player`` as a person runs it, and what it shows."""
 
-import io
 import json
 import re
 import signal
@@ -11,14 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tape2048 import errors
 from tape2048.files.training_directory import TrainingProgress
 from tape2048.ntuple.network import load_network
 from tape2048_recorder.ntuple_training.training_config import TrainingConfig
-from tape2048_tools.progress.jobs import draw_curve, player_panel, player_summary
-from tape2048_tools.progress.panel import TerminalPanel
+from tape2048_tools.commands.players.train_player import draw_curve, player_panel, player_summary
 from tape2048_tools.terminal import stopping
 
 from ..conftest import Tape
@@ -197,16 +194,6 @@ def test_before_the_first_game_there_are_no_means(capsys: pytest.CaptureFixture[
     assert " info getting ready: learned 4M of 6G moves, compiling kernels" in first
     assert " info training: " in second
     assert "nan" not in first + second
-
-
-def test_the_panel_has_a_curve() -> None:
-    live, view = TerminalPanel("tape2048 train-player: out"), player_panel(TrainingConfig(), "out")
-    for score in (100.0, float("nan"), 200.0):
-        drawn = live.draw(view.describe(progress(mean_score=score)))
-    out = io.StringIO()
-    Console(file=out, width=100).print(drawn)
-    assert "mean 200   ▁█" in out.getvalue()
-    assert "49:58 left" in out.getvalue()
 
 
 def test_the_summary_of_a_training_without_a_game(capsys: pytest.CaptureFixture[str]) -> None:

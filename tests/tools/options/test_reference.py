@@ -8,7 +8,7 @@ from tape2048.base.settings import settings_of
 from tape2048_recorder.record_options import RecorderConfig, load_config
 from tape2048_recorder.retention import Retention, RetentionLimits, load_retention
 from tape2048_tools.options.critic_options import main
-from tape2048_tools.options.recorder_options import SAMPLE, sample_toml, settings_table
+from tape2048_tools.options.recorder_options import SAMPLE, sample_toml
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -26,13 +26,6 @@ def test_sampled_limits_are_the_defaults(tmp_path: Path) -> None:
     assert len(lines) == len(settings_of(RetentionLimits))
     file.write_text("\n".join(["[retention]", *lines]))
     assert load_retention({}, file) == load_retention({}, CHECKOUT / SAMPLE) == Retention()
-
-
-def test_the_table_has_a_row_for_each_setting() -> None:
-    lines = settings_table().splitlines()
-    assert len(lines) == 2 + len(settings_of(RecorderConfig))
-    for line in lines:
-        assert line.replace("\\|", "").count("|") == 6, line
 
 
 def test_making_the_files_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

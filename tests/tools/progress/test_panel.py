@@ -1,25 +1,19 @@
-"""Bars of long jobs, the panel on a terminal that changes its size, and the log."""
+"""Bars of long jobs, and the log."""
 
-import io
 import json
 import os
 import re
-import select
-import shutil
 import subprocess
 import sys
 import threading
-import tty
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 import pytest
-from rich.console import Console
 
 from tape2048_recorder.status.status_report import Level
 from tape2048_tools.progress import panel as panels
-from tape2048_tools.progress.panel import LogPanel, Progress, TerminalPanel, log_line
+from tape2048_tools.progress.panel import Panel, Progress, log_line
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,78 +46,9 @@ def test_dumb_terminal_gets_lines(
 ) -> None:
     on_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
-    with panels.open_panel() as view:
+    with panels.Panel() as view:
         view.event("an event")
     assert capsys.readouterr().err.endswith(" info an event\n")
-
-
-def test_wrapped_rows_are_erased(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the lines, only that of the bar is longer than 30."""
-    on_a_terminal(monkeypatch)
-    monkeypatch.setattr(panels, "_DRAW_INTERVAL_S", 0.0)
-    up = "\x1b[1A"
-    rows = []
-    with TerminalPanel("a job") as view:
-        for width in ("80", "80", "30"):
-            monkeypatch.setenv("COLUMNS", width)
-            view._console._width = int(width)
-            view.progress(Progress("part", 1, 2, "rows", state="working", facts={"games": ["1"]}))
-            rows.append(capsys.readouterr().err.count(up))
-    lines = 4
-    assert rows == [0, lines - 1, lines - 1 + 1]
-
-
-def wait_for_tmux(terminal: TextIO) -> None:
-    """Wait until it has read all: it is asked where the cursor is, and answers in its turn."""
-    terminal.write("\x1b[6n")
-    terminal.flush()
-    answer = b""
-    while not answer.endswith(b"R"):
-        assert select.select([terminal], [], [], 60)[0], "tmux does not answer"
-        answer += os.read(terminal.fileno(), 64)
-
-
-def tmux(*args: str | Path) -> str:
-    command = ["tmux", "-f", "/dev/null", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux, whose windows wrap as terminals do")
-@pytest.mark.parametrize("shown", ["panel", "event", "both"])
-@pytest.mark.parametrize("widths", [(60,), (80, 60, 50), (50, 100, 45)])
-def test_narrower_terminal_keeps_no_remains(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, widths: tuple[int, ...]
-) -> None:
-    server = ("-S", tmp_path / "tmux")
-    terminal = tmux(*server, "new-session", "-dPF", "#{pane_tty}", "-x100", "-y40", "sleep 60").strip()
-    monkeypatch.setattr(panels, "_DRAW_AFTER_S", -1.0)
-    monkeypatch.setattr(panels, "_DRAW_INTERVAL_S", 0.0)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    facts = {"reach": ["2048 50%", "4096 30%", "8192 22%", "16384 3%"], "disk": ["82 GB left"]}
-    progress = Progress("part", 1, 2, "rows", state="working", facts=facts)
-    try:
-        both_ways = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
-        with os.fdopen(both_ways, "w", encoding="utf-8") as stream:
-            tty.setcbreak(stream)  # neither echo nor lines, for the answers
-            monkeypatch.setattr("sys.stderr", stream)
-            view = TerminalPanel("a job")
-            for number, width in enumerate((100, *widths)):
-                tmux(*server, "resize-window", "-x", str(width))
-                view._console._width = width
-                view.event(f"before {number}")
-                if shown != "event" or not number:
-                    view.progress(progress)
-                if shown != "panel":
-                    view.event(f"after {number}")
-                wait_for_tmux(stream)
-            text = tmux(*server, "capture-pane", "-p", "-S", "-")
-            rows = 5 if shown == "event" else len(view._console.render_lines(view.draw(progress)))
-    finally:
-        tmux(*server, "kill-server")
-    for said in ("a job", "working", "part", "reach", "disk"):
-        assert text.count(said) == 1, text
-    panel = [line for line in text.split("\n") if line and not line.startswith(("before", "after"))]
-    assert len(panel) == rows, text
 
 
 @pytest.fixture
@@ -177,14 +102,6 @@ def test_amount_in_words(progress: Progress, amount: str) -> None:
     assert progress.amount == amount
 
 
-def test_narrow_panel_keeps_facts_whole() -> None:
-    facts = {"reach": [f"{1 << i} {i}%" for i in range(11, 16)]}
-    drawn = TerminalPanel("a job").draw(Progress("part", 1, 2, "rows", state="working", facts=facts))
-    out = io.StringIO()
-    Console(file=out, width=40).print(drawn)
-    assert all(word in out.getvalue() for word in facts["reach"])
-
-
 def test_text_line() -> None:
     line = log_line("warning", "a\nb", form="text", journal=False)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ warning a\\nb", line)
@@ -207,12 +124,12 @@ def test_journal_lines(level: Level, priority: int) -> None:
 def test_levels(least: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     levels: tuple[Level, ...] = ("info", "warning", "error")
     for level in levels:
-        LogPanel(30, level=least).event(level[0], level)
+        Panel(level=least).event(level[0], level)
     assert "".join(line[-1] for line in capsys.readouterr().err.splitlines()) == said
 
 
 def test_settings_change(capsys: pytest.CaptureFixture[str]) -> None:
-    view = LogPanel(30, level="error", form="json")
+    view = Panel(level="error", form="json")
     view.event("no", "warning")
     view.event("yes", "error")
     view.change(30, "info")
@@ -241,7 +158,7 @@ def test_journal_stream(tmp_path: Path, environment: dict[str, str], ours: bool)
 def test_one_line_per_interval(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    view = LogPanel(interval_s=5)
+    view = Panel(interval_s=5)
     for _ in range(10):
         view.progress(Progress("reading", 1, 4))
     assert capsys.readouterr().err == ""
@@ -253,13 +170,13 @@ def test_one_line_per_interval(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    LogPanel(30).event("two\nlines and \x1b[31m", "warning")
+    Panel().event("two\nlines and \x1b[31m", "warning")
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_unwritable_stderr_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr("sys.stderr", full)
-        with LogPanel(0) as view:
+        with Panel(interval_s=0) as view:
             view.progress(Progress("reading", 1, 4))
             view.event("nothing")

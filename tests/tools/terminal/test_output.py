@@ -106,22 +106,3 @@ def test_left_out_runs_are_summarised(capsys: pytest.CaptureFixture[str]) -> Non
     ]
     assert lines[-2:] == ["left out: b: FormatError: cut off", "left out: 25 more for this reason"]
     assert len(lines) == 7
-
-
-@pytest.mark.parametrize(
-    ("values", "how", "expected"),
-    [
-        ([], {}, ""),
-        ([5.0], {}, "▁"),
-        ([3.0, 3.0], {}, "▁▁"),
-        ([0.0, 1.0], {}, "▁█"),
-        ([float(i) for i in range(8)], {}, "▁▂▃▄▅▆▇█"),
-        ([float(i) for i in range(80)], {"width": 8}, "▁▂▃▄▅▆▇█"),
-        ([0.0, 7.0, 14.0], {"least": 0}, "▁▅█"),
-        ([float(i) for i in range(100)], {"width": 4, "least": 0, "most": 100.0}, "▂▄▅▇"),
-        ([float("nan"), 1.0], {"least": 0, "most": 1.0}, "▁█"),
-        ([0.0] * 3, {"least": 0}, "▁▁▁"),
-    ],
-)
-def test_spark(values: list[float], how: dict[str, float], expected: str) -> None:
-    assert display.spark(values, **({"width": 48} | how)) == expected  # type: ignore[arg-type]

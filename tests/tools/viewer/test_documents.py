@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from tape2048_tools.viewer.overview import overview
 from tape2048_tools.viewer.report import make_report
 
 from ..conftest import Cli
-from ..on_terminal import OnTerminal
 from ..small_sessions import session_name
 from .conftest import until
 
@@ -467,11 +465,6 @@ def test_a_game_has_the_same_sums_and_warning_everywhere(
         assert shown["sums"] == {name: card[name] for name in SUMS}
         assert shown["sums"] == {name: written[row["run"]][name] for name in SUMS}
         assert warning in shown["weak"]
-    command = [sys.executable, "-m", "tape2048_tools.cli", "play", str(path), "--run", row["run"]]
-    with OnTerminal(command, tmp_path, env=environment, size=(120, 40)) as terminal:
-        sums = shown["sums"]
-        terminal.wait_for(f"loss {sums['loss']:,.0f}, {sums['mistakes']:.0f} mistakes")
-        terminal.wait_for("is weaker than ntuple fast")
 
 
 def test_packed_game(data: Data) -> None:

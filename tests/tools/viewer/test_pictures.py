@@ -32,7 +32,7 @@ def test_visualize_writes_pictures(recorded: Path, tmp_path: Path, cli: Cli) -> 
     session = min(recorded.glob("2*"))
     board, game = tmp_path / "board.svg", tmp_path / "game.gif"
     cli("visualize", session, "--step", 30, "--out", board)
-    boards, _ = choose_run(session, None, None, replay=True).arrays()
+    boards, _ = choose_run(session, None, replay=True).arrays()
     svg = ET.parse(board).getroot()  # noqa: S314 - our own
     texts = [int(one.text or 0) for one in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert texts == [exp and 1 << exp for exp in boards_to_exps(boards[30:31])[0].tolist()]

@@ -13,8 +13,8 @@ def test_replay_adds_the_final_board(recorded: Path) -> None:
     root = recorded / "selfplay"
     (path,) = sessions(root)
     row = max(Session.open(path).runs, key=lambda run: run["steps"])
-    part = choose_run(root, None, "longest")
-    whole = choose_run(root, None, "longest", replay=True)
+    part = choose_run(root, None, longest=True)
+    whole = choose_run(root, None, longest=True, replay=True)
     assert (part.ended, whole.ended) == (False, True)
     assert part.facts["run"] == whole.facts["run"] == row["id"]
     assert len(whole.run) == len(part.run) + 1 == row["steps"]
@@ -29,7 +29,7 @@ def test_replay_adds_the_final_board(recorded: Path) -> None:
 
 
 def test_game_of_an_unknown_player(session: Path) -> None:
-    found = choose_run(session, 2, None, replay=True)
+    found = choose_run(session, 2, replay=True)
     assert not found.ended
     assert (found.facts["run"], found.facts["steps"]) == (2, 60)
     assert len(found.run.states) == 60

@@ -1,9 +1,8 @@
-"""The recorder's settings as command line flags with completion, as a sample file, and as a table."""
+"""The recorder's settings as command line flags, and as a sample file."""
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,30 +31,8 @@ if TYPE_CHECKING:
 
 _METAVARS = {"s": "SECONDS", "mb": "MB", "count": "N"}
 
-#: A pattern that is a choice of plain words.
-_CHOICES = re.compile(r"\^\(([a-z0-9]+(?:\|[a-z0-9]+)+)\)\$")
-
 #: Settings whose values are files or directories.
-_PATHS = frozenset({"out_dir", "model_dir", "metrics_textfile"})
-
-
-def choices_of(setting: Setting) -> list[str]:
-    """Return the words that a setting accepts; an empty list if it accepts other values."""
-    found = _CHOICES.fullmatch(setting.pattern or "")
-    return found[1].split("|") if found else []
-
-
-def complete_setting(setting: Setting) -> Callable[..., list[CompletionItem]]:
-    """Return the completion of a setting's flag: its words, players, or files."""
-    if setting.name == "player":
-        return complete_player
-
-    def complete(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        if setting.name in _PATHS:
-            return [CompletionItem(incomplete, type="file")]
-        return [CompletionItem(word) for word in choices_of(setting) if word.startswith(incomplete)]
-
-    return complete
+_PATHS = frozenset({"out_dir", "model_dir"})
 
 
 def complete_player(
@@ -69,6 +46,22 @@ def complete_player(
     ]
 
 
+def flags(name: str) -> tuple[str, str]:
+    """Return the flags that a setting has or had."""
+    name = name.replace("_", "-")
+    return f"--{name}", f"--no-{name}"
+
+
+def instead(texts: Mapping[str, str]) -> Callable[[Any], Any]:
+    """Return a decorator that answers options of earlier versions with these texts."""
+
+    def decorate(command: Any) -> Any:
+        command.instead = texts
+        return command
+
+    return decorate
+
+
 class _Flag(click.Option):
     def __init__(self, *args: Any, group: str | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -78,16 +71,20 @@ class _Flag(click.Option):
 def flags_of(
     config: type[msgspec.Struct], takes: Callable[[str], bool] = lambda _: True
 ) -> Callable[[Any], Any]:
-    """Return a decorator that adds a flag for each setting of a configuration for which ``takes`` is true.
+    """Return a decorator that adds the flags of the settings for which ``takes`` is true.
 
     The command gets the flags as keyword arguments, None if not given. Values are text, so that the loader of
     the configuration parses flags by the same rules as environment variables.
     """
 
     def decorate(command: Any) -> Any:
-        for setting in reversed(settings_of(config).values()):  # click lists the last one applied first
-            command = _flag(setting)(command) if setting.has_text and takes(setting.name) else command
-        return command
+        settings = [one for one in settings_of(config).values() if one.has_text and takes(one.name)]
+        for setting in reversed(settings):  # click lists the last one applied first
+            command = _flag(setting)(command) if setting.flag else command
+        names = {one.name: f"Set {one.name} in the file of --config." for one in settings if not one.flag}
+        removed = {name: f"It was removed: {why}." for name, why in getattr(config, "removed", {}).items()}
+        texts = {flag: text for name, text in {**names, **removed}.items() for flag in flags(name)}
+        return instead(texts)(command)
 
     return decorate
 
@@ -103,11 +100,14 @@ def _flag(setting: Setting) -> Callable[[Any], Any]:
         name = setting.flag.removeprefix("--")
         names = f"--{name}/--no-{name}", setting.name
         return click.option(*names, cls=_Flag, group=setting.group, default=None, help=text)
-    metavar = _METAVARS.get(setting.unit, "N" if setting.kind in ("int", "float") else "TEXT")
-    if choices := choices_of(setting):
-        metavar = f"[{'|'.join(choices)}]"
-    shown: dict[str, Any] = {"metavar": metavar, "help": text, "shell_complete": complete_setting(setting)}
-    return click.option(setting.flag, setting.name, cls=_Flag, group=setting.group, **shown)
+    how: dict[str, Any] = {"metavar": _METAVARS.get(setting.unit, "N" if setting.kind != "str" else "TEXT")}
+    if setting.choices:
+        how = {"type": click.Choice(setting.choices)}
+    elif setting.name in _PATHS:
+        how["type"] = click.Path()
+    elif setting.name == "player":
+        how["shell_complete"] = complete_player
+    return click.option(setting.flag, setting.name, cls=_Flag, group=setting.group, help=text, **how)
 
 
 def setting_options(takes: Callable[[str], bool] = lambda _: True) -> Callable[[Any], Any]:
@@ -117,7 +117,7 @@ def setting_options(takes: Callable[[str], bool] = lambda _: True) -> Callable[[
     return lambda command: config(flags_of(RecorderConfig, takes)(command))
 
 
-def load_from_command_line(config_path: Path | None, flags: dict[str, object]) -> Loaded:
+def load_from_command_line(config_path: Path | None, flags: Mapping[str, object]) -> Loaded:
     """Load the configuration from a command's flags, the environment and the file."""
     loaded = load_config(flags, os.environ, config_path)
     check_loaded_player(loaded)
@@ -133,7 +133,7 @@ def parse_player(text: str) -> tuple[str, dict[str, int | float | str | bool]]:
     return name, args or {}
 
 
-# Samples and the table of all settings.
+# Samples.
 
 #: The sample file in a checkout.
 SAMPLE = Path("systemd/recorder.toml")
@@ -150,16 +150,6 @@ _RETENTION_HEAD = """\
 Retention limits: `tape2048 prune --config FILE` removes the oldest sessions beyond these limits.
 The recorder itself removes nothing. Limits for the sessions of one model tag go into
 [retention.tags.TAG]."""
-
-
-def settings_table(config: type[msgspec.Struct] = RecorderConfig) -> str:
-    """Return the table of settings in Markdown: setting, default, values, effect, reason for the default."""
-    lines = ["| setting | default | values | what it does | why this default |", "|---|---|---|---|---|"]
-    for setting in settings_of(config).values():
-        default = setting.show(setting.default) or '""'
-        cells = (f"`{setting.name}`", f"`{default}`", setting.expected, setting.text, setting.why)
-        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def write_samples(texts: Mapping[Path, str], *, force: bool) -> Iterator[Path]:

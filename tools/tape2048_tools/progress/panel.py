@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 import sys
 import time
@@ -14,30 +13,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import msgspec
 
 from tape2048.base.text import printable
-from tape2048_tools.terminal.display import duration, number, rate, share, spark
+from tape2048_tools.terminal.display import duration, number, rate, share
 from tape2048_tools.terminal.output import cell, drop_unwritten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
-    from rich.console import Console, RenderableType
-    from rich.text import Text
+    from rich.table import Table
 
+    from tape2048.files.training_directory import TrainingProgress
     from tape2048_recorder.status.status_report import Level
 
-_SHORT_FROM = 100_000  # whole numbers below this are shown in full
+#: The end of a training that a signal stopped.
+STOPPED = "stopped. The same command resumes it"
 
-#: Default interval of progress lines in a log.
-LOG_INTERVAL_S = 30.0
+_SHORT_FROM = 100_000  # whole numbers below this are shown in full
 
 #: Priorities of syslog. The journal expects them at the start of a line: sd-daemon(3).
 _PRIORITIES: dict[str, int] = {"error": 3, "warning": 4, "info": 6}
 
 _STYLES = {"info": "", "warning": "yellow", "error": "bold red"}
-_SPARK_WIDTH = 48
-_BESIDE = 14  # width of a fact's name and spaces
-_PANEL_WIDTH = 88
-_BAR_WIDTH = 24
+_LOG_INTERVAL_S = 30.0
 _DRAW_INTERVAL_S = 0.4
 #: Shorter jobs show nothing: hundreds of small sessions would only flicker.
 _DRAW_AFTER_S = 0.3
@@ -50,13 +46,12 @@ class Progress(NamedTuple):
         what: name of the amount (``session``), or of the whole job if it has no ``state``.
         done: amount done.
         of: total amount; None if unknown.
-        unit: unit of both amounts (``rows``); if it is empty, panels show the share.
+        unit: unit of both amounts (``rows``); if it is empty, the share is shown.
         state: word for the job's current phase (``recording``); empty for a bar.
         rate: speed, and related facts (``1.5M steps/s``).
         elapsed_s: seconds since the start.
         left_s: estimated seconds to the end.
-        facts: further facts by name, each as a list of words.
-        trend: name and value of the fact that panels draw as a curve.
+        facts: further facts by name.
         warning: why the job is paused.
     """
 
@@ -65,11 +60,10 @@ class Progress(NamedTuple):
     of: float | None
     unit: str = ""
     state: str = ""
-    rate: Sequence[str] = ()
+    rate: str = ""
     elapsed_s: float | None = None
     left_s: float | None = None
-    facts: Mapping[str, Sequence[str]] = {}
-    trend: tuple[str, float] | None = None
+    facts: Mapping[str, str] = {}
     warning: str | None = None
 
     @property
@@ -82,82 +76,159 @@ class Progress(NamedTuple):
         return f"{done} {self.unit}" if self.of is None else f"{done} of {of} {self.unit}"
 
     @property
-    def pace(self) -> list[str]:
+    def pace(self) -> str:
         """The speed and the times."""
-        elapsed = [] if self.elapsed_s is None else [duration(self.elapsed_s)]
-        return [*self.rate, *elapsed, *([] if self.left_s is None else [f"{duration(self.left_s)} left"])]
+        elapsed = "" if self.elapsed_s is None else duration(self.elapsed_s)
+        left = "" if self.left_s is None else f"{duration(self.left_s)} left"
+        return ", ".join(filter(None, [self.rate, elapsed, left]))
+
+    @property
+    def line(self) -> str:
+        """The line of a log."""
+        done = f"{self.what} {self.amount}" if self.state else self.amount
+        facts = [f"{name} {words}" for name, words in self.facts.items()]
+        words = filter(None, [done, self.pace, *facts, self.warning])
+        return f"{self.state or self.what}: {', '.join(words)}"
+
+    def table(self) -> Table:
+        """Return the panel of a job with a state, or the bar of another job."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        bar = ProgressBar(total=self.of or None, completed=min(self.done, self.of or self.done), width=24)
+        done, shown = Table.grid(padding=(0, 1)), Table.grid(padding=(0, 2))
+        if not self.state:
+            done.add_row(cell(self.what), bar, self.amount, self.pace)
+            return done
+        done.add_row(bar, self.amount)
+        style = "bold green" if self.warning is None else "bold yellow"
+        shown.add_row(cell(f"  {self.state}", style), cell(self.pace, "bold"))
+        shown.add_row(cell(f"  {self.what}", "dim"), done)
+        for name, words in self.facts.items():
+            shown.add_row(cell(f"  {name}", "dim"), cell(words))
+        if self.warning is not None:
+            shown.add_row("", cell(self.warning, "yellow"))
+        return shown
 
 
-class ProgressPanel:
-    """A context that shows a job's events, and its progress at intervals."""
+class Panel:
+    """A context that shows a job's events, and its progress at intervals.
+
+    Attributes:
+        describe: turns what :meth:`progress` receives into a :class:`Progress`.
+    """
 
     def __init__(
-        self, interval_s: float, first_s: float, describe: Callable[[Any], Progress] = lambda made: made
+        self,
+        title: str = "",
+        describe: Callable[[Any], Progress] = lambda made: made,
+        *,
+        interval_s: float = _LOG_INTERVAL_S,
+        level: str = "info",
+        form: str = "text",
+        quiet: bool = False,
     ) -> None:
-        self._interval_s = interval_s
-        self._next = time.monotonic() + first_s
         self.describe = describe
+        self._title = title
+        self._interval_s = interval_s
+        self._level, self._form, self._quiet = "error" if quiet else level, form, quiet
+        self._journal = stderr_is_journal(os.environ)
+        self._live = None
+        if not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True, highlight=False)
+            # Not by a thread of rich, which would disturb timed work.
+            self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+            self._interval_s, interval_s = _DRAW_INTERVAL_S, _DRAW_AFTER_S
+        self._next = time.monotonic() + interval_s
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            with contextlib.suppress(OSError):
+                self._live.stop()
         drop_unwritten(sys.stderr)
 
     def change(self, interval_s: float, level: str) -> None:
-        """Apply the settings of a log."""
+        """Change the interval and the level of a log."""
+        if self._live is None:
+            self._interval_s, self._level = interval_s, level
+            self._next = min(self._next, time.monotonic() + interval_s)
 
     def event(self, message: str, level: Level = "info") -> None:
-        """Show an event."""
-        raise NotImplementedError
+        """Show an event: a line of the log, or a line above the panel."""
+        if self._live is not None:
+            with self._dropping_unwritten():
+                self._live.console.print(cell(message, _STYLES[level]))
+        elif _PRIORITIES[level] <= _PRIORITIES[self._level]:
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"{log_line(level, message, form=self._form, journal=self._journal)}\n")
+                sys.stderr.flush()
 
     def progress(self, progress: Any) -> None:
         """Show the job's progress if the interval has passed."""
         now = time.monotonic()
-        if now >= self._next:
-            self._next = now + self._interval_s
-            self._show(self.describe(progress))
+        if self._quiet or now < self._next:
+            return
+        self._next = now + self._interval_s
+        described = self.describe(progress)
+        if self._live is None:
+            self.event(described.line)
+            return
+        from rich.console import Group
 
-    def _show(self, progress: Progress) -> None:
-        raise NotImplementedError
+        title = [cell(self._title, "bold")] if self._title else []
+        with self._dropping_unwritten():
+            self._live.start()
+            self._live.update(Group(*title, described.table()), refresh=True)
+
+    @contextlib.contextmanager
+    def _dropping_unwritten(self) -> Iterator[None]:
+        """Drop output that the terminal did not accept: rich would keep it, and write it again every time."""
+        try:
+            yield
+        except OSError:
+            assert self._live is not None
+            self._live.console.quiet = True
+            self._live.console.print()
+            self._live.console.quiet = False
 
 
-def open_panel(
-    title: str = "",
-    interval_s: float = LOG_INTERVAL_S,
-    *,
-    level: str = "info",
-    form: str = "text",
-    quiet: bool = False,
-    **how: Callable[[Any], Progress],
-) -> ProgressPanel:
-    """Return the panel that suits standard error."""
-    if quiet:
-        return LogPanel(math.inf, level="error", form=form, **how)
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        return TerminalPanel(title, **how)
-    return LogPanel(interval_s, level=level, form=form, **how)
+def training_panel(
+    title: str, details: Callable[[dict[str, Any]], dict[str, Any]], *, quiet: bool = False
+) -> Panel:
+    """Open the panel of a training. ``details`` turns its figures into attributes of :class:`Progress`."""
+
+    def describe(made: TrainingProgress) -> Progress:
+        left_s = max(made.of - made.done, 0) / made.per_s if made.per_s else None
+        shown = Progress("learned", made.done, made.of, made.unit, "training", "", made.elapsed_s, left_s)
+        return shown._replace(**details(made.figures))
+
+    return Panel(title, describe, quiet=quiet)
 
 
 @contextlib.contextmanager
 def stages_bar(*, unit: str = "", quiet: bool = False) -> Iterator[Callable[[str, int, int], None] | None]:
     """Yield a callback for a stage's name, the amount done and the total; None with ``quiet``.
 
-    These calls draw the bar, without a thread, which would disturb timed work. With a ``unit``, the bar shows
-    the rate since the first call of a stage, which can start above 0.
+    With a ``unit``, the bar shows the rate since the first call of a stage, which can start above 0.
     """
     if quiet:
         yield None
         return
     began: dict[str, tuple[float, int]] = {}
-    with open_panel() as panel:
+    with Panel() as panel:
 
         def update(stage: str, done: int, total: int) -> None:
             now = time.monotonic()
             begin, before = began.setdefault(stage, (now, done))
             speed = (done - before) / max(now - begin, 1e-9)
             left_s = (total - done) / speed if speed else None
-            shown = (f"{number(speed)} {unit}/s",) if unit and speed else ()
+            shown = f"{number(speed)} {unit}/s" if unit and speed else ""
             panel.progress(Progress(stage, done, total, unit, rate=shown, left_s=left_s))
 
         yield update
@@ -189,160 +260,3 @@ def log_line(level: Level, message: str, *, form: str, journal: bool) -> str:
         fields = {"time": now.isoformat(timespec="milliseconds"), "level": level, "message": text}
         return prefix + msgspec.json.encode(fields).decode()
     return prefix + text if journal else f"{now.strftime('%Y-%m-%dT%H:%M:%SZ')} {level} {text}"
-
-
-class LogPanel(ProgressPanel):
-    """A log with a line for each event, and a line of progress every ``interval_s``."""
-
-    def __init__(
-        self, interval_s: float, *, level: str = "info", form: str = "text", **how: Callable[[Any], Progress]
-    ) -> None:
-        super().__init__(interval_s, interval_s, **how)
-        self._level = level
-        self._form = form
-        self._journal = stderr_is_journal(os.environ)
-
-    def change(self, interval_s: float, level: str) -> None:
-        """Change the interval and the level."""
-        self._interval_s, self._level = interval_s, level
-        self._next = min(self._next, time.monotonic() + interval_s)
-
-    def event(self, message: str, level: Level = "info") -> None:
-        """Write one line; drop it if standard error fails."""
-        if _PRIORITIES[level] <= _PRIORITIES[self._level]:
-            with contextlib.suppress(OSError):
-                sys.stderr.write(f"{log_line(level, message, form=self._form, journal=self._journal)}\n")
-                sys.stderr.flush()
-
-    def _show(self, progress: Progress) -> None:
-        facts = [f"{name} {', '.join(words)}".lstrip() for name, words in progress.facts.items()]
-        done = progress.amount if not progress.state else f"{progress.what} {progress.amount}"
-        words = [done, *progress.pace, *facts, *filter(None, [progress.warning])]
-        self.event(f"{progress.state or progress.what}: {', '.join(words)}")
-
-
-class Display:
-    """A context manager for lines on a terminal, which the next lines replace.
-
-    A terminal wraps long lines when it becomes narrower. Therefore, lines have no frame and no trailing
-    spaces, and the additional rows of wrapped lines are erased before the next display.
-    """
-
-    def __init__(self, console: Console, *, transient: bool = True) -> None:
-        from rich.live import Live
-
-        self.console = console
-        self._widths: list[int] = []  # of the lines on the terminal
-        self._live = Live(console=console, auto_refresh=False, transient=transient, vertical_overflow="crop")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._erase_wrapped()
-        self._live.stop()
-
-    def show(self, drawn: RenderableType) -> None:
-        """Replace the lines."""
-        from rich.console import Group
-        from rich.text import Text
-
-        self._erase_wrapped()
-        rendered = self.console.render_lines(drawn, pad=False)[: self.console.height]
-        lines = [Text(no_wrap=True, overflow="crop") for _ in rendered]
-        for line, parts in zip(lines, rendered, strict=True):
-            for part in parts:
-                line.append(part.text, part.style)
-            line.rstrip()
-        self._live.start()
-        self._live.update(Group(*lines), refresh=True)
-        self._widths = [line.cell_len for line in lines]
-
-    def print(self, text: Text) -> None:
-        """Print above the lines."""
-        self._erase_wrapped()
-        self.console.print(text)
-
-    def _erase_wrapped(self) -> None:
-        from rich.control import Control
-        from rich.segment import ControlType
-
-        width = self.console.width
-        rows = sum(max(line - 1, 0) // width for line in self._widths)
-        if rows:
-            up = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))
-            self.console.control(Control(*up * rows))
-        self._widths = [min(line, width) for line in self._widths]
-
-
-class TerminalPanel(ProgressPanel):
-    """A panel for a job with a state, or one line with a bar for another job. Events scroll above it."""
-
-    def __init__(self, title: str = "", **how: Callable[[Any], Progress]) -> None:
-        from rich.console import Console
-
-        super().__init__(_DRAW_INTERVAL_S, _DRAW_AFTER_S, **how)
-        self._title = title
-        self._trend: list[float] = []
-        self._console: Console = Console(stderr=True, highlight=False)
-        self._display = Display(self._console)
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._display.__exit__()
-        super().__exit__()
-
-    def event(self, message: str, level: Level = "info") -> None:
-        """Print a line above the panel."""
-        with self._dropping_unwritten():
-            self._display.print(cell(message, _STYLES[level]))
-
-    def _show(self, progress: Progress) -> None:
-        with self._dropping_unwritten():
-            self._display.show(self.draw(progress))
-
-    @contextlib.contextmanager
-    def _dropping_unwritten(self) -> Iterator[None]:
-        """Drop output that the terminal did not accept: rich would keep it, and write it again every time."""
-        try:
-            yield
-        except OSError:
-            self._console.quiet = True
-            self._console.print()
-            self._console.quiet = False
-
-    def draw(self, progress: Progress) -> RenderableType:
-        """Return the display of one moment."""
-        from rich.columns import Columns
-        from rich.console import Group
-        from rich.padding import Padding
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        of = progress.of or None
-        bar = ProgressBar(total=of, completed=min(progress.done, of or math.inf), width=_BAR_WIDTH)
-        done = Table.grid(padding=(0, 1))
-        if not progress.state:
-            done.add_row(cell(progress.what), bar, progress.amount, "  ".join(progress.pace))
-            return done
-        done.add_row(bar, progress.amount)
-        shown = Table.grid(padding=(0, 2))
-        shown.add_column(style="dim")
-        shown.add_column()
-        style = "bold green" if progress.warning is None else "bold yellow"
-        pace = Columns([cell(text, "bold") for text in progress.pace], padding=(0, 3))
-        shown.add_row(Text(progress.state, style), pace)
-        shown.add_row(progress.what, done)
-        name_of_trend, value = progress.trend or ("", math.nan)
-        if math.isfinite(value):
-            self._trend.append(value)
-        for name, words in progress.facts.items():
-            facts = list(words)
-            if name == name_of_trend:
-                room = min(self._console.width, _PANEL_WIDTH) - _BESIDE - sum(len(word) + 3 for word in facts)
-                facts.append(spark(self._trend, max(1, min(_SPARK_WIDTH, room))))
-            shown.add_row(name, Columns(map(cell, facts), padding=(0, 3)))
-        if progress.warning is not None:
-            shown.add_row("", cell(progress.warning, "yellow"))
-        return Group(Text(printable(self._title), "bold"), Padding(shown, (0, 0, 0, 2)))

@@ -7,7 +7,6 @@ prune`` and ``tape2048 fleet prune`` execute plans.
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +15,6 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import MaintenanceError, TapeError
-from tape2048.files.opening import storage_errors
 from tape2048.files.sqlite import WorkLimit, open_untrusted
 from tape2048.maintenance.removal import explain_refusal
 from tape2048.session.layout import METADATA_DB, SESSION_NAME
@@ -36,9 +34,6 @@ if TYPE_CHECKING:
 MEGABYTE = 10**6
 
 NO_LIMIT = "no limit is set: set limits with flags, or in [retention] of the configuration file"
-
-#: The rule that frees space. It is checked again before each removal.
-FREE_SPACE = "keep_free_mb"
 
 #: Reading one fact by its key takes a few hundred operations of SQLite, for files of any size.
 _FACT_WORK = WorkLimit(100_000, 1)
@@ -87,13 +82,6 @@ class PrunePlan(NamedTuple):
                 path=where,
                 hint="Check the list with --dry-run. Raise the limits or keep_last, or pass --yes-really.",
             )
-
-
-def free_bytes(root: Path) -> int:
-    """Return the bytes that this user can still write to a directory's file system."""
-    with storage_errors(root, "asking for free space"):
-        status = os.statvfs(root)
-    return status.f_bavail * status.f_frsize
 
 
 def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate], list[tuple[Path, str]]]:
@@ -151,7 +139,6 @@ def make_plan(
     found: list[Candidate],
     retention: Retention,
     *,
-    free: int = 0,
     is_held: Callable[[Candidate], bool] = lambda _: False,
     now_s: float | None = None,
 ) -> PrunePlan:
@@ -166,9 +153,6 @@ def make_plan(
     planner.apply(retention.general, dated, "", now_s)
     for tag, limits in retention.tags.items():
         planner.apply(limits, [session for session in dated if session.tag == tag], f" of {tag}", now_s)
-    if (limit := retention.general.keep_free_mb) is not None:
-        missing = limit * MEGABYTE - free - sum(session.bytes for session in planner.gone)
-        planner.shed(dated, missing, FREE_SPACE, f"{limit} MB must be free")
     future = [session.name for session in found if session.start_s > now_s]
     planner.unmet += [f"{name} starts in the future and stays: check the clock" for name in future]
     left = [session for session in found if session not in planner.gone]

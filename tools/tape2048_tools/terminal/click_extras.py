@@ -14,23 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from click.shell_completion import CompletionItem
-
 
 class _Path(click.Path):
     """A parameter type for :class:`pathlib.Path`, which is imported with the first value."""
 
     def __init__(
-        self,
-        *,
-        exists: bool = False,
-        hint: str | None = None,
-        completed: str = "file",
-        may_be_address: bool = False,
+        self, *, exists: bool = False, hint: str | None = None, may_be_address: bool = False
     ) -> None:
         super().__init__()
-        self.must_exist, self.hint = exists, hint
-        self.completed, self.may_be_address = completed, may_be_address
+        self.must_exist, self.hint, self.may_be_address = exists, hint, may_be_address
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Check a value; ConfigError for the address of a store, MissingPathError for a missing path."""
@@ -47,25 +39,6 @@ class _Path(click.Path):
         if self.must_exist:
             refuse_missing(path, self.hint)
         return path
-
-    def shell_complete(self, _ctx: object, _param: object, incomplete: str) -> list[CompletionItem]:
-        """Complete sessions of the typed directory, or of ``selfplay``, or else files."""
-        from click.shell_completion import CompletionItem
-
-        if self.completed != "session":
-            return [CompletionItem(incomplete, type=self.completed)]
-        from pathlib import Path
-
-        parent, _, name = incomplete.rpartition("/")
-        root = parent or ("/" if incomplete.startswith("/") else "selfplay")
-        if not parent and "selfplay/".startswith(incomplete):
-            name = ""
-        try:
-            names = sorted(each.name for each in Path(root).glob("[0-9]*Z_model=*"))
-        except OSError:
-            names = []
-        found = [CompletionItem(f"{root}/{each}") for each in names if each.startswith(name)]
-        return found or [CompletionItem(incomplete, type="file")]
 
 
 def refuse_missing(path: Path, hint: str | None = None) -> None:
@@ -86,17 +59,16 @@ _ROOT_HINT = "Give the directory that `tape2048 record` writes to (--out), or re
 PATH = _Path()
 
 #: A path to read.
-EXISTING = _Path(exists=True, completed="session")
+EXISTING = _Path(exists=True)
 
 #: A directory of sessions.
-ROOT = _Path(exists=True, hint=_ROOT_HINT, completed="dir")
+ROOT = _Path(exists=True, hint=_ROOT_HINT)
 
 #: A directory of sessions, a session, or the address of a store of sessions.
 PLACE = _Path(
     exists=True,
-    hint=f"{_ROOT_HINT}; or give a store: s3://bucket/prefix, or gs://, az://, hf://",
-    completed="session",
     may_be_address=True,
+    hint=f"{_ROOT_HINT}; or give a store: s3://bucket/prefix, or gs://, az://, hf://",
 )
 
 
@@ -134,14 +106,15 @@ def shard(value: str) -> tuple[int, int]:
 #: Present names of renamed options, by former name. A name in capitals is an argument. A command that has the
 #: present name mentions it when it rejects the former name.
 RENAMED = {
+    "--best": "--run",
     "--columns": "--out",
     "--data": "DATA",
     "--html": "--out",
     "--out-dir": "--out",
     "--output": "--out",
     "--player": "--judge",
-    "--record": "--out",
     "--workers": "--threads",
+    "--worst": "--run",
 }
 
 #: Exit code of a command that did its work and found something wrong.
@@ -295,9 +268,12 @@ class Command(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             new = RENAMED.get(error.option_name)
-            if new not in names:
+            text = getattr(self.callback, "instead", {}).get(error.option_name)
+            if new in names:
+                text = f"It is now {new}."
+            if text is None:
                 raise
-            raise click.UsageError(f"No such option: {error.option_name}. It is now {new}.", ctx) from error
+            raise click.UsageError(f"No such option: {error.option_name}. {text}", ctx) from error
         except click.UsageError as error:
             if "--out" in names and "unexpected extra argument" in error.message:
                 raise click.UsageError(f"{error.message}. Give the output with --out.", ctx) from error

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
-import shlex
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,7 +31,6 @@ _TILE_COLOURS = (
     ("#5b3fa3", "#f9f6f2"),
 )
 _CELL_WIDTH = 7
-_BARS = "▁▂▃▄▅▆▇█"
 
 #: Tiles whose reach rates are always shown, and a tile that is shown only if a game reached it.
 _TILES_SHOWN = (2048, 4096, 8192, 16384)
@@ -95,12 +89,12 @@ def rate(per_s: float) -> str:
     return f"{per_s:.0f}"
 
 
-def reach_words(reach: Mapping[int, float]) -> list[str]:
-    """Format reach rates as ``2048 92%`` each; 32768 only if a game reached it."""
+def reach_words(reach: Mapping[int, float]) -> str:
+    """Format reach rates as ``2048 92%, 4096 83%``; 32768 only if a game reached it."""
     shown = [tile for tile in _TILES_SHOWN if tile in reach]
     if reach.get(_TILE_WHERE_REACHED):
         shown.append(_TILE_WHERE_REACHED)
-    return [f"{tile} {share(reach[tile])}" for tile in shown]
+    return ", ".join(f"{tile} {share(reach[tile])}" for tile in shown)
 
 
 def near(path: str) -> str:
@@ -109,45 +103,12 @@ def near(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def runnable(name: str, path: str) -> str:
-    """Return the word that runs a program: its name if PATH finds it, else its path."""
-    found = shutil.which(name)
-    same = found is not None and Path(found).parent == Path(path).parent
-    return name if same or not Path(path).name.startswith(name) else shlex.quote(near(path))
-
-
-def double_quoted(text: str) -> str:
-    """Quote text that contains single quotes as one shell word, in double quotes if possible."""
-    return shlex.quote(text) if any(char in text for char in '"$`\\!') else f'"{text}"'
-
-
 def nearest(values: NDArray[Any]) -> NDArray[Any]:
     """Round to whole numbers, halves away from 0, as browsers do."""
     import numpy as np
 
     rounded: NDArray[Any] = np.copysign(np.floor(np.abs(values) + 0.5), values)
     return rounded
-
-
-def spark(
-    values: Sequence[float] | NDArray[Any], width: int, least: float = math.inf, most: float | None = None
-) -> str:
-    """Draw values as at most ``width`` bars, each the mean of its part; NaN is drawn as the lowest bar.
-
-    The lowest bar shows ``least`` or the lowest mean, and the highest bar ``most`` or the highest mean.
-    """
-    import numpy as np
-
-    if not len(values):
-        return ""
-    width = min(width, len(values))
-    edges = [index * len(values) // width for index in range(width + 1)]
-    means = np.array([np.mean(values[a:b]) for a, b in itertools.pairwise(edges)])
-    known = means[~np.isnan(means)]
-    low = known.min(initial=least)
-    span = (known.max(initial=low) if most is None else most) - low
-    levels = np.nan_to_num((means - low) / (span or 1) * (len(_BARS) - 1)).round().astype(int)
-    return "".join(_BARS[level] for level in levels)
 
 
 def board(exps: Sequence[int]) -> Text:
@@ -163,30 +124,3 @@ def board(exps: Sequence[int]) -> Text:
             text.append(shown.center(_CELL_WIDTH), style=f"bold {foreground} on {background}")
         text.append("\n" if row < 3 else "")
     return text
-
-
-def large_board(exps: Sequence[int], fresh: int | None, *, tall: bool) -> list[Text]:
-    """Draw a board with gaps between its tiles, as lines of a terminal; underline the fresh spawn."""
-    from rich.text import Text
-
-    width = _CELL_WIDTH - 1
-    lines = []
-    for row in range(4):
-        parts = [Text() for _ in range(3 if tall else 1)]
-        for cell in range(4 * row, 4 * row + 4):
-            exp = int(exps[cell])
-            background, foreground = _TILE_COLOURS[min(exp, 15)]
-            shown = str(1 << exp) if exp else "."
-            style = f"bold {foreground} on {background}"
-            tile = Text(" " * ((width - len(shown)) // 2), style)
-            tile.append(shown, "underline" if cell == fresh else "")
-            tile.append(" " * (width - tile.cell_len))
-            # Half a line stays free below.
-            for part, text in zip(parts[-2:], (tile, Text("▀" * width, background)), strict=False):
-                part.append_text(text)
-            if tall:
-                parts[0].append(" " * width, style)
-            for part in parts:
-                part.append(" " if cell % 4 < 3 else "")
-        lines += parts
-    return lines

@@ -18,7 +18,6 @@ from tape2048.players import facts_of_engine
 from tape2048.runs.run import Run, RunMeta, exps_at
 from tape2048.session.layout import RUN_DTYPE
 from tape2048.session.session import Session
-from tape2048_tools.terminal.click_extras import options
 from tape2048_tools.terminal.display import board, number
 from tape2048_tools.terminal.output import cell, columns
 
@@ -30,14 +29,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tape2048.conversion.sources import RunSource, SourceRun
-
-#: Options that choose the run.
-RUN_CHOICE = options(
-    click.option("--run", "run_id", type=click.IntRange(0), metavar="ID", help="The run with this id."),
-    click.option("--best", "which", flag_value="best", help="The run with the highest score (default)."),
-    click.option("--worst", "which", flag_value="worst", help="The run with the lowest score."),
-    click.option("--longest", "which", flag_value="longest", help="The run with the most moves."),
-)
 
 
 class ChosenRun(NamedTuple):
@@ -76,11 +67,10 @@ class ChosenRun(NamedTuple):
         return position
 
 
-def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: bool = False) -> ChosenRun:
-    """Read one run of a file or a directory."""
-    if run_id is not None and which is not None:
-        raise click.UsageError(f"--run and --{which} both select a run: give only one")
-    which = which or "best"
+def choose_run(path: Path, run_id: int | None, *, longest: bool = False, replay: bool = False) -> ChosenRun:
+    """Read one run of a file or a directory: the run with this id, or the best or the longest run."""
+    if run_id is not None and longest:
+        raise click.UsageError("--run and --longest both select a run: give only one")
     from itertools import islice
 
     from tape2048.conversion.sources import kind_of, open_source
@@ -96,7 +86,7 @@ def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: boo
             raise click.BadParameter(f"found {run_id}, expected 0: the file has one run", param_hint="--run")
         run = read_run_file(path)
     elif kind in {"session", "sessions"}:
-        return _of_sessions(path, run_id, which, replay=replay)
+        return _of_sessions(path, run_id, longest=longest, replay=replay)
     elif kind == "pack" and run_id is not None:
         from tape2048.packs import PackReader
 
@@ -106,17 +96,17 @@ def choose_run(path: Path, run_id: int | None, which: str | None, *, replay: boo
         from tape2048.datasets import DataPack, Dataset
 
         table = (Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)).runs
-        position = _choose(table["id"], table["max_score"], table["steps"], run_id, which)
+        position = _choose(table["id"], table["steps" if longest else "max_score"], run_id)
         (read,) = islice(open_source(path, lossy=True).runs(workers=1), position, position + 1)
         run, facts = read.checked(), {"run": int(table["id"][position])}
     else:
-        read, position = _search(open_source(path, lossy=True), run_id, which)
+        read, position = _search(open_source(path, lossy=True), run_id, longest=longest)
         run, facts = read.checked(), {"run": position}
         facts |= {"path": read.name} if kind == "runs" else {}
     return ChosenRun(run, facts, np.arange(len(run) + 1))
 
 
-def _search(source: RunSource, run_id: int | None, which: str) -> tuple[SourceRun, int]:
+def _search(source: RunSource, run_id: int | None, *, longest: bool) -> tuple[SourceRun, int]:
     from tape2048_tools.progress.panel import progress_bar
 
     best: tuple[float, SourceRun, int] | None = None
@@ -132,7 +122,7 @@ def _search(source: RunSource, run_id: int | None, which: str) -> tuple[SourceRu
                 value = -math.inf  # a damaged run is chosen only if all are damaged
             else:
                 meta = found.run.meta
-                value = {"best": meta.max_score, "worst": -meta.max_score, "longest": meta.steps}[which]
+                value = meta.steps if longest else meta.max_score
             if best is None or value > best[0]:
                 best = value, found, position
     if run_id is not None or best is None:
@@ -140,12 +130,8 @@ def _search(source: RunSource, run_id: int | None, which: str) -> tuple[SourceRu
     return best[1:]
 
 
-def _choose(
-    ids: NDArray[Any], scores: NDArray[Any], steps: NDArray[Any], run_id: int | None, which: str
-) -> int:
-    if run_id is not None or not len(ids):
-        return _chosen(ids, run_id)
-    return int({"best": scores.argmax, "worst": scores.argmin, "longest": steps.argmax}[which]())
+def _choose(ids: NDArray[Any], values: NDArray[Any], run_id: int | None) -> int:
+    return _chosen(ids, run_id) if run_id is not None or not len(ids) else int(values.argmax())
 
 
 def _chosen(ids: NDArray[Any], run_id: int | None) -> int:
@@ -162,14 +148,14 @@ def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
     raise click.BadParameter(message, param_hint="--run")
 
 
-def _of_sessions(path: Path, run_id: int | None, which: str, *, replay: bool) -> ChosenRun:
+def _of_sessions(path: Path, run_id: int | None, *, longest: bool, replay: bool) -> ChosenRun:
     opened, _ = open_sessions(find_sessions(path))
     runs = RunColumns.of(opened).table[np.concatenate(distinct_runs(opened))]
     owners = runs["session"]
     if run_id is not None and len(names := {opened[i].name for i in owners[runs["id"] == run_id]}) > 1:
         message = f"found {run_id} in {len(names)} sessions: give one of them as RUN, such as {min(names)}"
         raise click.BadParameter(message, param_hint="--run")
-    position = _choose(runs["id"], runs["max_score"], runs["steps"], run_id, which)
+    position = _choose(runs["id"], runs["steps" if longest else "max_score"], run_id)
     owner = int(owners[position])
     ordinal = int(np.flatnonzero(opened[owner].runs["id"] == runs["id"][position])[0])
     whole = replay or opened[owner].tape is not None

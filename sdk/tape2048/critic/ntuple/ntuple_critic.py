@@ -515,6 +515,9 @@ BEST = "best.critic"
 #: Games that each thread learns from between two looks at the clock and at ``stop``: a fifth of a second.
 _ROUND_GAMES = 256
 
+#: Unit of a stored weight in logits. Finer units make larger files, and no better critics.
+_WEIGHT_STEP = 1 / 32
+
 
 class TrainedNTuple(NamedTuple):
     """The end of a training."""
@@ -665,12 +668,12 @@ class _NTupleLearner:
             # The mean of weights that moved a little is a better guess than 0, also for untouched weights.
             moved = pruned & (squares > 0)
             mean = (learned * moved).sum(axis=0, dtype=np.float64) / np.maximum(moved.sum(axis=0), 1)
-            units = np.rint(np.where(pruned, mean.astype(np.float32), learned) / config.weight_step)
+            units = np.rint(np.where(pruned, mean.astype(np.float32), learned) / _WEIGHT_STEP)
             out[:] = np.clip(units, -limit, limit)
         source, metrics = self.source, {"loss": self.state.loss}
         facts = training_facts(config, source.identity, source.players, self.state.games, metrics)
         facts["training"] = {"kind": "ntuple", **msgspec.to_builtins(config)}
-        return NTupleCritic(CriticFacts(**facts), self.layout, weights, config.weight_step)
+        return NTupleCritic(CriticFacts(**facts), self.layout, weights, _WEIGHT_STEP)
 
     def save(self, path: Path) -> None:
         """Write a checkpoint: the records that have learned, and their places."""

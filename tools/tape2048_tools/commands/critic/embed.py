@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tape2048_tools.commands.column_jobs import Maker, column_options, make_columns
-from tape2048_tools.terminal.click_extras import DEVICE, EXISTING, int_option, new_command, tower
+from tape2048_tools.terminal.click_extras import DEVICE, EXISTING, new_command, tower
 
 
 @new_command(
@@ -31,8 +31,6 @@ from tape2048_tools.terminal.click_extras import DEVICE, EXISTING, int_option, n
     help="Pooling of a tower's n vectors per board into one.",
 )
 @DEVICE
-@int_option("--batch-rows", "Rows per batch.", default=2048, least=1)
-@int_option("--threads", "Threads of PyTorch on a CPU; 0: PyTorch's default.", default=0)
 @column_options("embeddings")
 def command(
     *,
@@ -40,8 +38,6 @@ def command(
     checkpoint: Path | None,
     pooling: Any,
     device: str,
-    batch_rows: int,
-    threads: int,
     **how: Any,
 ) -> None:
     """Compute a tower's embedding of every row, and write it as a bfloat16 column of each session.
@@ -55,33 +51,25 @@ def command(
 
     require_torch()
     spec = tower if ":" in tower else str(Path(tower).absolute())
-    maker = functools.partial(
-        _maker, spec, checkpoint and checkpoint.absolute(), pooling, device, batch_rows, threads, Path.cwd()
-    )
+    maker = functools.partial(_maker, spec, checkpoint and checkpoint.absolute(), pooling, device, Path.cwd())
     _maker.cache_clear()
     make_columns("embed", maker, **how)
 
 
 @functools.lru_cache(1)
-def _maker(  # noqa: PLR0917
+def _maker(
     spec: str,
     checkpoint: Path | None,
     pooling: Any,
     device: str,
-    batch_rows: int,
-    threads: int,
     directory: Path,
 ) -> Maker:
-    import torch
-
     from tape2048.torch.embedding import embedding_column
     from tape2048.torch.tower import local_device, open_tower
 
-    if threads:
-        torch.set_num_threads(threads)
     sys.path.append(str(directory))  # a module that makes the tower may be in the command's directory
     opened, where = open_tower(spec, checkpoint=checkpoint, pooling=pooling), local_device(device)
-    column, make = embedding_column(opened, where, batch_rows)
+    column, make = embedding_column(opened, where)
     facts = {"model_sha": opened.sha256, "pooling": opened.pooling, "D": column.width}
     label = f"tower {opened.sha256}, {opened.pooling}-pooled, D = {column.width}"
     return Maker(label, facts, [column], make, gpus=int(where.type == "cuda"))

@@ -18,19 +18,13 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THRE
 @new_command(
     "tape2048 bench-player null",
     "tape2048 bench-player python:my.players:make:model=policy.pt --lanes 512,4096,16384",
-    "tape2048 bench-player python:players.py:make --method softmax --json",
+    "tape2048 bench-player python:players.py:make --json",
 )
 @click.argument("player")
 @click.option("--lanes", default="64,1024,4096", show_default=True, help="Numbers of lanes to measure.")
 @click.option("--seconds", default=2.0, show_default=True, help="Seconds per number of lanes.")
-@click.option(
-    "--method",
-    default="argmax",
-    show_default=True,
-    help="Sampling of moves: argmax, softmax, top_k or top_p.",
-)
 @json_option()
-def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bool) -> None:
+def command(*, player: str, lanes: str, seconds: float, as_json: bool) -> None:
     """Measure the speed of a batched player, and where its time goes.
 
     PLAYER is python:package.module:factory or python:file.py:factory, with parameters as in `record`. The
@@ -39,11 +33,10 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
     """
     os.environ.update(_THREADS)  # before the libraries that read them load
     from tape2048.base.settings import settings_of
-    from tape2048_recorder.players.sampling import read_sampling
+    from tape2048_recorder.players.sampling import Sampling
     from tape2048_recorder.record_options import RecorderConfig
     from tape2048_tools.options.recorder_options import parse_player
 
-    sampling = read_sampling({"method": method})
     name, args = parse_player(player)
     try:
         sizes = [int(word) for word in split_words(lanes)]
@@ -57,7 +50,7 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
         raise click.UsageError(f"--lanes: found {max(sizes)}, expected at most {lanes_max}, a worker's limit")
     from tape2048_recorder.lanes.lane_table import measure
 
-    found = [measure(name, args, lanes=size, sampling=sampling, seconds=seconds) for size in sizes]
+    found = [measure(name, args, lanes=size, sampling=Sampling(), seconds=seconds) for size in sizes]
     made = table(
         ">lanes", ">moves/s", ">moves/cpu s", ">calls/s", ">model", ">rules", ">record", ">rest", title=player
     )
@@ -65,4 +58,4 @@ def command(*, player: str, lanes: str, seconds: float, method: str, as_json: bo
         counts = (one.lanes, one.moves_per_s, one.moves_per_cpu_s, one.calls_per_s)
         shares = (one.model, one.rules, one.record, one.rest)
         made.add_row(*(f"{count:,.0f}" for count in counts), *(f"{share:.0%}" for share in shares))
-    print_result({"player": player, "method": method, "measurements": found}, lambda: [made], as_json=as_json)
+    print_result({"player": player, "measurements": found}, lambda: [made], as_json=as_json)

@@ -16,8 +16,6 @@ from tape2048.errors import RecorderError
 from tape2048.players import player_text
 from tape2048_recorder.status.control_socket import Running
 from tape2048_recorder.status.status_report import Snapshot, Verdict, judge, snapshots
-from tape2048_tools.progress.jobs import dropped_words, in_model
-from tape2048_tools.progress.panel import Display
 from tape2048_tools.terminal.click_extras import (
     ROOT,
     exit_on_findings,
@@ -80,22 +78,16 @@ def _look(directory: Path, instance: str | None) -> list[Found]:
 
 
 def _watch(directory: Path, instance: str | None) -> None:
-    from rich.console import Console, Group
+    from rich.console import Group
+    from rich.live import Live
 
     if not sys.stdout.isatty():
-        while True:  # one line a second, until the process is ended
-            for snapshot, verdict in _look(directory, instance):
-                status, wanted = snapshot.status, snapshot.config["rotate_steps"]
-                print_human(
-                    f"{printable(snapshot.instance)}: {printable(verdict.text)}, "
-                    f"{number(status.steps_per_s)} steps/s, {counted(status.games, 'game')}, "
-                    f"session {number(status.session_rows)}/{number(wanted)} rows, "
-                    f"{status.sessions} published"
-                )
-            time.sleep(WATCH_S)
-    with contextlib.suppress(KeyboardInterrupt), Display(Console(), transient=False) as display:
         while True:
-            display.show(Group(*_parts(_look(directory, instance))))
+            print_human(*_parts(_look(directory, instance)))
+            time.sleep(WATCH_S)
+    with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+        while True:
+            live.update(Group(*_parts(_look(directory, instance))), refresh=True)
             time.sleep(WATCH_S)
 
 
@@ -215,3 +207,15 @@ def stop(
         f"{counted(status.recorded_games, 'game')}, {counted(status.recorded_rows, 'row')}{dropped}"
     )
     print_result(msgspec.to_builtins(last, str_keys=True), lambda: [text], as_json=as_json)
+
+
+def in_model(model_share: float | None) -> str:
+    """Return the share of the workers' time in the model, to follow a rate; empty without a model."""
+    return "" if model_share is None else f", {share(model_share)} of the time in the model"
+
+
+def dropped_words(games: int) -> str:
+    """Return the number of games that were not recorded, and their possible states."""
+    return (
+        f"{counted(games, 'game')} of the workers: not started, in progress, or finished and not yet written"
+    )

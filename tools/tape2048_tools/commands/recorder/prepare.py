@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -15,10 +14,10 @@ from tape2048.files.opening import storage_errors
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_tools.options.recorder_options import (
     SAMPLE,
+    flags,
+    instead,
     load_from_command_line,
     sample_toml,
-    setting_options,
-    settings_table,
     write_samples,
 )
 from tape2048_tools.terminal.click_extras import (
@@ -40,32 +39,33 @@ def command() -> None:
 
 @command.subcommand(
     "tape2048 config show --origin",
-    "tape2048 config show --config recorder.toml --workers 2 --origin",
+    "tape2048 config show --config recorder.toml workers=2 --origin",
     "TAPE2048_ROTATE_S=1h tape2048 config show --json",
 )
 @click.option("--origin", is_flag=True, help="Show the origin of each value: file, variable or flag.")
 @json_option("Print one JSON document: settings, origins, hash.")
-@click.option("--markdown", is_flag=True, help="Print the reference table of all settings and defaults.")
-@setting_options()
-def show(*, config_path: Path | None, origin: bool, as_json: bool, markdown: bool, **flags: Any) -> None:
+@click.option("--config", "config_path", type=PATH, help="TOML file with the recorder's settings.")
+@click.argument("values", nargs=-1, metavar="[NAME=VALUE]...")
+@instead({flag: f"Write {name}=VALUE." for name in settings_of(RecorderConfig) for flag in flags(name)})
+def show(*, values: tuple[str, ...], config_path: Path | None, origin: bool, as_json: bool) -> None:
     """Show the settings with which `tape2048 record` would run.
 
-    Flags override environment variables (TAPE2048_<NAME>). Variables override the file, and the file
-    overrides the defaults.
+    Values such as workers=2, like the flags of `record`, override environment variables (TAPE2048_<NAME>).
+    Variables override the file, and the file overrides the defaults.
     """
-    if markdown:
-        print_human(settings_table().rstrip("\n"))
-        return
-    loaded = load_from_command_line(config_path, flags)
+    given = dict(value.split("=", 1) for value in values if "=" in value)
+    if len(given) < len(values):
+        raise click.UsageError(f"found {' '.join(values)}, expected different settings as NAME=VALUE")
+    loaded = load_from_command_line(config_path, given)
     if as_json:
         origins = {name: msgspec.to_builtins(origin) for name, origin in loaded.origins.items()}
         facts = {"config": effective(loaded.config), "config_sha256": config_sha256(loaded.config)}
         print_json({**facts, "file": loaded.path, "origins": origins})
         return
     shown = table("setting", "value", *(["origin"] if origin else []))
-    values = effective(loaded.config)
+    found = effective(loaded.config)
     for name, setting in settings_of(RecorderConfig).items():
-        value = cell(setting.show(values.get(name)))
+        value = cell(setting.show(found.get(name)))
         shown.add_row(cell(name), value, *([cell(loaded.origins[name])] if origin else []))
     print_human(shown)
 

@@ -6,27 +6,40 @@ import contextlib
 import faulthandler
 import os
 import re
+import shlex
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import click
 
 from tape2048.base.lazy import load_named
+from tape2048.base.text import counted, printable
 from tape2048.errors import ConfigError
+from tape2048_tools.commands.recorder.control import dropped_words, in_model
 from tape2048_tools.options.recorder_options import load_from_command_line, setting_options
+from tape2048_tools.progress.panel import Panel, Progress
 from tape2048_tools.terminal.click_extras import EXISTING, ROOT, exit_on_findings, json_option, new_command
-from tape2048_tools.terminal.output import cell, complain, print_result
+from tape2048_tools.terminal.display import (
+    duration,
+    near,
+    number,
+    rate,
+    reach_words,
+    size,
+)
+from tape2048_tools.terminal.output import cell, columns, complain, print_result
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
+    from rich.console import RenderableType
 
     from tape2048_recorder.record_options import RecorderConfig
     from tape2048_recorder.status.signals import Signals
-    from tape2048_recorder.status.status_report import Level, RecordingSummary, Reporter
+    from tape2048_recorder.status.status_report import Level, RecordingSummary, Reporter, Status
 
 #: The readers of start boards, of a file and of sessions. Only the latter imports the loader.
 _START_BOARDS = (
@@ -38,7 +51,7 @@ _START_BOARDS = (
 @new_command(
     "tape2048 record",
     "tape2048 record --player expectimax:depth=2 --workers 4 --max-games 1000",
-    "tape2048 record --config recorder.toml --rotate-s 1h --max-disk-mb 200GB",
+    "tape2048 record --config recorder.toml --rotate-s 1h --max-steps 1e9",
     "tape2048 record --from selfplay --rows-where 'board_highest >= 14' --out late",
     "tape2048 record --max-games 100 --json | jq -r '.sessions[]'",
     "TAPE2048_OUT_DIR=/data/selfplay tape2048 record",
@@ -53,7 +66,8 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     terminal (a service), SIGHUP reloads the settings. Otherwise, it acts like SIGTERM.
 
     Flags override environment variables (TAPE2048_<NAME>). Variables override the file, and the file
-    overrides the defaults.
+    overrides the defaults. `tape2048 config init` writes a file that explains all settings, also those
+    without a flag.
     """
     from tape2048_recorder.status.signals import Signals
 
@@ -63,7 +77,6 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
     import msgspec
 
     from tape2048.errors import StorageError
-    from tape2048_tools.progress.jobs import summary_parts
 
     try:
         print_result(
@@ -79,7 +92,6 @@ def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -
     loaded = load_from_command_line(config_path, flags)
     boards = _boards_of(loaded.config)
     from tape2048_recorder.recorder import run
-    from tape2048_tools.progress.jobs import RecordingPanel
 
     faulthandler.enable()  # a watchdog's SIGABRT then leaves the stack in the log
     reloads = loaded.path is not None and not _has_terminal()
@@ -122,6 +134,113 @@ def _has_terminal() -> bool:
     return True
 
 
+_SESSIONS_SHOWN = 8
+
+_SHORTEST_S = 1.0  # shorter recordings have no meaningful speed and no bytes per minute
+
+
+class RecordingPanel:
+    """The progress panel of a recorder."""
+
+    def __init__(self, config: RecorderConfig) -> None:
+        self._config = config
+        self.panel = Panel(
+            f"tape2048 record: {config.tag}",
+            lambda make_status: self.describe(make_status()),
+            interval_s=config.log_interval_s,
+            level=config.log_level,
+            form=config.log_format,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.panel.__exit__()
+
+    def changed(self, config: RecorderConfig) -> None:
+        """Apply a changed configuration."""
+        self._config = config
+        self.panel.change(config.log_interval_s, config.log_level)
+
+    def event(self, level: Level, message: str) -> None:
+        """Show an event."""
+        self.panel.event(message, level)
+
+    def status(self, make_status: Callable[[], Status]) -> None:
+        """Show the status if the interval has passed."""
+        self.panel.progress(make_status)
+
+    def describe(self, status: Status) -> Progress:
+        """Convert a status to the progress that panels show."""
+        from tape2048_recorder.record_options import row_bytes
+
+        facts = {"games": number(status.games)}
+        if status.mean_score is not None:
+            facts["games"] += f", mean score {number(status.mean_score)}"
+            facts["reach"] = reach_words(status.reach)
+        facts["published"] = number(status.sessions)
+        if status.free_bytes is not None:
+            disk = f"{size(status.free_bytes)} left in {self._config.out_dir}"
+            per_s = status.steps_per_s * row_bytes(self._config) / self._config.sample_rate
+            left = f" ({duration(status.free_bytes / per_s)} at this rate)" if per_s > 0 else ""
+            facts["disk"] = disk + left
+        warning = status.why if status.state in {"paused", "starting"} else None
+        if status.state == "recording" and not status.games:
+            warning = f"playing the first games: {counted(status.steps, 'step')} so far"
+        return Progress(
+            "session",
+            status.session_rows,
+            self._config.rotate_steps,
+            "rows",
+            state=status.state,
+            rate=f"{rate(status.steps_per_s)} steps/s{in_model(status.model_share)}, "
+            f"{status.workers_ready} of {counted(status.workers, 'worker')}",
+            elapsed_s=status.elapsed_s,
+            facts=facts,
+            warning=warning,
+        )
+
+
+def summary_parts(summary: RecordingSummary) -> list[RenderableType]:
+    """Return the summary of a recording as text: its results, its sessions, and commands to run next."""
+    if not summary.games:
+        recovered = f"; {len(summary.recovered)} recovered" if summary.recovered else ""
+        text = f"Nothing was recorded ({printable(summary.reason)}){recovered}."
+        if summary.first_step_s is None:
+            text += " The recorder was still compiling or loading the player."
+        return [text]
+    played_s, speed, a_minute = summary.played_s, "", ""
+    if played_s >= _SHORTEST_S:
+        speed = f", {rate(summary.steps / played_s)}/s"
+        a_minute = f", {size(round(summary.bytes / played_s * 60))} a minute"
+    facts: dict[str, object] = {
+        "ended": summary.reason,
+        "games": f"{number(summary.games)} ({counted(summary.steps, 'step')} in "
+        f"{duration(played_s)}{speed}{in_model(summary.model_share)})",
+        "score": f"mean {number(summary.mean_score)}, best {number(summary.score_max)}",
+        "reach": reach_words(summary.reach),
+        "sessions": f"{len(summary.sessions)} in {near(summary.out_dir)} ({size(summary.bytes)}{a_minute})",
+    }
+    if summary.recovered:
+        facts["recovered"] = f"{counted(len(summary.recovered), 'session')} of a killed recorder"
+    if summary.games_dropped:
+        facts["dropped"] = dropped_words(summary.games_dropped)
+    if summary.games_forfeited:
+        facts["forfeited"] = f"{counted(summary.games_forfeited, 'game')}, because of engine faults"
+    shown = summary.sessions[-_SESSIONS_SHOWN:]
+    names = [f"  {printable(path.rpartition('/')[2])}" for path in shown]
+    if len(shown) < len(summary.sessions):
+        names.insert(0, f"  ... {len(summary.sessions) - len(shown)} more")
+    last = near(summary.sessions[-1] if summary.sessions else summary.out_dir)
+    replay = " --replay" if summary.model_share is None else ""  # rejected if it would run a user's code
+    following = (
+        f"\nNext:\n  tape2048 show {shlex.quote(last)}\n"
+        f"  tape2048 validate {shlex.quote(near(summary.out_dir))}{replay}"
+    )
+    return [columns(facts), "\n".join(names), following]
+
+
 #: ``.<TS>_model=<tag>.<instance>.partial``. A tag may hold dots, an instance may not.
 _PARTIAL = re.compile(r"\..*\.(?P<instance>[A-Za-z0-9_-]{1,64})\.partial")
 
@@ -141,7 +260,6 @@ def recover(*, root: Path | None, instances: Sequence[str], as_json: bool) -> No
     call changes nothing. If a recorder of the instance is running, the exit code is 7. It is 1 if a session
     could not be recovered, or blocks did not match their checksums.
     """
-    from tape2048.base.text import counted
     from tape2048.files.reading import reading
     from tape2048_recorder.daemon.instance import Instance
     from tape2048_recorder.recording.publish import recover_all

@@ -18,13 +18,10 @@ from tape2048_recorder.retention import RetentionLimits, load_retention
 from tape2048_tools.options.recorder_options import flags_of
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.retention_plan import (
-    FREE_SPACE,
-    MEGABYTE,
     NO_LIMIT,
     Candidate,
     PrunePlan,
     candidates,
-    free_bytes,
     make_plan,
 )
 from tape2048_tools.sessions.summary import default_root, refuse_session
@@ -84,17 +81,12 @@ def command(
     found, skipped = _candidates(directory, tags)
     with LockProbe(directory) if dry_run else RemovalLock(directory) as upkeep:
         leftovers = clear_leftovers(directory, upkeep) if isinstance(upkeep, RemovalLock) else []
-        plan = make_plan(
-            found,
-            retention,
-            free=free_bytes(directory),
-            is_held=lambda session: _is_read(upkeep, directory / session.name),
-        )
+        plan = make_plan(found, retention, is_held=lambda session: _is_read(upkeep, directory / session.name))
         done: list[Removed] = []
         if isinstance(upkeep, RemovalLock):
             if not yes_really:
                 plan.refuse_to_empty(directory)
-            done = _remove(directory, plan, upkeep, retention.general.keep_free_mb, quiet=quiet)
+            done = _remove(directory, plan, upkeep, quiet=quiet)
     document = _document(directory, plan, leftovers, done, skipped, dry_run=dry_run)
     if as_json:
         print_json(document)
@@ -121,23 +113,14 @@ def _is_read(upkeep: LockProbe | RemovalLock, path: Path) -> bool:
         return False  # missing or not accessible: the removal reports it
 
 
-def _remove(
-    root: Path, plan: PrunePlan, upkeep: RemovalLock, keep_free_mb: int | None, *, quiet: bool
-) -> list[Removed]:
-    rules = {root / going.session.name: going.rule for going in plan.going}
-
-    def still_needed(path: Path) -> bool:
-        # Other removals may have freed more than the sizes of the files.
-        if rules[path] != FREE_SPACE or keep_free_mb is None:
-            return True
-        return free_bytes(root) < keep_free_mb * MEGABYTE
-
+def _remove(root: Path, plan: PrunePlan, upkeep: RemovalLock, *, quiet: bool) -> list[Removed]:
+    paths = [root / going.session.name for going in plan.going]
     done: list[Removed] = []
-    with progress_bar(f"removing {counted(len(rules), 'session')}", quiet=quiet) as progress:
-        for outcome in remove_sessions(root, rules, upkeep, still_needed=still_needed):
+    with progress_bar(f"removing {counted(len(paths), 'session')}", quiet=quiet) as progress:
+        for outcome in remove_sessions(root, paths, upkeep):
             done.append(outcome)
             if progress is not None:
-                progress(len(done), len(rules))
+                progress(len(done), len(paths))
     return done
 
 
@@ -188,15 +171,7 @@ def _print(document: dict[str, Any], held: Sequence[str], *, quiet: bool, has_li
     if document["dry_run"]:
         notes = {one["name"]: verb for one in chosen}
     if chosen and not quiet:
-        rows = [
-            (
-                one["name"],
-                size(one["bytes"]),
-                one["why"],
-                notes.get(one["name"], "stays: enough space is free now"),
-            )
-            for one in chosen
-        ]
+        rows = [(one["name"], size(one["bytes"]), one["why"], notes.get(one["name"], "")) for one in chosen]
         print_lines(("session", ">size", "why", "note"), rows)
     lines = [f"kept, because a process reads it: {name}" for name in held]
     lines += [f"skipped: {one['name']}: {one['why']}" for one in document["passed_over"]]

@@ -40,7 +40,6 @@ from tape2048_tools.terminal.click_extras import (
     CACHE,
     COLUMNS,
     PLACE,
-    ROOT,
     exit_on_findings,
     json_option,
     new_command,
@@ -89,7 +88,7 @@ _OWN = ("name", "path", "player", "player_name", "recovered", "storage", "column
     "tape2048 list s3://bucket/selfplay",
     "tape2048 list --json | jq '.sessions[] | select(.recovered) | .name'",
 )
-@click.argument("root", type=PLACE, required=False, shell_complete=ROOT.shell_complete)
+@click.argument("root", type=PLACE, required=False)
 @click.option(
     "--scores/--no-scores",
     default=None,

@@ -1,141 +1,19 @@
-"""``tape2048 play`` on a terminal of its own, and ``tape2048 visualize``."""
+"""``tape2048 visualize``."""
 
 import contextlib
 import json
-import re
-import signal
 import sqlite3
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests import reference
 from tests.sdk import run_builders as build
-from tests.tools.on_terminal import OnTerminal
 
 from tape2048 import errors
 from tape2048.runs.a2run2 import RunV2
-from tape2048.runs.files import read_run_file
 from tape2048.runs.jsonl import run_line
-from tape2048.runs.run import Run
-from tape2048_tools.commands.sessions import play
-from tape2048_tools.options.critic_options import open_critic
-from tape2048_tools.views.run import choose_run
 
 from ..conftest import Cli
-
-PLAY = [sys.executable, "-m", "tape2048_tools.cli", "play"]
-
-
-def check_game(run: Run, seed: int) -> None:
-    """Each board follows from the one before, with the spawns of the seed."""
-    cells, _, generator = reference.new_game(seed)
-    score = 0
-    for board, move in zip(run.boards.tolist(), run.moves.tolist(), strict=True):
-        assert board == reference.pack(cells)
-        after, reward = reference.slide(cells, move)
-        cells, _ = reference.spawn(after, generator)
-        score += reward
-    assert run.final_board == reference.pack(cells)
-    assert (run.meta.max_score, run.meta.highest_tile) == (score, 2 ** max(cells))
-
-
-@pytest.mark.slow
-def test_a_person_plays_and_the_game_is_recorded(tmp_path: Path, environment: dict[str, str]) -> None:
-    with OnTerminal([*PLAY, "--seed", "7", "--out", "mine.a2run2"], tmp_path, env=environment) as terminal:
-        seen = terminal.wait_for("arrows move")
-        for key in ("\x1b[D", "\x1b[A", "\x1b[C", "\x1b[B") * 5:
-            terminal.send(key)
-            seen = terminal.wait_for("q quit", seen)
-        terminal.send("q")
-        assert terminal.code() == 0
-        assert terminal.is_restored
-        said = terminal.shown.rpartition("\x1b[?1049l")[2]
-    run = read_run_file(tmp_path / "mine.a2run2")
-    assert 10 < len(run) <= 20
-    check_game(run, 7)
-    assert f"score {run.meta.max_score:,}, {len(run)} moves, recorded in mine.a2run2" in said
-    assert re.fullmatch(r"tape2048 \S+ person", run.meta.engine or "")
-    assert run.meta.start_unix_s > 1_700_000_000
-    assert run.meta.elapsed_s > 0
-
-
-@pytest.mark.slow
-def test_a_game_that_a_signal_ends_is_recorded(tmp_path: Path, environment: dict[str, str]) -> None:
-    with OnTerminal([*PLAY, "--seed", "8", "--out", "mine.a2run"], tmp_path, env=environment) as terminal:
-        seen = terminal.wait_for("arrows move")
-        for key in "asdw":
-            terminal.send(key)
-            seen = terminal.wait_for("q quit", seen)
-        terminal.child.send_signal(signal.SIGTERM)
-        assert terminal.code() == -signal.SIGTERM
-        assert terminal.is_restored
-    check_game(read_run_file(tmp_path / "mine.a2run"), 8)
-
-
-@pytest.mark.slow
-def test_a_recorded_game_is_stepped_through(tmp_path: Path, environment: dict[str, str]) -> None:
-    game = build.game(11, steps_max=12, engine="toy \x1b[31m")
-    (tmp_path / "a.a2run2").write_bytes(build.a2run2_bytes(game))
-    with OnTerminal([*PLAY, "a.a2run2", "--step", "3"], tmp_path, env=environment) as terminal:
-        terminal.wait_for("move   3 of 12")
-        seen = terminal.wait_for("judged by ntuple:weights=strong, 2-ply")
-        assert "weaker than" not in terminal.shown, "whoever played it scored little"
-        terminal.send("\x1b[C")
-        seen = terminal.wait_for("move   4 of 12", seen)
-        terminal.send("\x1b[F")
-        terminal.wait_for("the final board", seen)
-        terminal.wait_for("P(32768)", seen)  # the critic that ships, loaded meanwhile
-        terminal.wait_for("an unknown player", seen)
-        terminal.child.send_signal(signal.SIGINT)
-        assert terminal.code() == 130
-        assert terminal.is_restored
-
-
-def test_without_a_terminal_it_is_refused(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "a.a2run").write_bytes(build.a2t1_bytes(build.game(1)))
-    for words in ([], [tmp_path / "a.a2run"]):
-        done = cli("play", *words, expect=2)
-        assert done.out == ""
-        assert "needs a terminal" in done.err
-
-
-def test_flags_that_need_a_run_or_go_without(cli: Cli, tmp_path: Path) -> None:
-    for flags in ("--run 1", "--best", "--step 3"):
-        assert "need RUN" in cli(f"play {flags}", expect=2).err
-    (tmp_path / "a.a2run").write_bytes(build.a2t1_bytes(build.game(1)))
-    for flags in ("--out x.a2run", "--seed 3"):
-        assert "without RUN" in cli(f"play a.a2run {flags}", expect=2).err
-
-
-def test_unwritable_record_is_refused_first(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "there.a2run").write_bytes(b"")
-    cli("play --out there.a2run", expect=errors.NameTakenError)
-    assert (tmp_path / "there.a2run").read_bytes() == b""
-    cli("play --out nowhere/x.a2run", expect=errors.StorageError)
-    done = cli("play --out x.jsonl", expect=2)
-    assert "ends with .a2run" in done.err
-
-
-def test_the_critic_says_whom_it_judges(tmp_path: Path) -> None:
-    """The shipped critic judges the default player, and this file names none, another one, or that one.
-
-    Of another player, one game does not tell whether the critic is weaker.
-    """
-    (player,) = open_critic(Path("default")).info.players
-    for sha256, words in ((None, "an unknown player"), ("ab" * 32, "another player"), (player.sha256, "")):
-        engine = "x" if sha256 is None else f"tape2048 0 ntuple player_sha256={sha256} seed=5"
-        path = tmp_path / "a.a2run"
-        path.write_bytes(build.a2t1_bytes(build.game(11, steps_max=3, engine=engine)))
-        view = play._by_critic(Path("default"), choose_run(path, None, None))
-        assert words in view.note
-        assert bool(view.note) == bool(words)
-        assert ("1 known game cannot tell" in view.views[-1].weak) == bool(words)
-        assert view.chances.shape == (4, 3)
-        assert np.isfinite(view.views[0].judged.loss).all()
-        path.unlink()
-
 
 GAME = build.game(11, steps_max=12, elapsed_s=0.5, engine="toy \x1b[31m")
 
@@ -230,7 +108,7 @@ def test_a_run_of_a_pack(cli: Cli, tmp_path: Path) -> None:
     cli("visualize", tmp_path / "run", "--run", "1", expect=2)
 
 
-def test_the_best_the_worst_and_the_longest_of_several(cli: Cli, tmp_path: Path) -> None:
+def test_the_best_and_the_longest_of_several(cli: Cli, tmp_path: Path) -> None:
     """By score, in each kind of file; runs without an id have their position as one."""
     games = [build.game(seed, steps_max=steps) for seed, steps in ((11, 12), (12, 40), (13, 7), (12, 40))]
     payloads = [build.a2t1_bytes(game) for game in games]
@@ -243,10 +121,10 @@ def test_the_best_the_worst_and_the_longest_of_several(cli: Cli, tmp_path: Path)
     cli("convert", tmp_path / "runs", "--out", tmp_path / "s", "--to", "session", "--lossy")
     for name in ("x.a2pack", "runs", "x.jsonl", "ds", "s"):
         shift = cli("visualize", tmp_path / name, "--longest", "--json").json["run"] - 1
-        for flags, wanted in (([], 1), (["--best"], 1), (["--worst"], 2), (["--run", str(shift + 3)], 3)):
+        for flags, wanted in (([], 1), (["--run", str(shift + 3)], 3)):
             found = cli("visualize", tmp_path / name, *flags, "--json").json
             assert (found["run"] - shift, found["max_score"]) == (wanted, games[wanted].max_score), name
-    cli("visualize", tmp_path / "s", "--best", "--run", "1", expect=2)
+    cli("visualize", tmp_path / "s", "--longest", "--run", "1", expect=2)
 
 
 @pytest.mark.parametrize("action", [True, False])
