@@ -65,7 +65,7 @@ faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (t
 	  tests/recorder/recording/test_power_loss.py tests/tools/sessions/test_jobs.py tests/recorder/fleet \
 	  tests/sdk/ntuple/test_shipped_network.py tests/sdk/conversion/test_convert.py $(PYTEST_ARGS)
 
-simulate: $(VENV)/.installed-dev ## Live LIVES=1000000 simulated lives of a recorder; a fault becomes a test (JOBS=3).
+simulate: $(VENV)/.installed-dev ## Live LIVES=1000000 simulated lives of a recorder; a fault is told with its seed (JOBS=3).
 	$(BIN)/python -m tests.recorder.simulation --lives $(LIVES) --jobs $(JOBS)
 
 fuzz: $(VENV)/.installed-dev ## Fuzz each format, coverage-guided, for MINUTES=30 (FORMATS=).
@@ -88,7 +88,7 @@ pythons: $(VENV)/.installed-dev ## Run the same sample on newer Pythons and on t
 
 docs: generate site ## Write what is made from the sources anew, and build the site: docs/_build/html.
 
-generate: $(VENV)/.installed-dev ## Write anew: tables and commands in docs/, sample files, systemd/, the picture of the packages.
+generate: $(VENV)/.installed-dev ## Write anew: tables and commands in docs/, sample files, systemd/, the list of the packages.
 	$(BIN)/python -m tape2048_tools.options.critic_options
 	$(BIN)/python -m tape2048_tools.machine.units
 	$(BIN)/python -m tests.pages

@@ -19,7 +19,7 @@ _LONG_FILES = (
     "recorder/lanes/test_batch_recording.py", "recorder/simulation/test_simulation.py",
     "recorder/test_crash_sweep.py", "tools/viewer/test_pages.py", "sdk/torch/test_training.py",
     "tools/commands/test_player.py", "tools/commands/test_record.py",
-    "bench/test_smoke.py", "recorder/fleet/test_thousand_nodes.py",
+    "test_bench.py", "recorder/fleet/test_thousand_nodes.py",
     "tools/commands/test_critic_oracle.py", "recorder/ntuple_training/test_pruning.py",
     "recorder/ntuple_training/test_trainer.py", "recorder/test_leases.py", "recorder/test_surroundings.py",
     "recorder/lanes/test_table.py", "recorder/daemon/test_watch.py",

@@ -1,19 +1,17 @@
-"""The packages and their imports, read from the sources, and a picture of them.
+"""The packages and their imports, read from the sources.
 
-    python -m tests.layers          # writes docs/explanation/packages.svg and the list of packages
+    python -m tests.layers          # writes docs/reference/packages.md
 
 All imports count: those at load, those inside functions, and those under ``TYPE_CHECKING``.
 """
 
 import ast
 import re
-from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-PICTURE = CHECKOUT / "docs/explanation/packages.svg"
 PAGE = CHECKOUT / "docs/reference/packages.md"
 ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "tools"}
 
@@ -127,20 +125,6 @@ def is_init(module: str) -> bool:
     return modules()[module].name == "__init__.py"
 
 
-_BOX_WIDTH, _BOX_HEIGHT, _COLUMN, _ROW, _MARGIN = 124, 34, 140, 66, 14
-#: Packages side by side, and one below the other.
-_COLUMNS = (("tape2048",), ("tape2048_tools", "tape2048_recorder"))
-_STYLE = (
-    "text{font:13px sans-serif;fill:#222;text-anchor:middle}.title{font-weight:bold;text-anchor:start}"
-    "rect{fill:#f4f1ea;stroke:#8a8376}.paper{fill:#fff;stroke:none}"
-    "path{fill:none;stroke:#8a8376;stroke-opacity:.7;marker-end:url(#tip)}"
-)
-_TIP = (
-    '<defs><marker id="tip" markerWidth="7" markerHeight="7" refX="3" refY="3" orient="auto">'
-    '<path d="M0 0L6 3L0 6z" style="fill:#8a8376;marker-end:none"/></marker></defs>\n'
-)
-
-
 def package_arrows(package: str) -> dict[str, set[str]]:
     """The direct imports between the parts of a package (the transitive reduction)."""
     direct: dict[str, set[str]] = {}
@@ -161,66 +145,25 @@ def package_arrows(package: str) -> dict[str, set[str]]:
     return {part: {a for a in to if not any(a in below(b) for b in to)} for part, to in direct.items()}
 
 
-def svg() -> str:
-    """Draw the layers of each package, the lowest at the bottom, and arrows to what is imported."""
-    parts: list[str] = []
-    left = height = 0
-    for packages in _COLUMNS:
-        top = width = 0
-        for package in packages:
-            drawn, right, bottom = _draw(package, left, top)
-            parts += drawn
-            top, width = bottom, max(width, right - left)
-        left, height = left + width, max(height, top)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left} {height}">\n'
-        f'<style>{_STYLE}</style>\n{_TIP}<rect class="paper" width="{left}" height="{height}"/>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
-
-
-def _draw(package: str, left: int, top: int) -> tuple[list[str], int, int]:
-    """Draw a package with its upper left corner at a place; also where it ends."""
-    mine = [module for module in modules() if package_of(module)[0] == package and not is_init(module)]
-    sizes = Counter(package_of(module)[1] for module in mine)
-    direct = package_arrows(package)
-    layers = [[part for part in members.split() if part in direct] for members in LAYERS[package]]
-    layers = [members for members in layers if members]
-    columns = max(map(len, layers))
-    place: dict[str, tuple[int, int]] = {}
-    for level, members in enumerate(layers):
-        x = left + _MARGIN + (columns - len(members)) * _COLUMN // 2
-        y = top + 46 + (len(layers) - 1 - level) * _ROW
-        place |= {part: (x + i * _COLUMN, y) for i, part in enumerate(members)}
-    parts = [f'<text class="title" x="{left + _MARGIN}" y="{top + 28}">{package}</text>']
-    for part, targets in direct.items():
-        for target in sorted(targets):
-            x, y = place[part][0] + _BOX_WIDTH // 2, place[part][1] + _BOX_HEIGHT
-            to_x, to_y = place[target][0] + _BOX_WIDTH // 2, place[target][1]
-            parts.append(f'<path d="M{x} {y}C{x} {y + 24} {to_x} {to_y - 28} {to_x} {to_y - 6}"/>')
-    for part, (x, y) in place.items():
-        label = f"{part} · {sizes[part]}" if is_init(f"{package}.{part}") else part
-        parts.append(f'<rect x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6"/>')
-        parts.append(f'<text x="{x + _BOX_WIDTH // 2}" y="{y + 22}">{label}</text>')
-    return parts, left + columns * _COLUMN + 2 * _MARGIN, top + 46 + len(layers) * _ROW
-
-
 def with_packages(page: str) -> str:
-    """Put the tables of parts, highest layer first, into the page on the architecture."""
+    """Put the tables of parts, highest layer first, into their page."""
     lines = []
     for package, root in ROOTS.items():
-        lines += ["", f"| `{root}/{package}` | contents |", "|---|---|"]
+        lines += ["", f"| `{root}/{package}` | contents | imports |", "|---|---|---|"]
+        below = package_arrows(package)
         for members in reversed(LAYERS[package]):
             named = [part for part in members.split() if not part.startswith("_")]
             for name in [f"{package}.{part}" for part in named if f"{package}.{part}" in modules()]:
                 text = ast.get_docstring(ast.parse(modules()[name].read_text())) or ""
-                lines.append(f"| `{name.rpartition('.')[2]}` | {text.partition(chr(10))[0]} |")
+                part = name.rpartition(".")[2]
+                targets = ", ".join(f"`{each}`" for each in sorted(below[part]))
+                lines.append(
+                    f"| `{part}` | {text.partition(chr(10))[0]} | {targets} |".replace("|  |", "| |")
+                )
     head, _, rest = page.partition("<!-- packages:begin -->\n")
     _, end, tail = rest.partition("\n<!-- packages:end -->")
     return head + "<!-- packages:begin -->\n" + "\n".join(lines[1:]) + end + tail
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(svg())
     PAGE.write_text(with_packages(PAGE.read_text()))

@@ -46,6 +46,12 @@ def modules() -> Iterator[tuple[str, list[str]]]:
             yield name, sorted(each for each in names if not each.startswith("_"))
 
 
+def members(kind: type) -> set[str]:
+    """Return the public members that our classes define, inherited ones included."""
+    owners = [each for each in kind.__mro__ if each.__module__.partition(".")[0] not in _OTHERS]
+    return {name for each in owners for name in vars(each) if not name.startswith("_")}
+
+
 def parameters(value: Any) -> str:
     """Return names, kinds and defaults of a function's parameters, without their types."""
     try:
@@ -68,8 +74,7 @@ def python() -> Iterator[str]:
                 yield path + (parameters(value) if callable(value) else "")
                 continue
             yield path + parameters(value)
-            owners = [each for each in value.__mro__ if each.__module__.partition(".")[0] not in _OTHERS]
-            for member in {name for each in owners for name in vars(each) if not name.startswith("_")}:
+            for member in members(value):
                 found = getattr(value, member)
                 yield f"{path}.{member}" + (parameters(found) if callable(found) else "")
 

@@ -53,12 +53,11 @@ def test_a_native_package_has_a_hash_for_each_python_and_processor() -> None:
     assert line.count("--hash") == len(PYTHONS) * len(MACHINES)
 
 
-@pytest.mark.parametrize(
-    "page", ["llms.txt", "SECURITY.md", "CHANGELOG.md", ".github/pull_request_template.md"]
-)
-def test_every_file_that_a_page_names_exists(page: str) -> None:
-    text = (CHECKOUT / page).read_text()
-    named = re.findall(r"\]\((?!https:)([^)#]+)", text) + re.findall(r"`(tests/[^`]*)`", text)
+def test_every_file_that_a_page_names_exists() -> None:
+    named = []
+    for page in ("llms.txt", "SECURITY.md", "CHANGELOG.md", ".github/pull_request_template.md"):
+        text = (CHECKOUT / page).read_text()
+        named += re.findall(r"\]\((?!https:)([^)#]+)", text) + re.findall(r"`(tests/[^`]*)`", text)
     assert [name for name in named if not (CHECKOUT / name).exists()] == []
 
 

@@ -12,9 +12,7 @@ from .figures import Benchmark, Figure, machine, write_table
 
 #: The modules with a ``BENCHMARK``. Each is also a command with options: ``python -m tests.bench.batches``.
 NAMES = (
-    "batches", "codec", "costs", "critic", "datasets", "engine", "fleet", "formats", "gathering", "lanes",
-    "loading", "memory", "mixtures", "ntuple_critic", "players", "recording", "run_tables", "start",
-    "tapes", "torch_loader", "training", "unique", "viewer",
+    "batches", "memory", "players", "recording", "run_tables", "start", "tapes", "torch_loader", "viewer",
 )  # fmt: skip
 
 

@@ -41,8 +41,7 @@ from .figures import (
     memory_dir,
     ratios,
 )
-from .floor import Floor, load_floor
-from .gathering import take_turns
+from .floor import Floor, load_floor, take_turns
 
 ROWS = 20_000_000
 LARGE_ROWS = 200_000_000
@@ -170,59 +169,26 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
     group = f"{batch} rows of {rows:,}"
     figures = [median_of(samples, group=group, name=name, unit="ms") for name, samples in found.items()]
 
-    def ratio(name: str, one: str, other: str, **target: Any) -> None:
+    def ratio(name: str, one: str, other: str) -> None:
         if other in found:
             samples = ratios(found[one], found[other])
-            figures.append(median_of(samples, group=group, name=name, unit="ratio", **target))
+            figures.append(median_of(samples, group=group, name=name, unit="ratio"))
 
     fused, c_loop = FUSED, "C loop with prefetch"
-    ratio("a[indices], of rows", "rows, structured array, a[indices]", "rows", target=10.0)
+    ratio("a[indices], of rows", "rows, structured array, a[indices]", "rows")
     ratio("a[indices], of requests alone", "rows, structured array, a[indices]", "C loop of requests alone")
-    ratio("rows, of the C loop", "rows", c_loop, target=1.5, at_least=False)
-    ratio(f"{fused}, of the C loop", fused, c_loop, target=2.0, at_least=False)
-    ratio("d4, of without", f"{fused}, d4", fused, target=1.3, at_least=False)
-    ratio(f"{PACKED}, of the C loop", PACKED, c_loop, target=2.0, at_least=False)
-    ratio(f"rows/s of {COLUMNS}, of without", fused, COLUMNS, target=0.6)
-    ratio(f"rows/s of {COLUMNS}, packed, of without", PACKED, f"{COLUMNS}, packed", target=0.6)
+    ratio("rows, of the C loop", "rows", c_loop)
+    ratio(f"{fused}, of the C loop", fused, c_loop)
+    ratio("d4, of without", f"{fused}, d4", fused)
+    ratio(f"{PACKED}, of the C loop", PACKED, c_loop)
+    ratio(f"rows/s of {COLUMNS}, of without", fused, COLUMNS)
+    ratio(f"rows/s of {COLUMNS}, packed, of without", PACKED, f"{COLUMNS}, packed")
     for each in (fused, PACKED):
         rates = [batch / ms / 1e3 for ms in found[each]]
-        figures.append(median_of(rates, group=group, name=f"{each}, a core", unit="M rows/s", target=40.0))
+        figures.append(median_of(rates, group=group, name=f"{each}, a core", unit="M rows/s"))
     if large:
         figures += _large_figures(corpus, corpus_in_memory(large, GAME_ROWS), batch, rounds)
     return figures
-
-
-def ahead_figures(*, rows: int, batch: int, rounds: int) -> list[Figure]:
-    """Windows, and fields of later boards, against the batch of as many single boards."""
-    corpus = corpus_in_memory(rows, GAME_ROWS)
-    store, starts = tables_of(corpus).store, corpus.row_starts[:-1]
-    table = store.runs.table
-    table.flags.writeable = True
-    table["max_score"] = 1 << 30
-    steps = store.memory[0].view(STEP_DTYPE)
-    steps["step_idx"] = np.arange(rows) - np.repeat(starts, corpus.row_counts)
-    steps["exps"][starts] = [1, 1] + [0] * 14
-    target = {"rows": corpus, "packed": packed(corpus)}
-    contenders: dict[str, Callable[[NDArray[np.uint64]], object]] = {}
-    fields = ("tokens", "labels")
-    for storage, source in target.items():
-        contenders |= {
-            f"single boards, {storage}": fills(source, batch),
-            f"windows of 8, {storage}": fills(source, batch // 8, window=8),
-            f"windows of 8, d4, {storage}": fills(source, batch // 8, window=8, augment="d4"),
-            f"score_to_go, {storage}": fills(source, batch, fields=(*fields, "score_to_go")),
-            f"return_32, {storage}": fills(source, batch, fields=(*fields, "return_32")),
-        }
-    found = take_turns(contenders, rows=rows, batch=batch, rounds=rounds)
-    group = f"{batch} boards of {rows:,}, of single boards"
-    return [
-        median_of(
-            ratios(found[f"single boards, {name.rsplit(', ', 1)[1]}"], samples), group=group,
-            name=f"boards/s, {name}", unit="ratio", target=None if "return" in name else 0.6,
-        )
-        for name, samples in found.items()
-        if not name.startswith("single")
-    ]  # fmt: skip
 
 
 def _large_figures(corpus: Corpus, large: Corpus, batch: int, rounds: int) -> list[Figure]:
@@ -247,12 +213,10 @@ def _large_figures(corpus: Corpus, large: Corpus, batch: int, rounds: int) -> li
     figures = []
     for each in pairs:
         small, more = (found[cast("str", (each, i))] for i in (0, 1))
-        target = 1.6 if each in {FUSED, PACKED} else None
         figures += [
             median_of(more, group=group, name=each, unit="ms"),
             median_of(
                 ratios(more, small), group=group, name=f"{each}, of {len(corpus):,} rows", unit="ratio",
-                target=target, at_least=False,
             ),
         ]  # fmt: skip
     return figures
@@ -282,7 +246,7 @@ def pool_figures(directory: Path, *, rows: int, pool_rows: int, batch: int, roun
     ours, cats, of_cat = alternate(epoch, lambda: rows / cat_s(paths, 0) / 1e6, rounds)
     group = f"{COLUMNS}, through a pool of {pool_rows:,} of {rows:,} cold rows, {size / 1e9:.2g} GB"
     return [
-        median_of(ours, group=group, name="batches", unit="M rows/s", target=10.0),
+        median_of(ours, group=group, name="batches", unit="M rows/s"),
         median_of(cats, group=group, name="`cat` of the files", unit="M rows/s"),
         median_of(of_cat, group=group, name="batches, of `cat`", unit="ratio"),
     ]
@@ -299,7 +263,7 @@ def label_figures(*, rows: int, rounds: int) -> list[Figure]:
         view.pos_weight(THRESHOLDS)
         times.append(time.perf_counter() - begin)
     name = f"{rows:,} rows, {len(corpus.runs):,} runs"
-    return [median_of(times, group="labels", name=name, unit="s", target=1.0, at_least=False)]
+    return [median_of(times, group="labels", name=name, unit="s")]
 
 
 def opening_figures(directory: Path, *, sessions: int, games: int, rounds: int) -> list[Figure]:
@@ -317,7 +281,7 @@ def opening_figures(directory: Path, *, sessions: int, games: int, rounds: int) 
         filtered.append(time.perf_counter() - begin)
     group = f"{sessions:,} sessions of {games} runs"
     return [
-        median_of(opened, group=group, name="open", unit="s", target=2.0, at_least=False),
+        median_of(opened, group=group, name="open", unit="s"),
         median_of(filtered, group=group, name="where, two columns", unit="s"),
     ]
 
@@ -328,7 +292,6 @@ def measure(
     """All of them."""
     rounds = how["rounds"]
     figures = batch_figures(**how) + label_figures(rows=labels, rounds=rounds)
-    figures += ahead_figures(rows=how["rows"], batch=how["batch"], rounds=rounds)
     figures += pool_figures(directory / "cold", rows=disk, pool_rows=pool, batch=how["batch"], rounds=rounds)
     with memory_dir() as memory:
         return figures + opening_figures(memory, sessions=sessions, games=games, rounds=rounds)

@@ -36,23 +36,14 @@ ROUNDS_MIN = 5
 
 
 class Figure(msgspec.Struct, kw_only=True):
-    """One line of the table. ``at_least`` says on which side of the target the value should be."""
+    """One line of the table."""
 
     group: str
     name: str
     value: float
     unit: str
-    target: float | None = None
-    at_least: bool = True
     samples: list[float] = []
     note: str = ""
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the target is met; None where there is none."""
-        if self.target is None:
-            return None
-        return self.value >= self.target if self.at_least else self.value <= self.target
 
 
 def median_of(samples: Sequence[float], **fields: Any) -> Figure:
@@ -63,18 +54,9 @@ def median_of(samples: Sequence[float], **fields: Any) -> Figure:
 def alternate(
     one: Callable[[], float], other: Callable[[], float], rounds: int
 ) -> tuple[list[float], list[float], list[float]]:
-    """What both measure, in turns: ``(ones, others, ones / others)``, one of each a round.
-
-    The order changes from round to round: what slows the second of two is not the second's fault.
-    """
-    ones, others = [], []
-    for i in range(rounds):
-        if i % 2:
-            others.append(other())
-            ones.append(one())
-        else:
-            ones.append(one())
-            others.append(other())
+    """What both measure, in turns: ``(ones, others, ones / others)``, one of each a round."""
+    found = in_turns({"one": one, "other": other}, rounds)
+    ones, others = found["one"], found["other"]
     return ones, others, ratios(ones, others)
 
 
@@ -84,7 +66,7 @@ def ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 def in_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """What each measures, once a round, in an order that changes from round to round."""
+    """What each measures, once a round, in an order that changes: no contender is always the second."""
     names = list(contenders)
     found: dict[str, list[float]] = {name: [] for name in names}
     for i in range(rounds):
@@ -175,15 +157,13 @@ def number(value: float) -> str:
 def markdown(machine_: dict[str, Any], figures: Sequence[Figure]) -> str:
     """The table, below the machine that it was made on."""
     lines = [", ".join(f"{key} {value}" for key, value in machine_.items() if value is not None), ""]
-    lines += ["| what | median | unit | range | rounds | target | met | |", "|---" * 8 + "|"]
+    lines += ["| what | median | unit | range | rounds | |", "|---" * 6 + "|"]
     for figure in figures:
         samples = figure.samples
         spread = f"{number(min(samples))} to {number(max(samples))}" if samples else ""
-        target = "" if figure.target is None else ("≥ " if figure.at_least else "≤ ") + number(figure.target)
-        met = {None: "", True: "yes", False: "**no**"}[figure.met]
         lines.append(
             f"| {figure.group}: {figure.name} | {number(figure.value)} | {figure.unit} | {spread} | "
-            f"{len(samples) or ''} | {target} | {met} | {figure.note} |"
+            f"{len(samples) or ''} | {figure.note} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -195,7 +175,7 @@ def write_table(stem: str, figures: Sequence[Figure], before: dict[str, Any]) ->
     """
     RESULTS.mkdir(exist_ok=True)
     about = {**before, "stolen_s": round(stolen_s() - before["stolen_s"], 2)}
-    document = {"machine": about, "figures": [{**msgspec.to_builtins(f), "met": f.met} for f in figures]}
+    document = {"machine": about, "figures": msgspec.to_builtins(list(figures))}
     (RESULTS / f"{stem}.json").write_text(json.dumps(document, indent=1) + "\n")
     path = RESULTS / f"{stem}.md"
     path.write_text(markdown(about, figures))

@@ -1,4 +1,4 @@
-/* The floor of a random batch: copy rows of a fixed size from given places, asking for each 32 rows ahead.
+/* The floor of a random batch: copy rows of 28 bytes from given places, asking for each 32 rows ahead.
  * Nothing is checked and nothing is made of the rows. And asking alone, for one line of each row, which any
  * loop in this order has to do. Compiled and called by floor.py. */
 
@@ -6,27 +6,23 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { AHEAD = 32 };
+enum { AHEAD = 32, BYTES = 28 };
 
 /* A constant size makes memcpy a few moves. A row that crosses a cache line needs both. */
-#define GATHER(BYTES)                                                                                  \
-    void gather##BYTES(const uint8_t *rows, const uint64_t *indices, size_t count, uint8_t *out)       \
-    {                                                                                                  \
-        for (size_t i = 0; i < count; i++) {                                                           \
-            if (i + AHEAD < count) {                                                                   \
-                const uint8_t *next = rows + indices[i + AHEAD] * BYTES;                               \
-                __builtin_prefetch(next);                                                              \
-                if (64 % BYTES)                                                                        \
-                    __builtin_prefetch(next + BYTES - 1);                                              \
-            }                                                                                          \
-            memcpy(out + i * BYTES, rows + indices[i] * BYTES, BYTES);                                 \
-        }                                                                                              \
-    }                                                                                                  \
-    void ask##BYTES(const uint8_t *rows, const uint64_t *indices, size_t count)                        \
-    {                                                                                                  \
-        for (size_t i = 0; i < count; i++)                                                             \
-            __builtin_prefetch(rows + indices[i] * BYTES, 0, 2);                                       \
+void gather(const uint8_t *rows, const uint64_t *indices, size_t count, uint8_t *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (i + AHEAD < count) {
+            const uint8_t *next = rows + indices[i + AHEAD] * BYTES;
+            __builtin_prefetch(next);
+            __builtin_prefetch(next + BYTES - 1);
+        }
+        memcpy(out + i * BYTES, rows + indices[i] * BYTES, BYTES);
     }
+}
 
-GATHER(28)
-GATHER(32)
+void ask(const uint8_t *rows, const uint64_t *indices, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        __builtin_prefetch(rows + indices[i] * BYTES, 0, 2);
+}

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..recorder.processes import resident_mb, workers_of
 from .figures import Benchmark, Figure
@@ -110,18 +110,17 @@ def memory_figures(samples: list[Sample], player: str) -> list[Figure]:
         megabytes = [sample.megabytes[i] for sample in samples]
         descriptors = [sample.descriptors[i] for sample in samples]
         bound = BOUND_MB + (BUFFER_MB if i else 0)
-        limits: dict[str, Any] = {"at_least": False, "group": f"memory, `{player}`"}
+        group = f"memory, `{player}`"
+        grown, more = growth(megabytes), growth(descriptors)
         figures += [
             Figure(
-                name=f"{name}, highest", value=max(megabytes), unit="MB", target=bound, samples=megabytes,
-                **limits,
+                group=group, name=f"{name}, highest (at most {bound:.0f})", value=max(megabytes), unit="MB",
+                samples=megabytes,
             ),
+            Figure(group=group, name=f"{name}, growth (at most {GROWTH_MAX_MB:g})", value=grown, unit="MB"),
             Figure(
-                name=f"{name}, growth", value=growth(megabytes), unit="MB", target=GROWTH_MAX_MB, **limits
-            ),
-            Figure(
-                name=f"{name}, more descriptors", value=growth(descriptors),
-                unit=f"of {max(descriptors):.0f}", target=DESCRIPTORS_MORE_MAX, **limits,
+                group=group, name=f"{name}, more descriptors (at most {DESCRIPTORS_MORE_MAX})", value=more,
+                unit=f"of {max(descriptors):.0f}",
             ),
         ]  # fmt: skip
     return figures

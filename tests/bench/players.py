@@ -17,28 +17,25 @@ import numpy as np
 from tape2048.ntuple.network import load_network
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.ntuple_training.trainer import Trainer
+from tape2048_recorder.ntuple_training.training_config import TrainingConfig
 
 from . import sketch
 from .figures import Benchmark, Figure, alternate, cpu_rate, median_of
 from .games import Games
-from .training import config_of
 
-#: Ours, the sketch's ``look_below``, games of each a round, and what ours has to reach of the sketch.
+#: Ours, the sketch's ``look_below``, and games of each a round.
 PLAYERS = (
-    ("ntuple:look_below=0", 0, 40, 0.88),
-    ("ntuple", 3, 6, 0.92),
-    ("ntuple:look_below=16,look_margin=0", 16, 1, 0.95),
+    ("ntuple:look_below=0", 0, 40),
+    ("ntuple", 3, 6),
+    ("ntuple:look_below=16,look_margin=0", 16, 1),
 )
-TRAINING_TARGET = 1.0
 
 
-def _compared(
-    ours: Callable[[], int], theirs: Callable[[], int], name: str, rounds: int, target: float
-) -> list[Figure]:
+def _compared(ours: Callable[[], int], theirs: Callable[[], int], name: str, rounds: int) -> list[Figure]:
     one, other, ratio = alternate(lambda: cpu_rate(ours), lambda: cpu_rate(theirs), rounds)
     group = "four 5-tuples, one core"
     return [
-        median_of(ratio, group=group, name=f"{name}, of the sketch", unit="ratio", target=target),
+        median_of(ratio, group=group, name=f"{name}, of the sketch", unit="ratio"),
         median_of(one, group=group, name=name, unit="moves/s"),
         median_of(other, group=group, name=f"{name}: the sketch", unit="moves/s"),
     ]
@@ -48,7 +45,7 @@ def playing(rounds: int, *, games: int | None = None) -> list[Figure]:
     """Moves per second of CPU, with both players; ``games`` a round in place of the usual ones."""
     table = sketch.table_of(load_network("default"))
     found: list[Figure] = []
-    for name, look_below, count, target in PLAYERS:
+    for name, look_below, count in PLAYERS:
         ours = Games(name, games or count)
         theirs = Games(name, games or count)
 
@@ -58,13 +55,17 @@ def playing(rounds: int, *, games: int | None = None) -> list[Figure]:
 
         ours.play_unrecorded()
         sketched()
-        found += _compared(ours.play_unrecorded, sketched, name, rounds, target)
+        found += _compared(ours.play_unrecorded, sketched, name, rounds)
     return found
 
 
 def learning(rounds: int, *, moves: int, **network: str) -> list[Figure]:
     """Moves per second of CPU that both trainers learn from, one thread each, after a first round unseen."""
-    trainer = Trainer(config_of((rounds + 1) * 2 * moves, 1, 1, **network))
+    most = (rounds + 1) * 2 * moves
+    config = TrainingConfig(
+        moves=most, split_moves=most // 8, anneal_moves=most // 4, seed=1, threads=1, **network
+    )
+    trainer = Trainer(config)
     learner = sketch.Learner.empty(1)
 
     def ours() -> int:
@@ -77,7 +78,7 @@ def learning(rounds: int, *, moves: int, **network: str) -> list[Figure]:
 
     ours()
     theirs()
-    return _compared(ours, theirs, "training", rounds, TRAINING_TARGET)
+    return _compared(ours, theirs, "training", rounds)
 
 
 def measure(_directory: Path, *, rounds: int, games: int, moves: int, **network: str) -> list[Figure]:

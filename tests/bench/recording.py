@@ -18,8 +18,6 @@ a few GB are written and deleted before the first round.
 
 With ``--columns``, a recorder with these columns is compared with a recorder without them, in rows per second
 of CPU time.
-
-**Niced.** The same recorder on one core, at the lowest priority: the mission's 40,000 steps/s must hold.
 """
 
 import json
@@ -40,20 +38,11 @@ from tape2048_recorder.daemon.supervisor import WorkerPlace
 from .figures import CHECKOUT, ROUNDS_MIN, TREES, Benchmark, Figure, alternate, median_of
 
 #: The players that are measured. Playing at 25M steps/s and more, the first two are limited by memory.
-TARGETS: dict[str, float | None] = {
-    "random": None, "greedy": None, "expectimax:depth=1": 0.95, "ntuple:look_below=0": 0.85, "ntuple": 0.95,
-    "ntuple:look_below=16,look_margin=0": 0.95,
-}  # fmt: skip
-TAPE_TARGETS = {"random": None, "greedy": None, "ntuple:look_below=0": 0.93, "ntuple": 0.97}
-#: With columns: players whose search values all moves, as columns do. Those of a margin value more.
-COLUMNS_TARGETS = {"expectimax:depth=1": 0.85, "ntuple:look_below=16,look_margin=0": 0.85}
-#: Largest share of publishing in a recorder's CPU time, where it verifies a tape.
-PUBLISHING_TARGET = 0.03
-NICED_PLAYER = "expectimax:depth=1"
-NICED_TARGET = 40_000
-
-#: The recorder's default.
-LANES = 4096
+PLAYERS = (
+    "random", "greedy", "expectimax:depth=1", "ntuple:look_below=0", "ntuple",
+    "ntuple:look_below=16,look_margin=0",
+)  # fmt: skip
+TAPE_PLAYERS = ("random", "greedy", "ntuple:look_below=0", "ntuple")
 
 #: Blocks of each worker that a rate is told from.
 BLOCKS_MIN = 3
@@ -71,7 +60,6 @@ class Recorded(NamedTuple):
     publish_ns: float  # its publishing thread
     delete_ns: float  # the benchmark's own: sessions are deleted as they appear
     sessions: int
-    model_share: float | None  # of the workers' time, in a batched player
 
     @property
     def cpu_ns(self) -> float:
@@ -99,8 +87,7 @@ def play_bare(player: str, seconds: float, workers: int) -> float:
 def record(player: str, seconds: float, workers: int, out_dir: Path, **how: Any) -> Recorded:
     """What a recorder does in about this many seconds of recording.
 
-    ``how``: ``core`` and ``nice`` of its processes; ``block_rows``; ``storage``; ``columns``; ``lanes`` of a
-    batched player; ``keep`` (delete sessions at the end).
+    ``how``: ``block_rows``; ``storage``; ``columns``; ``keep`` (delete sessions at the end).
     """
     child = _child("record", player=player, seconds=seconds, workers=workers, out_dir=str(out_dir), how=how)
     try:
@@ -172,7 +159,7 @@ class _Stamps:
             len(blocks) >= BLOCKS_MIN and now - blocks[0][0] >= seconds for blocks in self.blocks.values()
         )
 
-    def result(self, sessions: int, model_share: float | None) -> Recorded:
+    def result(self, sessions: int) -> Recorded:
         rate = 0.0
         rows = 0
         for worker, blocks in self.blocks.items():
@@ -183,7 +170,7 @@ class _Stamps:
             rows += worker_rows
         spent = [after - before for before, after in zip(self.costs[0], self.costs[-1], strict=True)]
         workers, loop, process, deleting = (seconds * 1e9 / rows for seconds in spent)
-        return Recorded(rate, workers, loop, process - loop - deleting, deleting, sessions, model_share)
+        return Recorded(rate, workers, loop, process - loop - deleting, deleting, sessions)
 
 
 def _cpu_s(pid: int) -> float:
@@ -203,9 +190,6 @@ class _Quiet:
 
 
 def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: dict[str, Any]) -> None:
-    if "core" in how:
-        os.sched_setaffinity(0, {how["core"]})
-    os.nice(how.get("nice", 0))
     from tape2048_recorder.daemon.daemon import Daemon
     from tape2048_recorder.record_options import RecorderConfig, split_player
     from tape2048_recorder.recorder import run
@@ -227,11 +211,11 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
     config = RecorderConfig(
         player=name, player_args=args or {}, workers=workers, out_dir=out_dir, seed=1,
         block_rows=how.get("block_rows"), storage=how.get("storage", "rows"),
-        lanes=how.get("lanes", LANES), columns=how.get("columns"), max_wall_s=10 * seconds + 60,
+        columns=how.get("columns"), max_wall_s=10 * seconds + 60,
     )  # fmt: skip
     with deleting:
         summary = run(config, _Quiet())
-    sys.stdout.write(json.dumps(stamps.result(len(summary.sessions), summary.model_share)))
+    sys.stdout.write(json.dumps(stamps.result(len(summary.sessions))))
 
 
 class Deleting:
@@ -282,10 +266,9 @@ def ratio_figures(
     ones, others, ratios = alternate(recorded, other, rounds)
     tape = how.get("storage") == "tape"
     group = f"`{player}`, {workers} workers{', on tape' if tape else ''}"
-    targets = TAPE_TARGETS if tape else TARGETS
-    target, less, unit = targets.get(player), "unrecorded", "steps/s"
+    less, unit = "unrecorded", "steps/s"
     if columns is not None:
-        target, less, unit = COLUMNS_TARGETS.get(player), "recorded without columns", "steps/CPU-s"
+        less, unit = "recorded without columns", "steps/CPU-s"
     costs = {
         "worker_ns": "workers", "daemon_ns": "daemon's loop", "publish_ns": "publishing",
         "delete_ns": "deleting (the benchmark's own)",
@@ -293,11 +276,10 @@ def ratio_figures(
     return [
         median_of(others, group=group, name=less, unit=unit),
         median_of(ones, group=group, name="recorded", unit=unit),
-        median_of(ratios, group=group, name=f"recorded of {less}", unit="ratio", target=target),
+        median_of(ratios, group=group, name=f"recorded of {less}", unit="ratio"),
         median_of(
             [one.publish_ns / one.cpu_ns for one in found],
             group=group, name="publishing, of the recorder's CPU", unit="ratio",
-            target=PUBLISHING_TARGET if tape and player == "ntuple" else None, at_least=False,
         ),
         *(
             median_of([getattr(one, field) for one in found], group=group, name=name, unit="CPU-ns/row")
@@ -306,40 +288,28 @@ def ratio_figures(
     ]  # fmt: skip
 
 
-def niced_figures(*, rounds: int, seconds: float, core: int, directory: Path, nice: int) -> list[Figure]:
-    """The recorder at the lowest priority, on one core."""
-    out_dir = directory / "sessions"
-    rates = [
-        record(NICED_PLAYER, seconds, 0, out_dir, core=core, nice=nice).rows_per_s for _ in range(rounds)
-    ]
-    name = f"`{NICED_PLAYER}`, recorded"
-    how: dict[str, Any] = {"group": "niced to 19, one core", "name": name, "unit": "steps/s"}
-    return [median_of(rates, target=NICED_TARGET, **how)]
-
-
 def measure(
     directory: Path, *, players: Sequence[str], rounds: int, seconds: float, workers: int, block_rows: int,
-    storage: str, columns: str, keep: bool, core: int, nice: int,
+    storage: str, columns: str, keep: bool,
 ) -> list[Figure]:  # fmt: skip
-    """The ratio of each player, and rows niced to one core; without a core, the first."""
-    how: dict[str, Any] = {"rounds": rounds, "seconds": seconds, "directory": directory}
-    figures: list[Figure] = []
-    for player in players or (TAPE_TARGETS if storage == "tape" else TARGETS):
-        figures += ratio_figures(
-            player, workers=workers, block_rows=block_rows or None, keep=keep, storage=storage,
-            columns=columns or None, **how,
-        )  # fmt: skip
-    return figures + (niced_figures(core=core, nice=nice, **how) if core >= 0 else [])
+    """The ratio of each player."""
+    return [
+        figure
+        for player in players or (TAPE_PLAYERS if storage == "tape" else PLAYERS)
+        for figure in ratio_figures(
+            player, rounds=rounds, seconds=seconds, directory=directory, workers=workers,
+            block_rows=block_rows or None, keep=keep, storage=storage, columns=columns or None,
+        )
+    ]  # fmt: skip
 
 
 BENCHMARK = Benchmark(
     measure,
     sizes={
         "players": (), "rounds": ROUNDS_MIN, "seconds": 8.0, "workers": 2, "block_rows": 0, "storage": "rows",
-        "columns": "",
-        "keep": False, "core": min(os.sched_getaffinity(0)), "nice": 19,
+        "columns": "", "keep": False,
     },
-    smallest={"players": ("random",), "rounds": 1, "seconds": 0.5, "workers": 1, "nice": 0},
+    smallest={"players": ("random",), "rounds": 1, "seconds": 0.5, "workers": 1},
     in_memory=True,
 )  # fmt: skip
 

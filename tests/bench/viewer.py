@@ -70,11 +70,8 @@ _SCRUB = """async frames => {
 }"""
 
 
-def _figure(
-    name: str, value: float, unit: str, target: float | None, samples: Sequence[float] = (), *, note: str = ""
-) -> Figure:
-    how = {"group": "viewer", "unit": unit, "target": target, "at_least": False, "note": note}
-    return Figure(name=name, value=value, samples=list(samples), **how)
+def _figure(name: str, value: float, unit: str, samples: Sequence[float] = (), *, note: str = "") -> Figure:
+    return Figure(group="viewer", name=name, value=value, unit=unit, samples=list(samples), note=note)
 
 
 def _cpu_s(pid: int) -> float:
@@ -148,7 +145,7 @@ def of_lists(count: int) -> list[Figure]:
     for column in (*COLUMNS, "session"):
         _ = games[column]
     took, note = 1000 * (time.perf_counter() - began), f"CPU {1000 * (time.process_time() - cpu):.0f} ms"
-    found = [_figure(f"columns of {count:,} games, made once they are read", took, "ms", None, note=note)]
+    found = [_figure(f"columns of {count:,} games, made once they are read", took, "ms", note=note)]
     for name, selection in (
         ("sort", Selection()),
         ("filter and sort", filters),
@@ -165,13 +162,11 @@ def of_lists(count: int) -> list[Figure]:
                 took.append(statistics.median(rounds))
                 costs.append(1000 * (time.process_time() - cpu) / ROUNDS_MIN)
         note = f"CPU {max(costs):.0f} ms"
-        found.append(
-            _figure(f"{name} {count:,} games, a page (slowest)", max(took), "ms", 1000, took, note=note)
-        )
+        found.append(_figure(f"{name} {count:,} games, a page (slowest)", max(took), "ms", took, note=note))
     began, cpu = time.perf_counter(), time.process_time()
     choose(games, condition)
     took, note = 1000 * (time.perf_counter() - began), f"CPU {1000 * (time.process_time() - cpu):.0f} ms"
-    return [*found, _figure(f"condition in SQL on {count:,} games, once", took, "ms", None, note=note)]
+    return [*found, _figure(f"condition in SQL on {count:,} games, once", took, "ms", note=note)]
 
 
 def of_games(context: Any, link: str, viewer: int, frames: int) -> list[Figure]:
@@ -187,23 +182,23 @@ def of_games(context: Any, link: str, viewer: int, frames: int) -> list[Figure]:
     page.evaluate(_OPEN, links[0])  # the judge, the critic and their kernels are loaded
     name = f"replay of {rows[0]['steps']:,} moves ready"
     found = []
-    for how, target, opened in (("computed", 250, links[1:]), ("kept", 100, links[:-1])):
+    for how, opened in (("computed", links[1:]), ("kept", links[:-1])):
         own, every = _cpu_s(viewer), _cpu_s(os.getpid())
         took = [page.evaluate(_OPEN, one) for one in opened]
         own = 1000 * (_cpu_s(viewer) - own) / len(took)
         every = 1000 * (_cpu_s(os.getpid()) - every) / len(took)
         note = f"CPU {own:.0f} ms of the viewer, {every - own:.0f} ms of the browser"
-        found.append(_figure(f"{name}, {how}", statistics.median(took), "ms", target, took, note=note))
-    for name, target in (("scrubbing", 17), ("an empty page", None)):
-        if target is None:
+        found.append(_figure(f"{name}, {how}", statistics.median(took), "ms", took, note=note))
+    for name in ("scrubbing", "an empty page"):
+        if name == "an empty page":
             page.goto("about:blank")
         every = _cpu_s(os.getpid())
         took = page.evaluate(_SCRUB, frames)
         note = f"CPU {1000 * (_cpu_s(os.getpid()) - every) / frames:.1f} ms a frame, of the browser"
-        if target is None:
+        if name == "an empty page":
             note = "what the browser alone misses"  # its processes change with the page
         value = float(np.quantile(took, 0.99))
-        found.append(_figure(f"{name}, p99 of frames", value, "ms", target, took, note=note))
+        found.append(_figure(f"{name}, p99 of frames", value, "ms", took, note=note))
     page.close()
     return found
 
@@ -235,8 +230,8 @@ def of_live(root: Path, seconds: float) -> list[Figure]:
         finally:
             recorder.terminate()
     return [
-        _figure("live: age of what is shown, at most", max(ages, default=0.0), "s", 2, ages),
-        _figure("live: share of a core that the viewer takes", 100 * share, "%", 0.5),
+        _figure("live: age of what is shown, at most", max(ages, default=0.0), "s", ages),
+        _figure("live: share of a core that the viewer takes", 100 * share, "%"),
     ]
 
 
@@ -248,8 +243,8 @@ def of_report(root: Path, out: Path) -> list[Figure]:
     took, after = time.perf_counter() - began, os.times()
     spent = after.children_user + after.children_system - cpu.children_user - cpu.children_system
     return [
-        _figure("report", took, "s", 60, note=f"CPU {spent:.1f} s"),
-        _figure("report, size", out.stat().st_size / 1e6, "MB", 5),
+        _figure("report", took, "s", note=f"CPU {spent:.1f} s"),
+        _figure("report, size", out.stat().st_size / 1e6, "MB"),
     ]
 
 
@@ -267,13 +262,13 @@ def measure(
     found = of_lists(games)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name, target, what in (
-            ("shared", 2.0, f"{sessions * rows:,} rows in {sessions:,} sessions"),
-            ("small", 3.0, f"{small:,} sessions"),
+        for name, what in (
+            ("shared", f"{sessions * rows:,} rows in {sessions:,} sessions"),
+            ("small", f"{small:,} sessions"),
         ):
             with viewing(directory / name) as (link, viewer), browser.new_context() as context:
                 took, note = first_page(context, link, viewer.pid)
-                found.append(_figure(f"first page of {what}", took, "s", target, note=note))
+                found.append(_figure(f"first page of {what}", took, "s", note=note))
                 if name == "shared":
                     found += of_games(context, link, viewer.pid, frames)
         browser.close()

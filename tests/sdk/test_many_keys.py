@@ -15,7 +15,7 @@ from tape2048_recorder.fleet.plan import create_fleet, lease_label
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_tools.cli import run
 
-from ..bench.remote_sessions import fill_store
+from ..tools.small_sessions import fill_store
 from .builders import NAME, write_ours
 from .store_servers import store_url
 

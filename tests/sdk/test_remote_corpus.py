@@ -49,7 +49,7 @@ from tape2048.stores.remote import (
 )
 from tape2048.stores.remote_session import RemoteSession
 
-from ..bench.remote_sessions import fill_store
+from ..tools.small_sessions import fill_store
 from .row_source_contract import Sample, boards_of, check_contract
 from .store_servers import CLOUDS, KINDS, Watch, hub_server, s3_environment, size_of, store_url
 from .tapes import games_on_tape
@@ -789,7 +789,6 @@ def test_manifests_of_other_forms_are_named(place: str, tmp_path: Path) -> None:
 
 
 def test_requests_for_many_sessions(local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The short version of ``tests.bench.remote_sessions``."""
     fill_store(tmp_path / "store", local / NAMES[0], 60)
     read: list[str] = []
     original = DirectoryStore.chunks

@@ -1,6 +1,7 @@
 """Directories of very many very small sessions, made by copying one."""
 
 import datetime as dt
+import hashlib
 from pathlib import Path
 
 FIRST = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -23,3 +24,14 @@ def fill(root: Path, template: Path, count: int, *, tags: tuple[str, ...] = ("to
             (path / name).write_bytes(content)
         made.append(path)
     return made
+
+
+def fill_store(directory: Path, template: Path, count: int) -> None:
+    """Write ``count`` copies of a session below a directory as a store has them."""
+    files = [(path.name, path.read_bytes()) for path in sorted(template.iterdir())]
+    digest = hashlib.sha256((template / "manifest.json").read_bytes()).hexdigest()[:16]
+    for number in range(count):
+        path = directory / "sessions" / f"{session_name(number)}.{number % 8:06x}.{digest}"
+        path.mkdir(parents=True)
+        for name, content in files:
+            (path / name).write_bytes(content)

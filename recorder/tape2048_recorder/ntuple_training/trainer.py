@@ -2,8 +2,8 @@
 
 Threads share the tables as plain arrays, because the kernels run without the GIL. Unlike shared memory of
 processes on most systems, these arrays can be in huge pages, and they do not outlive the trainer. Threads
-write without locks (Hogwild; Recht et al., NIPS 2011). Two threads learn as much from a move as one
-(``python -m tests.bench.training``). The default is one thread, with which a training is reproducible.
+write without locks (Hogwild; Recht et al., NIPS 2011). Two threads learn as much from a move as one.
+The default is one thread, with which a training is reproducible.
 
 With ``device = "cuda"``, a GPU plays and learns with copies of the tables, which are copied back for each
 checkpoint (:mod:`tape2048_recorder.ntuple_training.gpu_learner`).

@@ -23,8 +23,7 @@ The noise is known on average only, so the ratio of a sample can exceed 1. No pr
 the whole variance: R2 and its interval end at 1, and the interval holds the truth as often as before. Where
 the ratio itself exceeds 1, the lower end moves down by the excess, because luck must not shorten an interval.
 Where the variance of q is small beside its own error (:data:`MEASURABLE`), as for a tile that nearly every
-game reaches, the ratio says nothing, and R2 is None. ``python -m tests.bench.exact_truth`` measures how often
-the intervals hold the truth.
+game reaches, the ratio says nothing, and R2 is None.
 
 Means and variances are weighted, and intervals are by game, as for all metrics
 (:mod:`tape2048.critic.metrics`). The calibration error is above 0 for calibrated predictions, too: positions

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from tests.mutants import planted
 
-from .history import Failure, live, live_seeds, make_plan
+from .history import live, live_seeds
 from .mutants import MUTANTS
-from .shrink import as_test, shrink
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 LIVES = 600
@@ -43,22 +42,3 @@ def test_a_seed_decides_a_history() -> None:
         once, again = (live_seeds(0, 100)[1] for _ in range(2))
     assert once is not None
     assert once == again
-
-
-def test_a_failure_is_shortened_and_becomes_a_test() -> None:
-    def fails(short: Failure) -> Failure | None:
-        made: dict[str, object] = {"Plan": type(short.plan), "Event": type(short.plan.events[0])}
-        found: list[Failure | None] = []
-        made["live"] = lambda plan: found.append(live(plan))
-        exec(as_test(short), made)  # noqa: S102
-        made[f"test_history_{short.plan.seed}"]()  # type: ignore[operator]
-        return found[0]
-
-    with planted(MUTANTS["a missed death"]):
-        _, failure = live_seeds(0, 100)
-        short = shrink(failure)
-        assert fails(short) is not None
-    assert fails(short) is None
-    assert len(short.plan.settings) <= 2
-    assert 1 <= len(short.plan.events) <= 2
-    assert len(make_plan(short.plan.seed).events) > len(short.plan.events)
