@@ -47,7 +47,7 @@ types: $(VENV)/.installed-dev ## Check types (mypy, strict).
 
 unit: $(VENV)/.installed-dev ## Run the tests alone, three at a time (JOBS=3, PYTEST_ARGS=).
 	@# PyTorch's threads spin while they wait for each other: with several processes on few cores, most of its time.
-	@# A test that waits for other processes can fail on a busy machine, so those that failed run again, alone.
+	@# A test that waits for other processes can fail on a busy machine: those that failed run again, alone.
 	export OMP_NUM_THREADS=1; \
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) || { \
 	  failed=$$?; [ $$failed = 1 ] && [ "$$(grep -c '": true' .pytest_cache/v/cache/lastfailed)" -le 5 ] || exit $$failed; \
@@ -62,8 +62,9 @@ peers: .peers/venv/.installed ## Measure beside what one would take instead, ten
 
 faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (the suite takes a sample), an hour.
 	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py \
-	  tests/recorder/recording/test_power_loss.py tests/tools/sessions/test_jobs.py tests/recorder/fleet \
-	  tests/sdk/ntuple/test_shipped_network.py tests/sdk/conversion/test_convert.py $(PYTEST_ARGS)
+	  tests/recorder/recording/test_power_loss.py tests/tools/sessions/test_jobs.py \
+	  tests/sdk/ntuple/test_shipped_network.py tests/sdk/session/test_column_draft.py \
+	  tests/sdk/conversion/test_convert.py $(PYTEST_ARGS)
 
 simulate: $(VENV)/.installed-dev ## Live LIVES=1000000 simulated lives of a recorder; a fault is told with its seed (JOBS=3).
 	$(BIN)/python -m tests.recorder.simulation --lives $(LIVES) --jobs $(JOBS)

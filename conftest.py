@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 from sybil.sybil import SybilCollection
 from tests.documentation import EXCLUDED, PAGES, RECORD, commands_of, fill, parsers
+from tests.shared import VARIABLE, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,12 +32,24 @@ if TYPE_CHECKING:
     from sybil import Example
 
 
+def pytest_configure() -> None:
+    """Make the directory that all processes of the run share; a run in a run has that of the outer one."""
+    if VARIABLE not in os.environ:
+        os.environ[VARIABLE] = tempfile.mkdtemp(prefix=f"{os.getpid()}-tests-")
+
+
+def pytest_unconfigure() -> None:
+    """Remove this directory."""
+    directory = Path(os.environ[VARIABLE])
+    if directory.name.startswith(f"{os.getpid()}-"):
+        del os.environ[VARIABLE]
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded() -> Path:
     """What ``tape2048 record`` leaves, and a critic."""
-    directory = tmp_path_factory.mktemp("recorded")
-    fill(directory)
-    return directory
+    return shared("recorded", fill)
 
 
 @pytest.fixture(scope="module")

@@ -103,20 +103,14 @@ def forty() -> list[Defect]:
 
 
 def copy_checkout(root: Path) -> None:
-    """Copy the checkout, for which the environment names the cache of machine code."""
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(CHECKOUT, root, ignore=shutil.ignore_patterns(".*", "__pycache__", "_build"))
-    compiler = root / "sdk/tape2048/jit/compiler.py"
-    named = compiler.read_text().replace("digest.hexdigest()[:16]", 'os.environ["KERNELS"]')
-    compiler.write_text(named)
 
 
-def first_failure(root: Path, tests: list[str], kernels: str) -> str | None:
-    """Run tests in a copy, with a cache of machine code; return the first that fails, or None."""
+def first_failure(root: Path, tests: list[str]) -> str | None:
+    """Run tests in a copy; return the first that fails, or None."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(str(root / package) for package in PACKAGES),
-        "NUMBA_CACHE_DIR": f"{root}.kernels",
-        "KERNELS": kernels,
         "OMP_NUM_THREADS": "1",
     }
     limit = ["timeout", "-k", "5", str(TESTS_S)]
@@ -129,29 +123,14 @@ def first_failure(root: Path, tests: list[str], kernels: str) -> str | None:
 
 
 def find(defect: Defect, root: Path) -> str | None:
-    """Plant a defect in a copy and run its tests; return the test that fails, and passes without it, or None.
-
-    Only the compiled functions of the changed file are compiled again, which saves minutes. Functions of
-    other files stay as they are, even if they inline the change. So if no test fails, all are compiled again.
-    """
+    """Plant a defect and run its tests. Return the test that fails, and passes without it, or None."""
     path, text = defect.place(root)
-    before, compiled = path.stat(), re.search("register_jitable|@intrinsic|@kernel|@chooses", text)
-    sound, planted = (Path(f"{root}.kernels/tape2048/kernels-{name}") for name in ("sound", "planted"))
     path.write_text(text.replace(defect.old, defect.new))
-    kernels, failed = "planted" if compiled else "sound", None
     try:
-        for anew in (False, True) if compiled else (False,):
-            shutil.rmtree(planted, ignore_errors=True)
-            if compiled and sound.exists() and not anew:
-                shutil.copytree(sound, planted)
-            failed = next(filter(None, (first_failure(root, [test], kernels) for test in defect.tests)), None)
-            if failed:
-                break
+        failed = next(filter(None, (first_failure(root, [test]) for test in defect.tests)), None)
     finally:
         path.write_text(text)
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # which machine code is compared with
-        shutil.rmtree(planted, ignore_errors=True)
-    if failed and first_failure(root, [failed.split("[")[0]], "sound"):
+    if failed and first_failure(root, [failed.split("[")[0]]):
         raise LookupError(f"without the defect, {failed} fails as well")
     return failed
 
@@ -159,7 +138,7 @@ def find(defect: Defect, root: Path) -> str | None:
 def main(numbers: list[int]) -> int:
     """Plant the defects with these numbers, from 1, or all; return the exit code."""
     defects = forty()
-    root = Path(tempfile.gettempdir(), "tape2048-mutants")  # the same one again, for its machine code
+    root = Path(tempfile.gettempdir(), "tape2048-mutants")
     copy_checkout(root)
     missed = 0
     for number in numbers or range(1, len(defects) + 1):

@@ -56,8 +56,9 @@ class Server:
     def __init__(self, blocks_file: Path) -> None:
         script = Path(__file__).with_name("crash_server.py")
         self._process = subprocess.Popen(
-            # A warning in a child is a defect as well.
-            [sys.executable, "-W", "error", str(script), str(blocks_file)],
+            # A warning in a child is a defect as well. A child that writes bytecode makes more calls than the
+            # later children, which find it.
+            [sys.executable, "-B", "-W", "error", str(script), str(blocks_file)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True,
         )  # fmt: skip
 

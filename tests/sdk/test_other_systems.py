@@ -10,7 +10,8 @@ import pytest
 CORE = (
     "tests/sdk/files/test_reading.py",
     "tests/sdk/session/test_session.py",
-    "tests/sdk/torch/test_loader.py",
+    "tests/sdk/torch/test_loader.py::test_data_loader_gives_the_same_batches",
+    "tests/sdk/torch/test_loader.py::test_resuming_gives_the_very_same_rows",
 )
 LIMIT_S = 200
 

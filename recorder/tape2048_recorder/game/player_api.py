@@ -28,6 +28,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from tape2048.jit.compiler import implementations
+
 #: The move of :func:`choose` on a board without legal moves.
 NO_MOVE = np.uint64(4)
 
@@ -58,6 +60,7 @@ def chooses(player_class: type, **jit_options: Any) -> Callable[[Any], Any]:
         def _resolve(player: Any, board: Any, state: Any, gamma: Any) -> Any:
             return function if _is_of(player, player_class) else None
 
+        implementations[player_class].append((function, jit_options))
         return function
 
     return register
@@ -71,6 +74,7 @@ def values_moves(player_class: type) -> Callable[[Any], Any]:
         def _resolve(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
             return function if _is_of(player, player_class) else None
 
+        implementations[player_class].append((function, {}))
         return function
 
     return register

@@ -1,11 +1,11 @@
 """``kernel``, the decorator that compiles a function, and its cache on disk.
 
-Machine code is kept on disk, since compiling the game loop takes seconds. Numba's cache compares only the
-file of the outermost function: after a change in a function that was inlined from another module, it would
-run the old machine code. The cache directory is therefore named after a hash of every module that contains a
-kernel, and of all modules that these import when they load.
+Machine code is kept on disk, since compiling the game loop takes seconds. An entry is named after everything
+that the machine code depends on: the bytecode and the constants of the function, and of all functions and
+global values that it reaches. Paths, line numbers, docstrings and comments are left out, so all checkouts and
+versions share one cache, and a release compiles only the functions that it changed.
 
-It is ``tape2048/kernels-<hash>`` in ``$NUMBA_CACHE_DIR`` if set, else in ``$CACHE_DIRECTORY`` (systemd),
+It is ``tape2048/kernels`` in ``$NUMBA_CACHE_DIR`` if set, else in ``$CACHE_DIRECTORY`` (systemd),
 ``$XDG_CACHE_HOME`` or ``~/.cache``. Its entries are pickles, which can run any code. Each of these
 directories and each entry must therefore belong to this user and must not be writable by other users (as
 ``/tmp`` is). Otherwise, or if the directory cannot be written, each start compiles again, and a warning is
@@ -25,20 +25,24 @@ import hashlib
 import logging
 import os
 import pickle
-import re
-import shutil
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 from numba.core import compiler, serialize
 from numba.core.caching import NullCache
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 from numba.core.event import Event, Listener, install_listener
+from numba.core.typing.templates import builtin_registry
+from numba.extending import _Intrinsic  # type: ignore[attr-defined]
 
 F = TypeVar("F")
 
@@ -55,9 +59,8 @@ STOPPED_S = 5.0
 #: ``struct flock`` of Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
 
-#: Cache directories that are kept: of earlier sources, other checkouts and other environments. Each has up to
-#: 50 MB.
-CACHE_STATES_KEPT_MAX = 16
+#: Size of all entries, above which the least recently used ones are removed. One version has 50 MB.
+CACHE_BYTES_MAX = 1 << 30
 
 #: Largest entry that is read. The loop of a player has 2 MB.
 ENTRY_BYTES_MAX = 64 << 20
@@ -65,48 +68,123 @@ ENTRY_BYTES_MAX = 64 << 20
 _OTHERS_MAY_WRITE = 0o022
 _SUFFIX = ".kernel"
 
-#: An import at the top of a module: ``from M import NAMES`` or ``import M``. A literal newline is found ten
-#: times as fast as ``^``; every process searches two megabytes.
-_IMPORT = re.compile(r"\n(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([\w.]+))")
-_COMPILES = re.compile(r"\n(?:from|import) (numba|tape2048\.jit\.(intrinsics|compiler import .*kernel))\b")
+#: Packages whose functions are named in a key, and not followed: their versions are part of it.
+_FIXED = sys.stdlib_module_names | {"llvmlite", "numba", "numpy"}
+
+#: Implementations that an overload has for arguments of a class, such as a player's ``choose``. They are part
+#: of the key of every kernel with such an argument.
+implementations: defaultdict[type, list[Any]] = defaultdict(list)
 
 
-def _imports(source: str) -> set[str]:
-    found = set()
-    for module, names, plain in _IMPORT.findall(source):
-        found.add(module or plain)
-        found.update(f"{module}.{name}" for name in re.findall(r"\w+", names))
+def _names(code: CodeType) -> set[str]:
+    inner = (_names(const) for const in code.co_consts if isinstance(const, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _is_fixed(value: Any) -> bool:
+    return str(value).partition(".")[0] in _FIXED
+
+
+def _closure(function: Any) -> list[Any]:
+    return [cell.cell_contents for cell in function.__closure__ or ()]
+
+
+def _stable(value: object) -> str:
+    text = f"{type(value).__name__} {value}"
+    if " at 0x" in text:
+        raise TypeError(f"found {text}, expected a value without an address")
+    return text
+
+
+def _describe(value: Any, links: list[Any]) -> Any:  # noqa: C901, PLR0911 - a return for each kind of value
+    """Return everything in a value that machine code depends on. Add functions and classes to ``links``."""
+    match value:
+        case FunctionType() | type():
+            if _is_fixed(value.__module__):
+                return value.__module__, value.__qualname__
+            links.append(value)
+            return len(links)
+        case Dispatcher():
+            return _describe((value.py_func, value.targetoptions), links)
+        case _Intrinsic():
+            return _describe(value._defn, links)  # noqa: SLF001 - as numba's own cache
+        case CodeType():
+            names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
+            form = value.co_flags, value.co_argcount, value.co_kwonlyargcount, value.co_exceptiontable
+            return value.co_code, form, names, [_describe(const, links) for const in value.co_consts]
+        case dict():
+            return [(key, _describe(each, links)) for key, each in value.items()]
+        case list() | tuple():
+            return _describe(type(value), links), [_describe(each, links) for each in value]
+        case set() | frozenset():
+            return sorted(repr(_describe(each, links)) for each in value)
+        case np.ndarray() | np.generic():
+            return value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
+        case None | str() | bytes() | int() | float() | complex():
+            return repr(value)
+    return value.__name__ if isinstance(value, ModuleType) else _stable(value)
+
+
+@functools.cache
+def _overloads(_count: int) -> dict[int, list[Any]]:
+    found = defaultdict(list)
+    for function, kind in builtin_registry.globals:
+        for template in getattr(kind, "templates", ()):
+            if (resolve := getattr(template, "_overload_func", None)) is not None:
+                found[id(function)].append((resolve, template._jit_options))  # noqa: SLF001 - as above
     return found
 
 
-def _kernel_sources() -> dict[str, Path]:
-    sdk = next(parent for parent in Path(__file__).resolve().parents if parent.name == "tape2048")
-    paths, imported, waiting = {}, {}, []
-    for root in (sdk, sdk.with_name("tape2048_recorder"), sdk.parent.parent / "recorder/tape2048_recorder"):
-        for path in root.rglob("[!.]*.py"):
-            parts = path.relative_to(root.parent).with_suffix("").parts
-            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            source = "\n" + path.read_text(encoding="utf-8")
-            paths[module], imported[module] = path, _imports(source)
-            if _COMPILES.search(source):
-                waiting.append(module)
-    closure = set()
-    while waiting:
-        module = waiting.pop()
-        if module not in closure:
-            closure.add(module)
-            waiting += imported[module] & paths.keys()
-    return {module: paths[module] for module in sorted(closure)}
+def _description(value: Any) -> tuple[str, list[Any]]:
+    """Describe a function or a class by itself. Return the functions and classes that it uses as well."""
+    links: list[Any] = []
+    if isinstance(value, type):
+        return repr((value.__module__, value.__qualname__, _describe(implementations[value], links))), links
+    code = value.__code__
+    if value.__doc__ is not None and code.co_consts[:1] == (value.__doc__,):
+        code = code.replace(co_consts=(None, *code.co_consts[1:]))
+    names = sorted(_names(code))
+    used = {name: value.__globals__[name] for name in names if name in value.__globals__}
+    for prefix, module in [*used.items()]:
+        if isinstance(module, ModuleType) and not _is_fixed(module.__name__):
+            used |= {f"{prefix}.{name}": vars(module)[name] for name in names if name in vars(module)}
+    overloads = [
+        found
+        for found in _overloads(len(builtin_registry.globals)).get(id(value), ())
+        # The imports of a process decide which implementations there are: those in use come with their class.
+        if not any(isinstance(each, type) and each in implementations for each in _closure(found[0]))
+    ]
+    parts = code, value.__defaults__, value.__kwdefaults__, _closure(value), used, overloads
+    return repr((value.__module__, value.__qualname__, _describe(parts, links))), links
 
 
-def _source_state() -> str:
-    digest = hashlib.sha256(numba.__version__.encode())
-    for path in _kernel_sources().values():
-        # By content, since time and size are not enough: files in container images have equal times, and a
-        # changed constant may leave the size.
-        source = path.read_bytes()
-        digest.update(f"\n{path}:{len(source)}\n".encode() + source)
-    return digest.hexdigest()[:16]
+def _classes(kind: Any) -> Iterator[type]:
+    if isinstance(kind, numba.types.BaseTuple):
+        if (found := getattr(kind, "instance_class", None)) is not None:
+            yield found
+        for each in kind:  # type: ignore[attr-defined]
+            yield from _classes(each)
+
+
+def _key(function: Any, signature: Any, codegen: Any) -> str:
+    """Return a hash of everything that the machine code of a function for a signature depends on.
+
+    Raises:
+        TypeError: it depends on a value that another process cannot recognise.
+    """
+    kinds = getattr(signature, "args", signature)
+    reached = [function, *(each for kind in kinds for each in _classes(kind))]
+    places = {id(each): place for place, each in enumerate(reached)}
+    versions = numba.__version__, np.__version__, sys.implementation.cache_tag
+    digest = hashlib.sha256(repr((_stable(signature), codegen.magic_tuple(), versions)).encode())
+    for each in reached:  # it grows
+        text, links = _description(each)
+        for link in links:
+            if id(link) not in places:
+                places[id(link)] = len(reached)
+                reached.append(link)
+        digest.update(f"{text}{[places[id(link)] for link in links]}".encode())
+    return digest.hexdigest()[:32]
 
 
 def cache_base() -> Path | None:
@@ -156,12 +234,10 @@ def open_cache() -> Path:
     Raises:
         OSError: the directory is not private (:func:`private_dir`), or it cannot be written.
     """
-    state = private_dir(f"kernels-{_source_state()}")
-    os.utime(state)
-    if not os.access(state, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(state))
-    drop_oldest(state.parent.glob("kernels-*"), CACHE_STATES_KEPT_MAX)
-    return state
+    directory = private_dir("kernels")
+    if not os.access(directory, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+    return directory
 
 
 @functools.cache
@@ -182,16 +258,6 @@ def _warn(where: object, why: object) -> None:
         where,
         why,
     )
-
-
-def drop_oldest(directories: Iterable[Path], kept_max: int) -> None:
-    """Remove all directories except for the ``kept_max`` most recently used."""
-    found = []
-    for path in directories:
-        with contextlib.suppress(OSError):  # another worker may have removed it
-            found.append((path.stat().st_mtime, path))
-    for _, path in sorted(found, reverse=True)[kept_max:]:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def kernel(function: F) -> F:
@@ -228,26 +294,17 @@ class _DiskCache(NullCache):
         self._function, self._directory = function, directory
 
     def _path(self, signature: Any, codegen: Any) -> Path:
-        """Return the file of a signature, named after everything that its machine code depends on."""
-        function, code = self._function, self._function.__code__
-        parts = (
-            str(signature),
-            codegen.magic_tuple(),
-            sys.implementation.cache_tag,
-            _file_digest(code.co_filename),
-            (code.co_filename, code.co_firstlineno, code.co_code),
-            _dumps(tuple(cell.cell_contents for cell in function.__closure__ or ())),
-        )
-        digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-        return self._directory / f"{function.__name__}-{digest}{_SUFFIX}"
+        key = _key(self._function, signature, codegen)
+        return self._directory / f"{self._function.__name__}-{key}{_SUFFIX}"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         target_context.refresh()
         # Any error: a missing, damaged or unreadable entry is compiled again.
         with contextlib.suppress(Exception):
-            entry = read_entry(self._path(sig, target_context.codegen()))
-            found, code = pickle.loads(entry)  # noqa: S301 - of this user, as checked
+            path = self._path(sig, target_context.codegen())
+            found, code = pickle.loads(read_entry(path))  # noqa: S301 - of this user, as checked
             if found == sig:
+                os.utime(path)  # it was used
                 return _CompileResult._rebuild(target_context, *code)  # noqa: SLF001 - as numba's own cache
         return None
 
@@ -256,26 +313,34 @@ class _DiskCache(NullCache):
             return
         try:
             path = self._path(sig, data.codegen)
-        except OSError:  # its source is not a file, or has just been removed
+        except TypeError:  # it has no key
             return
         draft = path.with_suffix(f".{os.getpid()}")
         content = _dumps((sig, data._reduce()))  # noqa: SLF001 - as numba's own cache
         try:
-            # A process with other sources may have removed the directory (drop_oldest).
             path.parent.mkdir(mode=0o700, exist_ok=True)
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with open(fd, "wb") as file:  # noqa: PTH123 - a descriptor
                 file.writelines((hashlib.sha256(content).digest(), content))
             draft.replace(path)
+            _drop_unused(self._directory)
         except OSError as error:  # the disk is full, for example
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             _warn(self._directory, error.strerror)
 
 
-@functools.cache
-def _file_digest(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def _drop_unused(directory: Path) -> None:
+    found = []
+    for path in directory.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process removed it
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
+    total = 0
+    for _, size, path in sorted(found, reverse=True):
+        total += size
+        if total > CACHE_BYTES_MAX:
+            path.unlink(missing_ok=True)
 
 
 def read_entry(path: Path) -> bytes:

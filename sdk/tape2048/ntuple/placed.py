@@ -38,7 +38,7 @@ from tape2048.files.bulk_read import allocate
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.reading import crc32c, map_path, prefer_huge_pages
 from tape2048.files.safetensors import HEADER_END_MAX
-from tape2048.jit.compiler import drop_oldest, locked, private_dir
+from tape2048.jit.compiler import locked, private_dir
 from tape2048.ntuple.mapped import MappedTable
 from tape2048.ntuple.network import (
     Network,
@@ -177,9 +177,18 @@ def _kept(directory: Path, source: str) -> PlacedNetwork | None:
     return PlacedNetwork(layout, data[: end - length].view(dtype), scales, about.facts, directory)
 
 
+def _drop_oldest(directory: Path) -> None:
+    found = []
+    for path in directory.iterdir():
+        with contextlib.suppress(OSError):  # another process removed it
+            found.append((path.stat().st_mtime, path))
+    for _, path in sorted(found, reverse=True)[NETWORKS_KEPT_MAX:]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def _keep(stored: StoredNetwork, directory: Path, source: str) -> None:
     layout, dtype = stored.layout, stored.dtype
-    drop_oldest(directory.parent.iterdir(), NETWORKS_KEPT_MAX)
+    _drop_oldest(directory.parent)
     if shutil.disk_usage(directory).free < dtype.itemsize * layout.entries + _FREE_BYTES_MIN:
         return
     tuples, positions = [*map(tuple_text, layout.tuples)], positions_of(layout)

@@ -6,7 +6,6 @@ import importlib.util
 import itertools
 import os
 import pickle
-import re
 import shutil
 import signal
 import stat
@@ -17,45 +16,29 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
 from tape2048.files.durable import fsync_dir
 from tape2048.jit import compiler
+from tape2048_recorder.game.game_loop import _play as play
+from tape2048_recorder.players.simple import Greedy, Random
 
-from ...layers import imports, modules
 from ...recorder.disks import Looped, files_end_at, shut_down
 from ..builders import raising
 
-CHECKOUT = Path(__file__).resolve().parents[3]
 VARIABLES = ("NUMBA_CACHE_DIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "HOME")
 
 _names = (f"jit_of_a_copy_{i}" for i in itertools.count())
 
 
-def load(path: Path) -> ModuleType:
-    """A ``compiler`` that stands elsewhere, in this process and fresh."""
-    spec = importlib.util.spec_from_file_location(next(_names), path)
+def load() -> ModuleType:
+    """A ``compiler`` of a process that has just started, as it were."""
+    spec = importlib.util.spec_from_file_location(next(_names), compiler.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A checkout with a few modules in other packages; returns where its compiler is."""
-    root = tmp_path / "checkout"
-    sdk, recorder = root / "sdk/tape2048", root / "recorder/tape2048_recorder"
-    (recorder / "players").mkdir(parents=True)
-    (sdk / "game").mkdir(parents=True)
-    (sdk / "jit").mkdir()
-    shutil.copy(compiler.__file__, sdk / "jit/compiler.py")
-    (sdk / "game/rules.py").write_text("WEIGHT = 1\n")
-    (sdk / "game/notes.py").write_text("WEIGHT = 1\n")
-    (recorder / "game").mkdir()
-    (recorder / "game/engine.py").write_text("from tape2048.game.rules import (\n    WEIGHT,\n)\n")
-    (recorder / "players/greedy.py").write_text(GREEDY)
-    return sdk / "jit/compiler.py"
 
 
 @pytest.fixture
@@ -85,8 +68,8 @@ def test_the_first_that_is_set_decides(
     assert compiler.cache_base() == Path(expected)
 
 
-def test_the_directory_is_ours_alone(checkout: Path, cache_base: Path) -> None:
-    directory = load(checkout).cache_dir()
+def test_the_directory_is_ours_alone(cache_base: Path) -> None:
+    directory = load().cache_dir()
     assert directory.parent == cache_base / "tape2048"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
@@ -94,7 +77,6 @@ def test_the_directory_is_ours_alone(checkout: Path, cache_base: Path) -> None:
 @pytest.mark.parametrize("how", ["a file", "below a file", "nobody may write", "not there to make"])
 def test_a_base_that_cannot_be_written_means_no_cache(
     how: str,
-    checkout: Path,
     cache_base: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -107,101 +89,104 @@ def test_a_base_that_cannot_be_written_means_no_cache(
         cache_base.write_text("in the way")
         if how == "below a file":
             monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache_base / "deeper"))
-    module = load(checkout)
+    module = load()
     assert module.cache_dir() is module.cache_dir() is None
     (said,) = caplog.messages
     assert ": compiled code cannot be kept (" in said
 
 
-RULES, PLAYERS = "sdk/tape2048/game/rules.py", "recorder/tape2048_recorder/players"
-GREEDY = "from tape2048.jit.compiler import cache_dir, kernel\nfrom tape2048_recorder.game import engine\n"
+SOURCE = """
+import numpy as np
+from numba.extending import intrinsic, overload, register_jitable
+from tape2048.jit.compiler import kernel
+STEP, TABLE = 1, np.arange(3)
+def decide(a):
+    pass
+@overload(decide)
+def _decide(a):
+    return lambda a: a + 4
+@intrinsic
+def emitted(context, a):
+    return a(a), lambda context, builder, signature, args: builder.add(args[0], args[0])
+@register_jitable
+def inner(a):
+    return a * 5 + STEP
+def made(b):
+    @kernel
+    def closed(a=8):
+        "One line."
+        return a + b
+    return closed
+closed = made(7)
+@kernel
+def outer(a):
+    return inner(a) + TABLE[a] + decide(a) + emitted(a) + closed(a)
+"""
 
 
-def change(checkout: Path, path: str, text: str | None) -> None:
-    """Write or remove a file; neither its time nor, for one weight, its size say that it changed."""
-    file = checkout.parents[3] / path
-    times = (file.stat().st_atime_ns, file.stat().st_mtime_ns) if file.exists() else None
-    if text is None:
-        file.unlink()
-        return
-    file.write_text(text)
-    if times:
-        os.utime(file, ns=times)
+def key_of(source: str, path: str = "/a.py") -> str:
+    module: dict[str, Any] = {"__name__": "planted"}
+    exec(compile(source, path, "exec"), module)  # noqa: S102
+    dispatcher = module["outer"]
+    return compiler._key(dispatcher.py_func, (numba.int64,), dispatcher.targetctx.codegen())
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
+    ("old", "new"),
     [
-        (RULES, "WEIGHT = 2\n"),
-        (RULES, None),
-        (f"{PLAYERS}/greedy.py", GREEDY + "WEIGHT = 3\n"),
-        (f"{PLAYERS}/ntuple.py", "import numba\n"),
-        ("recorder/tape2048_recorder/game/engine.py", "from tape2048.game.rules import WEIGHT\n"),
+        ("STEP, TABLE = 1", "STEP, TABLE = 2"),
+        ("np.arange(3)", "np.arange(4)"),
+        ("a + 4", "a + 3"),
+        ("builder.add", "builder.mul"),
+        ("a * 5", "a * 6"),
+        ("@register_jitable", "@register_jitable(forceinline=True)"),
+        ("made(7)", "made(8)"),
+        ("a=8", "a=9"),
+        ("a + b", "a - b"),
+        ("+ TABLE[a]", "- TABLE[a]"),
     ],
 )
-def test_changed_sources_get_another_directory(
-    path: str, text: str | None, checkout: Path, cache_base: Path
+def test_a_change_compiles_again(old: str, new: str) -> None:
+    assert old in SOURCE
+    assert key_of(SOURCE.replace(old, new)) != key_of(SOURCE)
+
+
+def test_docstrings_places_and_unused_values_do_not_compile_again() -> None:
+    changed = "# A comment.\n" + SOURCE.replace("One line.", "Another one.") + "OTHER = 3\n"
+    assert key_of(changed, "/b.py") == key_of(SOURCE)
+
+
+def test_a_changed_player_compiles_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop names no player: its argument's class decides which functions it inlines."""
+    signature = (numba.typeof(Greedy()),)
+    codegen = play.targetctx.codegen()
+    before = compiler._key(play.py_func, signature, codegen)
+    monkeypatch.setitem(compiler.implementations, Random, [])
+    assert compiler._key(play.py_func, signature, codegen) == before
+    monkeypatch.setitem(compiler.implementations, Greedy, [(lambda player: player, {})])
+    assert compiler._key(play.py_func, signature, codegen) != before
+
+
+def test_a_value_without_a_name_has_no_key() -> None:
+    with pytest.raises(TypeError, match="expected a value without an address"):
+        key_of(SOURCE.replace("STEP, TABLE = 1", "STEP, TABLE = object()"))
+
+
+def test_the_least_recently_used_entries_are_removed(
+    cache_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = load(checkout).cache_dir()
-    assert load(checkout).cache_dir() == before
-    change(checkout, path, text)
-    assert load(checkout).cache_dir() != before
-
-
-def test_what_holds_no_kernels_changes_nothing(checkout: Path, cache_base: Path) -> None:
-    before = load(checkout).cache_dir()
-    (checkout.parents[1] / "game/notes.txt").write_text("x")
-    (checkout.parents[1] / "game/.#rules.py").symlink_to("nobody@nowhere:1")  # an editor's lock
-    rules = checkout.parents[1] / "game/rules.py"
-    os.utime(rules, (0, 0))
-    (checkout.parents[1] / "game/notes.py").write_text('"""A module that no kernel imports."""\n')
-    assert load(checkout).cache_dir() == before
-
-
-def test_the_closure_has_every_import_of_a_kernel() -> None:
-    """Compare the textual scan with the imports that the syntax trees have."""
-    expected = {
-        module
-        for module, path in modules().items()
-        if not module.startswith("tape2048_tools")
-        and any(
-            found.at_load
-            and (
-                re.match(r"numba\b", found.module)
-                or (found.module, found.name) == ("tape2048.jit.compiler", "kernel")
-                or found.module == "tape2048.jit.intrinsics"
-            )
-            for found in imports(path.read_text())
-        )
-    }
-    waiting = list(expected)
-    while waiting:
-        found = {
-            name
-            for each in imports(modules()[waiting.pop()].read_text())
-            if each.at_load
-            for name in (each.module, f"{each.module}.{each.name}")
-        }
-        waiting += (found & modules().keys()) - expected
-        expected |= found & modules().keys()
-    assert 20 < len(expected) <= len(compiler._kernel_sources())
-    assert expected <= compiler._kernel_sources().keys()
-
-
-def test_old_states_go_and_the_newest_stay(checkout: Path, cache_base: Path) -> None:
-    loaded = load(checkout)
-    ours = cache_base / "tape2048"
-    old = [ours / f"kernels-{i}" for i in range(loaded.CACHE_STATES_KEPT_MAX + 3)]
-    for age, path in enumerate(old):
-        path.mkdir(parents=True)
-        (path / "index.nbi").write_text("")
+    module = load()
+    for age in range(4):
+        path = module.cache_dir() / f"old-{age}.kernel"
+        path.write_bytes(bytes(1 << 20))
         os.utime(path, (10_000 - age, 10_000 - age))
-    (ours / "kernels-gone").symlink_to(ours / "nowhere")  # another worker was faster with this one
-    (cache_base / "numba-of-others").mkdir()
-    new = loaded.cache_dir()
-    kept = {path for path in ours.iterdir() if not path.is_symlink()}
-    assert kept == {new, *old[: loaded.CACHE_STATES_KEPT_MAX - 1]}
-    assert (cache_base / "numba-of-others").exists()
+    monkeypatch.setattr(module, "CACHE_BYTES_MAX", 5 << 19)
+    module.kernel(double)(21)
+    assert sorted(path.name[:6] for path in module.cache_dir().glob("*.kernel")) == [
+        "double",
+        "old-0.",
+        "old-1.",
+    ]
 
 
 INNER = (
@@ -286,13 +271,13 @@ def test_processes_that_start_together_compile_once(copy: Path, tmp_path: Path) 
     assert sorted(said) == [["1", "0", "True"], ["1", "1", "True"], ["1", "1", "True"]]
 
 
-def test_what_the_cache_lacks_is_announced_once(checkout: Path, cache_base: Path) -> None:
+def test_what_the_cache_lacks_is_announced_once(cache_base: Path) -> None:
     def doubled(x: Any) -> Any:
         return 2 * x
 
     for expected in (["compiling"], []):
         said: list[str] = []
-        fresh = load(checkout)
+        fresh = load()
         with fresh.announced(lambda said=said: said.append("compiling")):
             kernel_of_it = fresh.kernel(doubled)
             assert (kernel_of_it(2), kernel_of_it(2.5)) == (4, 5.0)
@@ -310,10 +295,8 @@ def test_a_compiler_that_is_switched_off() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EAGAIN])
-def test_it_compiles_without_a_lock(
-    code: int, checkout: Path, cache_base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = load(checkout)
+def test_it_compiles_without_a_lock(code: int, cache_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load()
     # There are no locks here, or somebody holds it and does not end.
     monkeypatch.setattr(module.fcntl, "lockf", raising(OSError(code, os.strerror(code))))
     monkeypatch.setattr(module, "COMPILING_S_MAX", 0.1)
@@ -354,23 +337,23 @@ def double(a: int) -> int:
     return 2 * a
 
 
-def play(checkout: Path) -> int:
+def start() -> int:
     """Call a kernel in a fresh process, as it were; return how many signatures the cache had."""
-    kernel = load(checkout).kernel(double)
+    kernel = load().kernel(double)
     assert kernel(21) == 42
     return sum(kernel.stats.cache_hits.values())
 
 
 @pytest.fixture
-def entry(checkout: Path, cache_base: Path) -> Path:
+def entry(cache_base: Path) -> Path:
     """The file of a compiled kernel."""
-    assert (play(checkout), play(checkout)) == (0, 1)
+    assert (start(), start()) == (0, 1)
     (path,) = cache_base.rglob("*.kernel")
     return path
 
 
-def test_a_damaged_entry_is_compiled_again(checkout: Path, entry: Path) -> None:
-    module, whole = load(checkout), entry.read_bytes()
+def test_a_damaged_entry_is_compiled_again(entry: Path) -> None:
+    module, whole = load(), entry.read_bytes()
     for size in reversed(range(len(whole))):
         os.truncate(entry, size)
         with pytest.raises(ValueError, match="expected a SHA-256"):
@@ -378,7 +361,7 @@ def test_a_damaged_entry_is_compiled_again(checkout: Path, entry: Path) -> None:
     for damaged in (b"", bytes(100), bytes(len(whole)), whole[:-1], whole[:99] + b"?" + whole[100:]):
         entry.write_bytes(damaged)
         assert module.damaged_entries(entry.parent) == ([entry], 1)
-        assert (play(checkout), play(checkout)) == (0, 1)
+        assert (start(), start()) == (0, 1)
         assert module.damaged_entries(entry.parent) == ([], 1)
 
 
@@ -396,7 +379,7 @@ class Planted:
 @pytest.mark.parametrize("part", [0, 1, 2, 3, None])
 @pytest.mark.parametrize("spoil", [lambda path: os.chown(path, 12345, -1), lambda path: path.chmod(0o1777)])
 def test_code_that_others_can_write_is_not_run(
-    spoil: Callable[[Path], None], part: int | None, checkout: Path, entry: Path, tmp_path: Path
+    spoil: Callable[[Path], None], part: int | None, entry: Path, tmp_path: Path
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file to another user")
@@ -404,14 +387,12 @@ def test_code_that_others_can_write_is_not_run(
     entry.write_bytes(hashlib.sha256(content).digest() + content)
     if part is not None:  # else this is the proof that it would run
         spoil([entry, *entry.parents][part])
-    play(checkout)
+    start()
     assert (tmp_path / "ran").exists() is (part is None)
 
 
-def test_a_full_disk_costs_a_warning(
-    checkout: Path, cache_base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    module = load(checkout)
+def test_a_full_disk_costs_a_warning(cache_base: Path, caplog: pytest.LogCaptureFixture) -> None:
+    module = load()
     with files_end_at(64):
         assert (module.kernel(double)(21), module.kernel(lambda a: a + 1)(21)) == (42, 22)
     (said,) = caplog.messages
@@ -419,16 +400,13 @@ def test_a_full_disk_costs_a_warning(
     assert {path.suffix for path in cache_base.rglob("*") if path.is_file()} == {".lock"}
 
 
-def test_a_directory_that_another_process_removed(
-    checkout: Path, cache_base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It keeps those of the last sources, and this one plays on."""
-    module = load(checkout)
+def test_a_directory_that_another_process_removed(cache_base: Path, caplog: pytest.LogCaptureFixture) -> None:
+    module = load()
     kernel = module.kernel(double)
     shutil.rmtree(module.cache_dir())
     assert kernel(21) == 42
     assert not caplog.messages
-    assert play(checkout) == 1
+    assert start() == 1
 
 
 @pytest.mark.root

@@ -180,7 +180,7 @@ def test_rows_of_no_run_have_no_columns(tmp_path: Path) -> None:
 def test_killed_at_any_step_it_resumes(
     session: Session, undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """At each call in turn: old values stay until they are removed, and never have new facts beside them."""
+    """Old values stay until they are removed, and never have new facts beside them."""
     job = with_facts(player="a")
     copy = tmp_path / "copy" / NAME
 
@@ -190,7 +190,8 @@ def test_killed_at_any_step_it_resumes(
         write_pair(Session.open(copy), with_facts(player="old", shift=9))
 
     killed_at = []
-    for crash in crashes(lambda: write_pair(Session.open(copy), job, force=True), before=before):
+    every = 1 if os.environ.get("FULL_SWEEP") == "1" else 5
+    for crash in crashes(lambda: write_pair(Session.open(copy), job, force=True), before=before, every=every):
         killed_at.append(crash.call)
         found = Session.open(copy)
         for name in ("values", "best"):
@@ -205,7 +206,7 @@ def test_killed_at_any_step_it_resumes(
         write_pair(found, job, force=True)
         assert content(copy) == undisturbed
         assert not list(copy.glob(".*"))
-    assert len(killed_at) > 4 * ROWS / CHUNK
+    assert len(killed_at) > 4 * ROWS / CHUNK / every
 
 
 def test_shares_are_put_together(session: Session, undisturbed: dict[str, bytes]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.shared import shared
 
 #: Longest wait for a viewer on a busy machine.
 PATIENCE_S = 120.0
@@ -27,14 +28,16 @@ def _environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded() -> Path:
     """A directory of two sessions of a greedy player, one with moves and one without; 40 short games."""
-    root = tmp_path_factory.mktemp("viewer") / "selfplay"
+    return shared("viewer", _record) / "selfplay"
+
+
+def _record(directory: Path) -> None:
     for flags in (["--seed", "1", "--record-action"], ["--seed", "2"]):
         command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", "greedy"]
-        command += ["--workers", "1", "--max-games", "20", "--out", str(root), *flags]
+        command += ["--workers", "1", "--max-games", "20", "--out", str(directory / "selfplay"), *flags]
         subprocess.run(command, env=_environment(), check=True, capture_output=True, timeout=120)
-    return root
 
 
 class Viewer(NamedTuple):
