@@ -458,7 +458,6 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path | None = None) -> Loaded:
-    """Merge flags, environment and file into a configuration."""
     loaded = merge_sources(flags, env, path)
     with located(loaded.origins["sampling"]):
         read_sampling(loaded.config.sampling)
@@ -491,10 +490,7 @@ def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Pat
 
 
 def effective(config: RecorderConfig) -> dict[str, Any]:
-    """Return the settings as a session records them, with the tag in effect.
-
-    Settings that early versions lacked are included only if they are set.
-    """
+    """Return the settings for a session; those that early versions lacked only if they are set."""
     settings = {**msgspec.to_builtins(config), "model_tag": config.tag}
     return {name: value for name, value in settings.items() if value is not None or name not in _LATER}
 
@@ -534,10 +530,7 @@ def check_loaded_player(loaded: Loaded) -> None:
 
 
 def buffer_mb(config: RecorderConfig) -> float:
-    """Return the largest size of a worker's buffer in megabytes.
-
-    The buffer holds boards, or whole rows for batched players, or bytes of steps on tape.
-    """
+    """Return a worker's largest buffer in MB: boards, rows (batched players), or bytes on tape."""
     row_bytes = ROW_BYTES_MAX if is_batched(config.player) else BUFFERED_BYTES_MAX
     row_bytes = 1 if config.storage == "tape" else row_bytes
     return config.rows_buffered_max * (row_bytes + (20 if config.columns else 0)) / 1e6
@@ -550,7 +543,6 @@ def row_bytes(config: RecorderConfig) -> float:
 
 
 def columns_row_bytes(config: RecorderConfig) -> int:
-    """Return the bytes that the recorded columns of a row take."""
     return sum(_COLUMN_BYTES[name] for name in (config.columns or "").split())
 
 

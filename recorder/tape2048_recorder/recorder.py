@@ -69,11 +69,7 @@ class _Warnings(logging.Handler):
 
 
 class Service:
-    """The daemon's reporter, which updates the view, the service manager, the status file and the metrics.
-
-    Each update is built from the status that the daemon makes twice a second. A failed update does not stop
-    the recording, and neither does a view that can no longer write.
-    """
+    """The daemon's reporter. A failed update does not stop the recording."""
 
     def __init__(
         self,
@@ -122,12 +118,10 @@ class Service:
         self.manager.close()
 
     def event(self, level: Level, message: str) -> None:
-        """Pass an event to the view."""
         with contextlib.suppress(OSError):  # a closed or full log; the next event tries again
             self._view.event(level, message)
 
     def status(self, make_status: Callable[[], Status]) -> None:
-        """Pass a status to the view and the service manager, and write its file if it is due."""
         status = make_status()
         with contextlib.suppress(OSError):
             self._view.status(lambda: status)
@@ -176,16 +170,8 @@ def run(
 ) -> RecordingSummary:
     """Record until a limit is reached or a signal is received. Main thread only.
 
-    Args:
-        config: the settings.
-        reporter: the receiver of events and statuses.
-        load: a function that reads the settings again at SIGHUP; None: SIGHUP drains.
-        changed: a function to call with the configuration after a reload.
-        signals: the open signal handler, if the caller has one.
-        boards: the boards to start from, ``u64[n]``, drawn by each game's seed; None: start with two tiles.
-
-    Returns:
-        The summary of the recorded games and published sessions, and the reason for the end.
+    ``load`` reads the settings again at SIGHUP; None: SIGHUP drains. ``changed`` gets the configuration after
+    a reload. Each game's seed draws from ``boards`` (``u64[n]``); None: start with two tiles.
     """
     if sys.platform != "linux":
         hint = "Record on Linux or in a Linux container. The SDK can read sessions on this system."
@@ -227,10 +213,7 @@ def record(
     starts: StartBoards | None = None,
     world: World = REAL,
 ) -> RecordingSummary:
-    """Record as :func:`run` does; the caller holds the instance's lock.
-
-    ``played`` is the configuration with the seed in effect and with all parameters of the player.
-    """
+    """Record as :func:`run`, with the lock held; ``played`` has the seed and all parameters in effect."""
     out_dir = progress.instance.out_dir
     playing, recording, recovered = _start(config, played, service, progress, starts=starts, world=world)
     daemon = Daemon(

@@ -81,19 +81,15 @@ class RetentionLimits(Settings, frozen=True, kw_only=True):
 
     @property
     def limited(self) -> bool:
-        """Whether a limit is set."""
         return (self.max_total_mb, self.max_age_s, self.max_sessions) != (None, None, None)
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """The general limits, and the limits of model tags."""
-
     general: RetentionLimits = RetentionLimits()
     tags: dict[str, RetentionLimits] = {}
 
     @property
     def limited(self) -> bool:
-        """Whether a limit is set."""
         return self.general.limited or any(limits.limited for limits in self.tags.values())
 
     def keep_last(self, tag: str) -> int:

@@ -422,7 +422,6 @@ class Corpus(RowView):
         return found
 
     def __len__(self) -> int:
-        """Number of rows, N."""
         return int(self._tables.rowmap.run_starts[-1])
 
     def __repr__(self) -> str:
@@ -683,7 +682,6 @@ class Corpus(RowView):
         return self._of_bits(mark_first(self._tables, symmetry=bool(symmetry)), "unique")
 
     def _of_bits(self, words: NDArray[np.uint64], what: str) -> Self:
-        """Return a view of the rows whose bits are set."""
         if not words.any():
             raise EmptyCorpusError(f"{what} leaves 0 of {counted(len(self), 'row')}")
         tables = self._tables
@@ -700,7 +698,6 @@ class Corpus(RowView):
         return self._view(ordinals, self.game_phase, self._tables.selected)
 
     def _view(self, chosen: NDArray[Any] | None, phase: Phase, selected: NDArray[np.uint64] | None) -> Self:
-        """Return another view of the same store; arguments as of :meth:`__init__`."""
         view = object.__new__(type(self))
         for name in self._kept:
             setattr(view, name, getattr(self, name))
@@ -921,7 +918,6 @@ class Capped:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __len__(self) -> int:
-        """Number of rows of an epoch."""
         return int(self.starts[-1])
 
     def __repr__(self) -> str:
@@ -986,7 +982,6 @@ def _choose(
 
 
 def _players_hint(where: Any, filters: Mapping[str, Any], runs: RunColumns) -> Callable[[], str] | None:
-    """Return a function that makes a hint with all players; None if the filter is not of players."""
     if filters.get("player") is None and not (isinstance(where, str) and "player" in where):
         return None
     return lambda: f"The games are of {name_players(runs.players())}. `corpus.players` lists them."

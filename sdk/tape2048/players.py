@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 
 class Named(Protocol):
-    """A session: its name and its facts."""
-
     @property
     def name(self) -> str:
         """The name of its directory."""
@@ -178,7 +176,6 @@ def _whole(args: Mapping[str, Any], key: str, usual: int = 0) -> int:
 
 
 def plies_of(kind: str, args: Mapping[str, Any]) -> int:
-    """Return the plies of the deepest search of a player; see :func:`player_name`."""
     mixed = re.findall(r"(?:^|\+)(\d+)", args["mix"]) if isinstance(args.get("mix"), str) else []
     one = 1 + (kind == "critic")
     if not any(map(int, mixed or [_whole(args, "look_below")])):
@@ -189,10 +186,7 @@ def plies_of(kind: str, args: Mapping[str, Any]) -> int:
 
 
 def is_called(given: str, label: str, name: str) -> bool:
-    """Whether a text selects the player of this label and name.
-
-    The text is the label or the name, or their first words, or ends with the digits of a name (``@012345``).
-    """
+    """Whether a text is the label or name of a player, their first words, or a name's last digits."""
     ends = tuple(given + mark for mark in "@:, ")
     if any(text == given or text.startswith(ends) for text in (label, name)):
         return True
@@ -211,10 +205,7 @@ def _sha256(text: str) -> str:
 
 
 def player_label(facts: Mapping[str, Any]) -> str:
-    """Return the player of a session's facts for the column ``player``, as ``ntuple@0123456789ab``.
-
-    That is a short name and 12 digits of the SHA-256; without a SHA-256 it is :func:`player_text`.
-    """
+    """Return ``NAME@`` and 12 digits of the SHA-256; without a SHA-256, :func:`player_text`."""
     text, sha256 = player_text(facts), facts.get("player_sha256")
     if not isinstance(sha256, str) or not sha256:
         return text
@@ -224,8 +215,6 @@ def player_label(facts: Mapping[str, Any]) -> str:
 
 
 class PlayedBy(msgspec.Struct, frozen=True):
-    """A player whose games are in a corpus."""
-
     name: str  # with its parameters; empty if its sessions have none
     sha256: str  # empty if its sessions have none: then sessions with the same name have the same player
     games: int  # number of its games
@@ -236,12 +225,10 @@ class PlayedBy(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The player in the column ``player``."""
         return player_label(self._facts)
 
     @property
     def player_name(self) -> str:
-        """The player for people; see :func:`player_name`."""
         return player_name(self._facts)
 
     def __str__(self) -> str:
@@ -249,10 +236,7 @@ class PlayedBy(msgspec.Struct, frozen=True):
 
 
 def facts_of_runs(runs: Any, sessions: Sequence[Named]) -> tuple[list[Mapping[str, Any]], NDArray[np.int64]]:
-    """Return the facts of players, and the index in them of each run's player, ``i64[R]``.
-
-    A session has one player, a data set one for each engine.
-    """
+    """Return players' facts, and each run's index in them; a data set has a player for each engine."""
     facts, index = [session.meta for session in sessions], runs["session"].astype(np.int64)
     for ordinal, session in enumerate(sessions):
         if (dataset := getattr(session, "dataset", None)) is not None:
@@ -264,8 +248,6 @@ def facts_of_runs(runs: Any, sessions: Sequence[Named]) -> tuple[list[Mapping[st
 
 
 class PlayerGames(NamedTuple):
-    """The games of a player in a corpus."""
-
     player: str  #: name, as ``tape2048 list`` shows it; selects the games with ``where(player=...)``
     spec: str  #: the player with its parameters, as ``record --player`` takes it; empty if unknown
     games: int  #: number of games
@@ -295,22 +277,17 @@ class PlayerTable(tuple[PlayerGames, ...]):
 
 
 def identity_of_player(facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Return name and SHA-256 of a session's player.
-
-    Players with the same SHA-256 are the same. Without it (empty), players with the same name are.
-    """
+    """Return name and SHA-256 (or empty). Players with the same SHA-256, or else name, are the same."""
     given = facts.get("player_sha256")
     return player_text(facts), given if isinstance(given, str) else ""
 
 
 def only_player(player: PlayedBy) -> str:
-    """Return the condition in SQL that selects a player's games."""
     quoted = player.label.replace("'", "''")
     return f"player = '{quoted}'"
 
 
 def name_players(players: Sequence[PlayedBy]) -> str:
-    """Return the number of players, and the first of them with their games."""
     more = f" and {len(players) - _NAMED} more" if len(players) > _NAMED else ""
     return f"{counted(len(players), 'player')}: {'; '.join(map(str, players[:_NAMED]))}{more}"
 
@@ -329,12 +306,10 @@ class Identity(NamedTuple):
 
 
 def engine_text(engine: str, player_sha256: str, seed: int) -> str:
-    """Return an engine's text that carries a game's identity; :func:`identity_of` reads it."""
     return f"{engine} player_sha256={player_sha256} seed={seed}".lstrip()
 
 
 def identity_of(engine: str | None) -> Identity | None:
-    """Return the identity that an engine's text carries, or None."""
     match = _IDENTITY.fullmatch(engine) if engine is not None else None
     if match is None or int(match["seed"]) >= 2**64:
         return None
@@ -358,5 +333,4 @@ def split_seed(engine: str | None) -> tuple[str | None, int | None]:
 
 
 def join_seed(engine: str | None, seed: int | None) -> str | None:
-    """Undo :func:`split_seed`."""
     return engine if seed is None else f"{engine} seed={seed}"

@@ -119,7 +119,6 @@ def cli() -> None:
 
 
 def main(command: click.Command | None = None, name: str = "tape2048") -> None:
-    """Run a command line, by default ``tape2048``, and exit with its code."""
     _open_streams()
     with _unwound():
         sys.exit(run(command=command or cli, name=name))
@@ -167,10 +166,7 @@ def _unwound() -> Iterator[None]:
 
 
 def _open_streams() -> None:
-    """Redirect standard streams that the caller closed (``>&-``) to ``/dev/null``.
-
-    Otherwise the next file opened would get the stream's number, and its output.
-    """
+    """Redirect closed standard streams: otherwise the next file opened would get their output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -181,14 +177,12 @@ def _open_streams() -> None:
 
 
 def a2pack() -> None:
-    """Run ``a2pack``, which writes and reads packs."""
     from tape2048_tools.commands.runs.a2pack_command import command
 
     main(command, "a2pack")
 
 
 def run(args: Sequence[str] | None = None, command: click.Command = cli, name: str = "tape2048") -> int:
-    """Run the command line, report errors on standard error, and return the exit code."""
     try:
         # In standalone mode click would end the process, with other exit codes.
         code = command.main(args, prog_name=name, standalone_mode=False)

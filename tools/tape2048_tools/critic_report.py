@@ -68,7 +68,6 @@ def examine(
     cache_max_mb: int | None = None,
     quiet: bool = True,
 ) -> tuple[Evaluation, dict[str, Any]]:
-    """Evaluate a critic on sessions, and describe both. The arguments are as for ``critic eval``."""
     from tape2048 import Corpus
     from tape2048.critic.evaluation import evaluate
 
@@ -118,10 +117,7 @@ def examine(
 def _choose_parts(
     corpus: Corpus, info: CriticFacts, name: str | None
 ) -> tuple[str, Corpus, Corpus | None, list[str]]:
-    """Return the part's name, its games, the games of the part ``train`` (or None), and remarks.
-
-    A game's identity decides its part, so that games of the training are recognised in any session.
-    """
+    """Return a part's name and games, the part ``train`` or None, and remarks, for any session's games."""
     shares = info.split.fractions
     wanted = {None: "test" if "test" in shares else "val", "validation": "val"}.get(name, name)
     assert wanted is not None
@@ -217,10 +213,7 @@ def expected_score(player: str) -> Baseline:
 
 
 def read_curves(critic: Path) -> dict[str, Any] | None:
-    """Read losses by step from the directory of the training: the critic's path, or its parent.
-
-    A report can do without them: unreadable files and lines are skipped.
-    """
+    """Read losses by step from the path or its parent; None, or fewer, if something is unreadable."""
     paths = [directory / METRICS for directory in (critic, critic.absolute().parent)]
     points: dict[str, dict[int, float]] = {"train": {}, "val": {}}
     best: int | None = None
@@ -254,12 +247,10 @@ _CSV_COUNTS = ("rows", "rows_positive", "runs", "runs_positive", "prevalence", "
 
 
 def document(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole evaluation as a document for JSON."""
     return {**about, "evaluation": msgspec.to_builtins(evaluation)}
 
 
 def csv_text(evaluation: Evaluation) -> str:
-    """Return CSV with one line for each stage, tile and predictor, numbers in full."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     against = _ORACLE_METRICS if evaluation.truth is not None else ()
@@ -280,7 +271,6 @@ def csv_text(evaluation: Evaluation) -> str:
 
 
 def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
-    """Return the critic, the games and the intervals in words."""
     rows = f"{counted(evaluation.rows, 'row')} of {counted(evaluation.runs, 'game')}"
     cap = "all of each"
     if evaluation.per_run is not None:
@@ -323,7 +313,6 @@ def _precision_text(evaluation: Evaluation, truth: Truth) -> str:
 
 
 def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableType]:
-    """Return tables for a terminal: for each tile AUROC beside the baselines, then the other metrics."""
     parts: list[RenderableType] = [columns(facts(evaluation, about))]
     parts += [cell(note) for note in about["notes"]]
     for each in evaluation.tables():

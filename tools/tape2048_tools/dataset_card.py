@@ -58,7 +58,6 @@ def is_own(content: bytes) -> bool:
 
 
 def card_fact(readme: str, key: str) -> str | None:
-    """Return the value of a key in the front matter of a card, or None."""
     found = re.search(rf"^{key}: *(.+?) *$", readme, re.MULTILINE)
     with contextlib.suppress(ValueError):  # not quoted
         return found and str(json.loads(found[1]))
@@ -66,7 +65,6 @@ def card_fact(readme: str, key: str) -> str | None:
 
 
 def make_preview(several: Sequence[Session]) -> bytes:
-    """Make a Parquet table of the first games. MissingPackageError without pyarrow."""
     table = make_table(Corpus.open([one.path for one in several]), "runs")
     table = table._replace(records=min(table.records, _PREVIEW_GAMES_MAX))
     write_arrow(table, file := io.BytesIO(), "parquet", "zstd", lambda *_: None)
@@ -80,7 +78,6 @@ def hub_name(url: str) -> str:
 
 
 def make_cards(several: Sequence[Session], title: str, license_id: str, url: str) -> dict[str, bytes]:
-    """Make the texts of both files, by name, from run tables. EmptyCorpusError without games."""
     facts, title = sum_up(several), printable(title)
     if not facts["games"]:
         raise EmptyCorpusError("the sessions have no games", path=several[0].path.parent)
@@ -105,7 +102,6 @@ def make_cards(several: Sequence[Session], title: str, license_id: str, url: str
 
 
 def _texts(several: Sequence[Session], facts: dict[str, Any], reach: Sequence[Any]) -> dict[str, str]:
-    """Return the numbers and the lines of tables in ``README.md``."""
     engines, rates = (
         {str(one.meta.get(key, "unknown")) for one in several} for key in ("engine", "sample_rate")
     )
@@ -143,7 +139,6 @@ def _texts(several: Sequence[Session], facts: dict[str, Any], reach: Sequence[An
 
 
 def _lines(records: Iterable[Sequence[Any]]) -> str:
-    """Return the lines of a table; numbers get separators."""
     texts = ([one if isinstance(one, str) else number(one) for one in record] for record in records)
     cells = ([printable(one).replace("|", "\\|").replace("<", "&lt;") for one in line] for line in texts)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)

@@ -180,7 +180,6 @@ class Rotations:
             self.state = Rotation(self.state.asked, done, path, error)
 
     def on_outcome(self, outcome: PublishOutcome) -> None:
-        """Note the outcome of a try of the publisher."""
         if outcome.final:
             for serials in self._waiting:
                 serials.discard(outcome.session.serial)
@@ -190,12 +189,7 @@ class Rotations:
 
 
 def merged(running: RecorderConfig, wanted: RecorderConfig) -> tuple[RecorderConfig, list[str], list[str]]:
-    """Merge the live settings of ``wanted`` into the running configuration.
-
-    Returns:
-        The merged configuration, the names of the changed settings, and the names of the settings that differ
-        but cannot change before a restart.
-    """
+    """Merge the live settings; return also the names of the changed, and of those that need a restart."""
     differ = [name for name in settings_of(type(running)) if getattr(running, name) != getattr(wanted, name)]
     changed = [name for name in differ if name in LIVE]
     after = msgspec.structs.replace(running, **{name: getattr(wanted, name) for name in changed})
@@ -275,10 +269,7 @@ def resident_bytes(pids: Iterable[int]) -> int:
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Daemon:
-    """The loop that runs the workers and the recording.
-
-    ``begun`` is the recorder's start (``time.monotonic``). Without a ``reload``, SIGHUP drains.
-    """
+    """The loop that runs workers and recording; ``begun`` is monotonic. Without ``reload``, SIGHUP drains."""
 
     config: RecorderConfig
     reporter: Reporter
@@ -459,7 +450,6 @@ class Daemon:
         worker.answer(NoMoreGames() if games is None else PlayGames(*games))
 
     def _rows_left(self) -> int:
-        """Return how many more rows can be finished before ``max_steps`` or ``max_disk_mb`` is reached."""
         rows = self.supervisor.rows_unconfirmed
         steps = self.config.max_steps or NO_LIMIT
         return min(steps - self.tally.rows - rows, self.recording.rows_left(self.world.now, rows))
@@ -625,7 +615,6 @@ class Daemon:
         return None
 
     def stop(self, reason: str) -> None:
-        """Finish the games in progress, publish, and end."""
         self.reason = reason
         self._phase = "draining"
         drain_s = self.config.drain_timeout_s
@@ -717,7 +706,6 @@ class Daemon:
 
     @property
     def stopped_by_signal(self) -> bool:
-        """Whether a signal ended the recording."""
         return self._stop_signal is not None or self._hurried
 
     @property
@@ -728,7 +716,6 @@ class Daemon:
         return min(int(slots["model_ns"].sum()) / played_ns, 1.0) if played_ns else None
 
     def status(self) -> Status:
-        """Return the present status."""
         now, workers, slots = self.world.now, self.supervisor.workers, self.supervisor.shared.slots
         ready = sum(worker.ready for worker in workers)
         state: State = "paused" if self._paused is not None and self._phase == "recording" else self._phase

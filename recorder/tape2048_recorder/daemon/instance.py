@@ -50,7 +50,6 @@ class GameState(msgspec.Struct, frozen=True):
 
     @classmethod
     def new(cls, seed: int, lease: int) -> GameState:
-        """Return the state before the first game of a lease."""
         return GameState(seed, lease << NUMBER_BITS, lease=lease)
 
     @property
@@ -98,11 +97,7 @@ class Instance:
             stack.pop_all()  # from now on, close() releases the lock
 
     def lost(self) -> StorageError | None:
-        """Return an error if the lock no longer excludes other recorders, or None.
-
-        A directory that was moved away or unmounted can come back, so that is no error. A directory that was
-        removed or created again is an error.
-        """
+        """Return an error if the directory was removed or created again; a moved directory can come back."""
         found = "was replaced"
         try:
             held = self._world.os.fstat(self._fd)
@@ -122,7 +117,6 @@ class Instance:
         )
 
     def load_state(self, seed: int, lease: int = 0) -> GameState:
-        """Read the progress of this seed's lease."""
         with storage_errors(self.state_path, "reading the progress of the games"):
             self._known = self._read()
         known = (state for state in self._known if (state.seed, state.lease) == (seed, lease))
@@ -158,7 +152,6 @@ class Instance:
         self._known = [state, *others]
 
     def close(self) -> None:
-        """Release the lock."""
         self._world.os.close(self._fd)
 
 
@@ -179,10 +172,7 @@ class GameProgress:
         self._covered = 0
 
     def cover(self, next_id: int) -> None:
-        """Save the progress ahead of ``next_id``, before ids up to it are handed out.
-
-        The file is written when half of :data:`IDS_AHEAD` is used.
-        """
+        """Save the progress ahead of ``next_id`` before ids up to it are handed out."""
         if not self._saves or next_id + IDS_AHEAD // 2 <= self._covered:
             return
         ahead = GameState(self.state.seed, next_id + IDS_AHEAD, lease=self.state.lease)
@@ -258,11 +248,7 @@ class Ledger:
         return True
 
     def forfeit(self, worker: int, game: int) -> bool:
-        """Remove a game that is not recorded and does not count for ``games_max``.
-
-        Returns:
-            False unless the worker held the game.
-        """
+        """Remove a game that does not count for ``games_max``; return False unless the worker held it."""
         held = self.confirm(worker, np.array([game], dtype=np.uint64))
         self.confirmed -= held
         if self._left is not None:
@@ -270,7 +256,6 @@ class Ledger:
         return held
 
     def release(self, worker: int) -> int:
-        """Make a worker's unrecorded games free again; return their number."""
         back = self._held.pop(worker, deque())
         self._free.extendleft(reversed(back))
         count = sum(end - first for first, end in back)
@@ -289,7 +274,6 @@ class Ledger:
         return not self._free and self.next_id >= self._state.end
 
     def why_exhausted(self, games_max: int | None) -> str:
-        """Return the limit that left no game, in words."""
         if self.used_up:
             return f"lease {self._state.lease} has no game left"
         return f"max_games = {games_max} was reached"

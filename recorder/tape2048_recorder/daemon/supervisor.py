@@ -76,8 +76,6 @@ LOOK_S_MAX = 1.0
 
 @dataclasses.dataclass(eq=False)
 class WorkerPlace:
-    """A place for a worker: its process, and the work that it holds."""
-
     index: int
     process: subprocess.Popen[bytes] | None = None
     ready: bool = False
@@ -102,7 +100,6 @@ class WorkerPlace:
 
     @property
     def alive(self) -> bool:
-        """Whether a process is in this place."""
         return self.process is not None
 
     def answer(self, message: FromDaemon) -> None:
@@ -111,7 +108,6 @@ class WorkerPlace:
             self.channel.send(message)
 
     def forget_work(self) -> None:
-        """Forget the work that a dead process held."""
         self.ready = False
         self.range = None
         self.waiting_rows = None
@@ -119,8 +115,6 @@ class WorkerPlace:
 
 
 class Supervisor:
-    """The workers of a recorder: starts, ends and counts them."""
-
     def __init__(self, config: RecorderConfig, world: World = REAL, starts: Path | None = None) -> None:
         self._world = world
         self._settings = msgspec.structs.asdict(config)
@@ -134,7 +128,6 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        """The pids of the running workers."""
         return [worker.process.pid for worker in self.workers if worker.process is not None]
 
     def pace(self, config: RecorderConfig) -> None:
@@ -146,14 +139,10 @@ class Supervisor:
 
     @property
     def rows_unconfirmed(self) -> int:
-        """Number of rows of finished games that are not in committed blocks."""
         return int(self.shared.slots["rows"].sum()) - sum(worker.rows_counted for worker in self.workers)
 
     def allow(self, worker: WorkerPlace, rows: int) -> bool:
-        """Grant a worker its share of the rows left below a limit; return False if no row is left.
-
-        A worker finishes its game in progress, so it exceeds its share by less than one game.
-        """
+        """Grant a share of the rows left, exceeded by less than a game; return False if none is left."""
         finished, allowed = self.shared.slots["rows"].copy(), self.shared.slots["rows_max"]
         held = np.maximum(allowed, finished) - finished
         held[worker.index] = 0
@@ -166,11 +155,7 @@ class Supervisor:
         self.shared.slots["weights"] = generation
 
     def start(self, worker: WorkerPlace) -> None:
-        """Start a process in this place.
-
-        Call it from the main thread: when the thread that started a process ends, the kernel signals the
-        process as if its parent had died.
-        """
+        """Start a process. Main thread only: the kernel signals it when the thread that started it ends."""
         ours, theirs = self._world.socketpair()
         slot = self.shared.slots[worker.index]
         slot["command"] = PLAY
@@ -223,18 +208,15 @@ class Supervisor:
         return exit_text(code)
 
     def schedule_restart(self, worker: WorkerPlace, now: float) -> None:
-        """Count a death, and set the time of the restart."""
         self.deaths_in_a_row += 1
         worker.start_at = now + worker.backoff_s
         worker.backoff_s = min(2 * worker.backoff_s, BACKOFF_MAX_S)
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether too many workers have died in a row for another restart."""
         return self.deaths_in_a_row >= max(DEATHS_MIN, DEATHS_PER_WORKER * len(self.workers))
 
     def note_progress(self, worker: WorkerPlace) -> None:
-        """Reset the count of deaths, because a block of this worker was committed."""
         self.deaths_in_a_row = 0
         worker.has_recorded = True
         worker.backoff_s = BACKOFF_FIRST_S
@@ -244,13 +226,11 @@ class Supervisor:
         self.shared.slots["command"] = command
 
     def kill_all(self) -> None:
-        """Kill all processes."""
         for worker in self.workers:
             if worker.process is not None:
                 worker.process.kill()
 
     def close(self) -> None:
-        """Kill the running processes, and free the shared memory."""
         self.kill_all()
         for worker in self.workers:
             if worker.process is not None:

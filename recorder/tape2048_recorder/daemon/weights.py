@@ -180,7 +180,6 @@ class LiveWeights:
         return None
 
     def facts(self, facts: Facts, generation: int) -> Facts:
-        """Return a session's facts with the player, tag and checkpoint of a generation."""
         known = self._generations[generation]
         digest = known.weights.sha256
         stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", Path(known.name).stem)
@@ -258,7 +257,6 @@ class LiveWeights:
         self.offer(number)
 
     def close(self) -> None:
-        """Remove the copies."""
         shutil.rmtree(self.keep_dir, ignore_errors=True)
 
 
@@ -291,10 +289,7 @@ class Playing:
             supervisor.weights = self._live.proven
 
     def facts(self, config: RecorderConfig, started_at: str, generation: int) -> Facts:
-        """Return the facts of a session with games of a generation of the weights.
-
-        ``config`` is the configuration in effect, which a reload may have changed since the start.
-        """
+        """Return a session's facts; ``config`` is in effect now, perhaps after a reload."""
         assert self.player_sha256 is not None  # only a ready worker writes blocks
         played = self._played
         assert played.seed is not None

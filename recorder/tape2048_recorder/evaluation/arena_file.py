@@ -64,17 +64,9 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 class ArenaFile:
     """The file of an arena, locked while it is open.
 
-    Args:
-        path: path of the file, which is created if it does not exist.
-        seed: seed of the games, 64 bits.
-        starts: boards that the games start from, ``u64[n]``; None: new games.
-
-    Raises:
-        BusyError: another arena is writing the file.
-        ConfigError: the file's games have another seed, or start from other boards.
-        FieldError: a line is malformed.
-        NotASessionError: the file has no results of an arena.
-        StorageError: the file cannot be read or written.
+    ``starts`` is ``u64[n]``; None: new games. Raises BusyError if another arena is writing the file,
+    ConfigError for another seed or other boards, FieldError for a malformed line, and NotASessionError for
+    another file.
     """
 
     def __init__(self, path: Path, seed: int, starts: npt.NDArray[np.uint64] | None) -> None:
@@ -127,11 +119,7 @@ class ArenaFile:
         write_all(self._fd, msgspec.json.encode(line) + b"\n")
 
     def results(self, player: str, sha256: str, games: int) -> Results:
-        """Return the results of a player so far, for game numbers below ``games``.
-
-        Raises:
-            ConfigError: another version of the player made the results.
-        """
+        """Return a player's results below number ``games``; ConfigError if another version made them."""
         results = Results(games)
         for line in self._lines:
             if line.player != player:
@@ -159,7 +147,6 @@ class ArenaFile:
         return results
 
     def add(self, player: str, sha256: str, part: Played) -> None:
-        """Append finished games."""
         line = _Line(
             player=player,
             sha256=sha256,

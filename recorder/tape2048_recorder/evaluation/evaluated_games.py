@@ -192,13 +192,10 @@ def play_rollouts(
     first: int = 0,
     progress: Progress | None = None,
 ) -> npt.NDArray[np.uint16]:
-    """Play several games (rollouts) from each board to their ends, and count the tiles that they reach.
+    """Play rollouts from each board; return ``u16[n, 16]``: rollouts that reached at least each exponent.
 
     ``seed``, the number of the position (from ``first``) and the number of the rollout determine a rollout,
     with any number of threads. A player with ``mix`` draws its ``look_below`` for each rollout.
-
-    Returns:
-        Counts, ``u16[n, 16]``: rollouts whose highest tile has at least the exponent of the column.
     """
     if not 1 <= rollouts <= ROLLOUTS_MAX or threads < 1 or first < 0:
         raise ValueError(

@@ -13,12 +13,7 @@ _TICK_S = 0.2
 
 
 def in_threads(works: Sequence[Callable[[threading.Event], object]], progress: Callable[[], object]) -> None:
-    """Run each function to its end on a separate thread; raise the first error.
-
-    Args:
-        works: functions of an event, which must return soon after the event is set.
-        progress: function that is called every 0.2 s, and at the end.
-    """
+    """Run functions of a stop event on threads; call ``progress`` every 0.2 s; raise the first error."""
     stop = threading.Event()
     with ThreadPoolExecutor(len(works)) as pool:
         try:

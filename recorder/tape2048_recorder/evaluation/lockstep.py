@@ -31,8 +31,6 @@ _REPORT_S = 1.0  # interval of reports of finished games
 
 
 class Batched(NamedTuple):
-    """A batched player and its name."""
-
     name: str
     player: Any
 
@@ -63,8 +61,6 @@ class _Games:
 
 
 class _Feed:
-    """The feed of one player's table."""
-
     def __init__(self, player: Any, games: _Games, take: Callable[[TableReport], object]) -> None:
         self.more = games.more
         self._player = player
@@ -124,20 +120,8 @@ def play_in_lanes(
 ) -> float:
     """Play a game from each seed; return the elapsed time in seconds, without warming up.
 
-    Args:
-        batched: the player.
-        numbers: numbers of the games, ``u64[n]``.
-        seeds: seeds of the games, ``u64[n]``.
-        boards: boards to start from, before a move, ``u64[n]``; empty: new games.
-        threads: number of threads, at least 1. An engine gets a process per thread. Other players always
-            play on one thread.
-        sample_rate: interval of the rows to keep of each game.
-        take: function that is called with each report, by one thread at a time.
-        progress: function that is called with ``(done, games)``.
-
-    Raises:
-        PlayerError: the player raised an exception, returned an invalid answer, or forfeited too many games
-            in a row.
+    Boards are before a move; empty: new games. An engine gets a process per thread; other players always play
+    on one thread. ``take`` is called by one thread at a time, and ``progress`` with ``(done, games)``.
     """
     count = len(numbers)
     players = [batched.player]

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 class Strength(msgspec.Struct, frozen=True):
-    """Results of the games of one player."""
-
     games: int
     moves: int  # of all games
     mean_score: float
@@ -77,11 +75,9 @@ class Results:
 
     @property
     def missing(self) -> npt.NDArray[np.uint64]:
-        """Numbers of the games that were not played, ``u64[n]``."""
         return np.flatnonzero(~self.played).astype(np.uint64)
 
     def add(self, part: Played) -> None:
-        """Add finished games."""
         self.scores[part.numbers], self.highest[part.numbers] = part.scores, part.highest
         self.played[part.numbers] = True
         self.moves += part.moves

@@ -64,8 +64,6 @@ _LOOK_S = 0.2
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """A heartbeat of a node's agent."""
-
     lease: int
     agent: str  # random, identifies this run of the agent
     number: int  # grows with each heartbeat
@@ -88,7 +86,6 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_beat(store: Store, lease: int) -> Beat | None:
-    """Read the last heartbeat of a lease; None if there is none."""
     try:
         return msgspec.json.decode(
             store.get(f"{AGENTS}/{lease_label(lease)}.json", SMALL_BYTES_MAX), type=Beat
@@ -151,8 +148,6 @@ class Shipper:
 
 @dataclasses.dataclass(eq=False)
 class Agent:
-    """The agent of a node."""
-
     store: Store
     spool: Spool
     config: RecorderConfig | None
@@ -365,8 +360,6 @@ _BEAT_NAME = re.compile(r"[0-9a-f]{6}\.json")
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node of a fleet."""
-
     beat: Beat  # the last heartbeat
     state: str  # ``lost`` without a heartbeat for ``LOST_S``; otherwise the state in the heartbeat
     silent_s: float  # time since the heartbeat by this machine's clock; negative if the node's clock is ahead
@@ -374,12 +367,10 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The node's host and lease."""
         return f"{self.beat.host} ({lease_label(self.beat.lease)})"
 
     @property
     def is_going(self) -> bool:
-        """Whether the agent is probably running."""
         return self.state not in {"lost", ENDED, FAILED}
 
 
@@ -400,11 +391,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Onlooker:
-    """An observer of a fleet, which distinguishes silent nodes from nodes with clock skew.
-
-    Raises:
-        FleetError: the store has no fleet.
-    """
+    """An observer of a fleet that tells silent nodes from clock skew; FleetError without a fleet."""
 
     def __init__(self, store: Store, sleep: Callable[[float], object] = time.sleep) -> None:
         self._store, self._sleep = store, sleep

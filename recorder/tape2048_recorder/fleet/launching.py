@@ -98,7 +98,6 @@ def trim_log(log: Path) -> None:
 
 
 def end_of(log: Path) -> str:
-    """Return the last lines of a log, for messages."""
     text = ""
     with contextlib.suppress(TapeError):
         text = read_path(log)[-_LOG_BYTES_SHOWN:].tobytes().decode(errors="replace").strip()
@@ -106,7 +105,6 @@ def end_of(log: Path) -> str:
 
 
 def main() -> None:
-    """Start the command in the arguments, and print its pid."""
     log, *command = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -74,8 +74,6 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that all nodes of a fleet share."""
-
     version: int = _VERSION
     release: str = __version__  # that started the fleet
     fleet: str  # random, identifies the fleet
@@ -86,7 +84,6 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def player_name(self) -> str:
-        """The player's name, for display."""
         name = self.settings["player"]
         args = with_defaults(name, self.settings["player_args"])
         return player_name({"player": name, "player_args": args, "player_sha256": self.player_sha256})
@@ -134,7 +131,6 @@ def read_plan(store: Store) -> FleetPlan:
 
 
 def read_drain(store: Store) -> Drain | None:
-    """Read the request to end, or None."""
     try:
         return msgspec.json.decode(store.get(DRAIN_JSON, SMALL_BYTES_MAX), type=Drain)
     except MissingPathError:
@@ -178,7 +174,6 @@ def _refuse_unshared(config: RecorderConfig) -> None:
 
 
 def node_settings(plan: FleetPlan, given: Loaded, spool: Path, lease: int) -> dict[str, Any]:
-    """Return the settings of a node's recorder that follow from its fleet, spool and lease."""
     settings = {**plan.settings, "out_dir": str(spool), "lease": lease}
     if given.config.spool_max_mb is None:
         pinned = msgspec.convert(plan.settings, RecorderConfig)
@@ -216,7 +211,6 @@ def claim_lease(store: Store, claim: str) -> int:
 
 
 def lease_label(lease: int) -> str:
-    """Return a lease as it is written in names in the store: six hexadecimal digits."""
     return f"{lease:06x}"
 
 

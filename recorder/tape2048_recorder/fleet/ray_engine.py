@@ -46,8 +46,6 @@ NODE = "{node}"
 
 
 class NodeActor:
-    """The Ray actor that keeps a node's agent running."""
-
     def __init__(
         self, url: str, spool: str, flags: dict[str, Any], config_path: str | None, command: Sequence[str]
     ) -> None:
@@ -65,7 +63,6 @@ class NodeActor:
         self._told: int | None = None  # pid of the agent that received SIGTERM; a second would hurry it
 
     def place(self) -> tuple[str, str, str]:
-        """Return the node's name, its host, and the path of its spool."""
         return self.node, platform.node(), str(self._spool.resolve())
 
     def drain(self) -> None:

@@ -156,7 +156,6 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         self.close()
 
     def close(self) -> None:
-        """Release the lock."""
         if not self.closed:
             self.closed = True
             with contextlib.suppress(OSError):
@@ -165,12 +164,10 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
             os.close(self._lock)
 
     def sessions(self) -> list[Path]:
-        """List the sessions to ship, oldest first."""
         with storage_errors(self.path, "listing the spool"):
             return sorted(path for path in self.path.iterdir() if SESSION_NAME.fullmatch(path.name))
 
     def size_bytes(self) -> int:
-        """Return the bytes of the sessions to ship."""
         return sum(map(bytes_of, self.sessions()))
 
     def make_room(self, spool_max_mb: int | None) -> None:

@@ -212,15 +212,7 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
 
 @kernel
 def play_unrecorded(player: Any, boards: Any, seeds: Any, scores: Any, highest: Any) -> int:
-    """Play a game from each seed without recording rows, and return the total number of moves.
-
-    Args:
-        player: the player.
-        boards: packed boards to start from, ``u64[n]``; 0, or an empty array: a new game.
-        seeds: seeds of the games, ``u64[n]``.
-        scores: output, ``u64[n]``: points of each game since its start.
-        highest: output, ``u8[n]``: exponent of each game's highest tile.
-    """
+    """Play from ``boards`` (0 or empty: new games) into ``scores`` and ``highest``; return the moves made."""
     steps = 0
     for i in range(seeds.shape[0]):
         board, fours, state, gamma = new_game(seeds[i], boards[i] if boards.shape[0] else U64(0))
@@ -264,7 +256,6 @@ class BlockBuffer:
 
     @property
     def columns(self) -> list[tuple[RowsFile, npt.NDArray[np.float32]]]:
-        """The files of the recorded columns, and their values in the finished games' rows (views)."""
         return []
 
     def _allocate(self, rows_max: int) -> None:
@@ -272,10 +263,7 @@ class BlockBuffer:
 
 
 class Buffer(BlockBuffer):
-    """The block buffer of a worker that plays one game at a time.
-
-    The rows of the game in progress follow the rows of finished games.
-    """
+    """The buffer of a worker with one game at a time, whose rows follow the rows of finished games."""
 
     def _allocate(self, rows_max: int) -> None:
         # Boards, or bytes on tape.
@@ -289,27 +277,22 @@ class Buffer(BlockBuffer):
 
     @property
     def rows_finished(self) -> int:
-        """Rows of finished games."""
         return int(self._game[_FIRST_ROW] if self._game[_IN_PLAY] else self._game[_ROWS])
 
     @property
     def rows_max(self) -> int:
-        """The most rows that fit into the buffer."""
         return len(self._kept)
 
     @property
     def in_play(self) -> bool:
-        """Whether a game has started and not ended."""
         return bool(self._game[_IN_PLAY])
 
     @property
     def steps_played(self) -> int:
-        """Steps since the buffer was created, in all games."""
         return int(self._game[_PLAYED])
 
     @property
     def games_waiting(self) -> int:
-        """Games that have not started."""
         return int(self._waiting.shape[1] - self._game[_NEXT]) - self.in_play
 
     @property
@@ -376,7 +359,6 @@ class Buffer(BlockBuffer):
         return np.append(self._kept[:rows], self._game[_BOARD]), self._actions[:rows].copy()
 
     def forget_waiting(self) -> None:
-        """Drop the games that have not started."""
         end = int(self._game[_NEXT]) + self.in_play
         self._waiting = np.ascontiguousarray(self._waiting[:, :end])
 
@@ -393,7 +375,6 @@ class Buffer(BlockBuffer):
         self._values = resized(self._values[0]), resized(self._values[1])
 
     def grow(self) -> None:
-        """Double the capacity. The rows stay."""
         self.resize(2 * self.rows_max)
 
     def drop_block(self) -> None:
@@ -406,13 +387,7 @@ class Buffer(BlockBuffer):
 
 
 def play_into(buffer: Buffer, player: Any, *, steps_max: int, rows_enough: int = 1 << 62) -> int:
-    """Play the games of ``buffer`` for at most ``steps_max`` steps.
-
-    No game starts once ``rows_enough`` rows are finished.
-
-    Returns:
-        Why it ended: :data:`GAMES_PLAYED`, :data:`BUFFER_FULL` or :data:`STEPS_PLAYED`.
-    """
+    """Play for at most ``steps_max`` steps; no game starts once ``rows_enough`` rows are finished."""
     if len(buffer.runs) + buffer.games_waiting + buffer.in_play > buffer.runs_max:
         room = buffer.runs_max - len(buffer.runs)
         raise ValueError(f"found {buffer.games_waiting} waiting games, expected at most {room} (the buffer)")
@@ -424,6 +399,5 @@ def play_into(buffer: Buffer, player: Any, *, steps_max: int, rows_enough: int =
 
 
 def play_all(buffer: Buffer, player: Any) -> None:
-    """Play the games of ``buffer`` to their ends. The buffer grows as needed."""
     while play_into(buffer, player, steps_max=1 << 30) != GAMES_PLAYED:
         buffer.grow()

@@ -33,7 +33,6 @@ class StartBoards(msgspec.Struct, frozen=True):
     sha256: str
 
     def path(self, out_dir: Path) -> Path:
-        """Return the file of the boards in a recorder's directory."""
         return out_dir / LOCKS_DIRECTORY / f"{_NAME}{self.sha256}"
 
 
@@ -49,12 +48,7 @@ def keep_starts(out_dir: Path, boards: npt.NDArray[np.uint64]) -> StartBoards:
 
 
 def load_starts(path: Path) -> npt.NDArray[np.uint64]:
-    """Read the boards of a file, ``u64[n]``.
-
-    Raises:
-        MissingPathError: there is no such file.
-        ChecksumError: the content does not match the SHA-256 in the file's name.
-    """
+    """Read the boards, ``u64[n]``; ChecksumError if they do not match the SHA-256 in the file's name."""
     data = read_path(path)
     found = hashlib.sha256(data.data).hexdigest()
     if path.name != f"{_NAME}{found}":

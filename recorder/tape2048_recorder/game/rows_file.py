@@ -33,25 +33,21 @@ class RowsFile(NamedTuple):
 
     @classmethod
     def of(cls, storage: str, *, record_action: bool) -> Self:
-        """Return the file of a session's games; ``storage`` is the setting, ``"rows"`` or ``"tape"``."""
         if storage == TAPE:
             return cls(TAPE_NPY, TAPE_DTYPE, TAPE_HEADER_BYTES)
         return cls(STEPS_NPY, step_dtype(record_action=record_action), STEPS_HEADER_BYTES)
 
     @classmethod
     def of_column(cls, column: ColumnInfo) -> Self:
-        """Return the file of a column."""
         dtype = np.dtype((column.numpy_dtype, column.shape[1:]))
         return cls(column.npy_name, dtype, COLUMN_HEADER_BYTES)
 
     @property
     def is_tape(self) -> bool:
-        """Whether a row is a step on tape."""
         return self.name == TAPE_NPY
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
         return self.dtype.itemsize
 
     def at(self, row: int) -> int:
@@ -59,5 +55,4 @@ class RowsFile(NamedTuple):
         return self.header_bytes + row * self.row_bytes
 
     def header(self, rows: int) -> bytes:
-        """Return the header of a file with this many rows."""
         return rows_header(self.dtype.base, rows, self.header_bytes, *self.dtype.shape)

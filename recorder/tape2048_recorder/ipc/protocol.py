@@ -113,11 +113,7 @@ class Forfeited(msgspec.Struct, tag=True):
 
 
 class Bye(msgspec.Struct, tag=True):
-    """Report of a worker that ends normally.
-
-    ``games_dropped`` counts games dropped before their end, ``finished_dropped`` finished games that found no
-    space on the disk.
-    """
+    """Report of a normal end; ``finished_dropped`` counts finished games that found no space on the disk."""
 
     games_dropped: int
     finished_dropped: int
@@ -154,8 +150,6 @@ class WeightsRefused(msgspec.Struct, tag=True):
 
 
 class PlayGames(msgspec.Struct, tag=True):
-    """The ids of the games to play."""
-
     first_id: int
     count: int
 
@@ -165,8 +159,6 @@ class NoMoreGames(msgspec.Struct, tag=True):
 
 
 class Range(msgspec.Struct, tag=True):
-    """The session and row to write the block to."""
-
     session: int
     path: str
     first_row: int
@@ -189,11 +181,7 @@ class Confirmed(msgspec.Struct, tag=True):
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """The argument of a worker process: its index, its inherited descriptors, and its settings.
-
-    ``settings`` are the fields of the recorder's configuration, with the seed in effect and every parameter
-    of the player. ``weights`` are for batched players. ``starts`` is the file of the boards to start from.
-    """
+    """A worker's argument; ``settings`` are the recorder's, with the seed and all parameters in effect."""
 
     index: int
     daemon_pid: int
@@ -320,8 +308,6 @@ _SLOT = np.dtype(
 
 
 class Shared:
-    """The shared memory: ``slots`` has one record of words per worker."""
-
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._map = mmap.mmap(fd, 0)
@@ -329,10 +315,7 @@ class Shared:
 
     @classmethod
     def create(cls, workers: int) -> Shared:
-        """Allocate the shared memory for this many workers.
-
-        Only child processes to which the descriptor is passed explicitly inherit it.
-        """
+        """Allocate the shared memory. Only children to which the descriptor is passed inherit it."""
         fd = os.memfd_create("tape2048")
         os.ftruncate(fd, workers * _SLOT.itemsize)
         return cls(fd)

@@ -93,8 +93,6 @@ class Lanes(NamedTuple):
 
 
 class Log(NamedTuple):
-    """Steps of the games in progress."""
-
     steps: npt.NDArray[np.uint8]  # u8[chunks * CHUNK_STEPS]
     links: Words  # u64[chunks], the next chunk of the same game
     free: Words  # u64[chunks], a stack of unused chunks
@@ -102,8 +100,6 @@ class Log(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Games that have not started."""
-
     ids: Words  # u64[n]
     seeds: Words  # u64[n]
     boards: Words  # u64[n], boards to start from, before a move; 0: a new game
@@ -111,15 +107,12 @@ class Waiting(NamedTuple):
 
 
 class FinishedArrays(NamedTuple):
-    """Rows and runs of finished games."""
-
     rows: npt.NDArray[np.uint8]  # u8[rows_max * row_bytes]
     runs: npt.NDArray[np.void]  # RUN_DTYPE[runs_max]
     counts: Words  # u64[2]: rows, runs
 
 
 def new_lanes(count: int) -> Lanes:
-    """Return ``count`` idle lanes."""
     arrays: dict[str, npt.NDArray[Any]] = {name: np.zeros(count, dtype=np.uint64) for name in Lanes._fields}
     shaped = {"exps": np.zeros((count, 2), dtype=np.uint64), "counts": np.zeros(4, dtype=np.uint64)}
     return Lanes(**arrays | shaped | {"legal": np.zeros(count, dtype=np.uint8)})
@@ -182,7 +175,6 @@ _ARGMAX, _SOFTMAX, _TOP_K, _TOP_P = range(len(METHODS))
 
 
 def policy_of(sampling: Sampling) -> Any:
-    """Return the settings in the form of the kernels."""
     values = msgspec.structs.asdict(sampling) | {
         "method": METHODS.index(sampling.method),
         "stop_gate": sampling.stop_gate or _NEVER,
@@ -386,20 +378,9 @@ def _begin(lanes: Any, i: Any, waiting: Any) -> None:
 
 @kernel
 def settle(lanes: Any, log: Any, block: Any, waiting: Any, row_bytes: Any, sample_rate: Any) -> int:
-    """Record the ended games, and start waiting games in their lanes.
+    """Record ended games, and start waiting games in their lanes; return why it returned.
 
-    A further call resumes where the last call returned.
-
-    Args:
-        lanes: the group of lanes.
-        log: the steps of the games.
-        block: the block buffer's arrays.
-        waiting: the games to start.
-        row_bytes: 28, 29 with moves, or 1 on tape.
-        sample_rate: interval of the steps to record.
-
-    Returns:
-        Why it returned: :data:`SETTLED`, :data:`BLOCK_FULL`, :data:`LANES_FREE` or :data:`LOG_BROKEN`.
+    A further call resumes where the last call returned. ``row_bytes`` is 28, 29 with moves, or 1 on tape.
     """
     rate = U64(sample_rate)
     rows_max = U64(block.rows.shape[0]) // row_bytes

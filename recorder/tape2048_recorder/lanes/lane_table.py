@@ -46,12 +46,10 @@ class Finished(BlockBuffer):
 
     @property
     def rows_finished(self) -> int:
-        """Rows in the buffer."""
         return int(self.arrays.counts[0])
 
     @property
     def rows_max(self) -> int:
-        """The most rows that fit into the buffer."""
         return len(self.arrays.rows) // self.dtype.itemsize
 
     @property
@@ -61,11 +59,9 @@ class Finished(BlockBuffer):
 
     @property
     def rows(self) -> npt.NDArray[Any]:
-        """Rows of the games (a view)."""
         return self.arrays.rows[: self.rows_finished * self.dtype.itemsize].view(self.dtype)
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield the bytes of the rows, in order (views)."""
         size = self.rows_finished * self.dtype.itemsize
         for first in range(0, size, PIECE_BYTES):
             yield self.arrays.rows[first : min(first + PIECE_BYTES, size)].data
@@ -75,12 +71,10 @@ class Finished(BlockBuffer):
         self._allocate(rows_max)
 
     def grow(self) -> None:
-        """Double the capacity. The rows stay."""
         rows = self.arrays.rows
         self.arrays = self.arrays._replace(rows=np.concatenate([rows, np.empty_like(rows)]))
 
     def drop_block(self) -> None:
-        """Drop the games."""
         self.arrays.counts[:] = 0
 
 
@@ -117,7 +111,6 @@ class _Group:
 
     @property
     def views(self) -> Views:
-        """The player's view of the playing lanes."""
         n = self.playing
         if len(self._views[0]) != n:
             boards, legal, exps = self._all
@@ -126,8 +119,6 @@ class _Group:
 
 
 class LaneTable:
-    """The lanes of one player."""
-
     def __init__(
         self,
         player: Caller,
@@ -159,12 +150,10 @@ class LaneTable:
 
     @property
     def playing(self) -> int:
-        """Games in progress."""
         return sum(group.playing for group in self._groups)
 
     @property
     def model_ns(self) -> int:
-        """Nanoseconds spent in the player."""
         return self._caller.model_ns
 
     def warm_up(self) -> None:
@@ -188,7 +177,6 @@ class LaneTable:
         return made
 
     def close(self) -> None:
-        """End the process of an engine."""
         self._caller.close()
 
     def retire(self) -> tuple[npt.NDArray[np.uint64], ...]:
@@ -314,10 +302,7 @@ NULL = "null"
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """The speed of a player with a number of lanes, in one process.
-
-    The last four fields are shares of the elapsed time.
-    """
+    """The speed of a player with a number of lanes. The last four fields are shares of the elapsed time."""
 
     lanes: int
     moves: int
@@ -349,10 +334,7 @@ class _Endless:
 def measure(
     name: str, args: Mapping[str, ArgValue], *, lanes: int, sampling: Sampling, seconds: float
 ) -> Measurement:
-    """Play for ``seconds``, recording into memory, and return the speed.
-
-    Before that it plays for half of ``seconds``, so that games of all ages are in progress.
-    """
+    """Return the speed over ``seconds``, after half as long to get games of all ages in progress."""
     if name == NULL:
         scores = np.zeros((lanes, 4), np.float32)
         player = Caller(lambda boards, *_: scores[: len(boards)], name)

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 
 class PaddedModel:
-    """Base class of players that run a model on padded batches of one shape."""
-
     _input: npt.NDArray[np.integer]
 
     def __init__(self, batch: int) -> None:

@@ -112,7 +112,6 @@ def make(
 
 
 def load_model(path: Path, module: str, module_args: dict[str, Any]) -> tuple[torch.nn.Module, str]:
-    """Load a model; return it with the SHA-256 of its file."""
     is_weights = path.suffix == ".safetensors"
     if is_weights != bool(module):
         need = "module=package.module:factory, which returns the module for the weights"
@@ -167,8 +166,6 @@ def _with_weights(path: Path, module: str, module_args: dict[str, Any]) -> torch
 
 
 class TorchPlayer(PaddedModel):
-    """A model on the CPU."""
-
     def __init__(
         self,
         net: torch.nn.Module,
@@ -256,7 +253,6 @@ class CudaPlayer(TorchPlayer):
     def submit(
         self, _boards: npt.NDArray[np.uint64], _legal: npt.NDArray[np.uint8], exps: npt.NDArray[np.uint8]
     ) -> None:
-        """Copy a batch to the device, and start its computation."""
         slot = self._slots[self._next]
         self._next = 1 - self._next
         slot.rows = len(exps)

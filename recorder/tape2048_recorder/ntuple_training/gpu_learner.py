@@ -81,11 +81,7 @@ class DeviceArrays(NamedTuple):
 
 
 def sums_of(sums: Sequence[int]) -> npt.NDArray[np.uint64]:
-    """Return sums of tiles for the kernel: `u64[8]`, one for each thread of a group.
-
-    Raises:
-        ConfigError: there are more than 8 sums.
-    """
+    """Return sums for the kernel, ``u64[8]``, one per thread of a group; ConfigError for more than 8."""
     if len(sums) > _IMAGES:
         raise ConfigError(
             f"found {len(sums)} stages or goals, expected at most {_IMAGES} on a GPU",
@@ -182,17 +178,12 @@ def _board_functions() -> _Boards:
 
 
 class _Entries(NamedTuple):
-    """Functions of the network's entries on the device."""
-
     place_of: Any  # the index, within a stage, of the t-th tuple's entry for an image of a board
     value_of: Any  # the sum of all tuples' entries for an image of a board
 
 
 def _index_function(cells: Sequence[int]) -> Any:
-    """Return a function that computes the index of a tuple's entry from an image of a board.
-
-    There is a function for each cell, so that the compiler knows all shifts.
-    """
+    """Return a function for the index of a tuple's entry; all shifts are constants for the compiler."""
     shift = np.uint64(60 - 4 * cells[-1])
     if len(cells) == 1:
 
@@ -324,7 +315,6 @@ def _choice_function(layout: NetworkLayout, boards: _Boards, entries: _Entries) 
 
 
 def _play_function(segment_moves: int, boards: _Boards, start: Any, choose: Any) -> Any:
-    """Return the function that plays the moves of a segment."""
     mix, tiles_of, stage_of, spawned = boards.mix, boards.tiles_of, boards.stage_of, boards.spawned
 
     @_device
@@ -445,16 +435,10 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
 
 
 class GpuLearner:
-    """Games and tables on a GPU.
+    """Games and tables on a GPU; ConfigError without a GPU or without enough free memory.
 
-    Args:
-        layout: tuples and stages of the network.
-        games: number of games to play at once.
-        pool_boards: number of boards per stage to keep as starts of games, at least 1.
-        seed: seed of the spawns. The order in which games learn is not reproducible.
-
-    Raises:
-        ConfigError: there is no GPU, or too little of its memory is free.
+    For each stage, ``pool_boards`` boards (at least 1) are kept to start games from. The order in which games
+    learn is not reproducible.
     """
 
     def __init__(self, layout: NetworkLayout, games: int, pool_boards: int, seed: Sequence[int]) -> None:
@@ -496,12 +480,10 @@ class GpuLearner:
         self._taken = 0
 
     def upload(self, entries: npt.NDArray[np.float32]) -> None:
-        """Copy the host's entries, ``f32[entries, 4]``, to the GPU."""
         self._on.weights.copy_to_device(np.ascontiguousarray(entries[:, WEIGHT]))
         self._on.rates.copy_to_device(np.ascontiguousarray(entries[:, E : A + 1]))
 
     def download(self, entries: npt.NDArray[np.float32]) -> None:
-        """Copy the GPU's entries to the host's, ``f32[entries, 4]``."""
         entries[:, WEIGHT] = self._on.weights.copy_to_host()
         entries[:, E : A + 1] = self._on.rates.copy_to_host()
 
@@ -551,7 +533,6 @@ class GpuLearner:
 
     @property
     def goals(self) -> int:
-        """The number of games that reached a goal."""
         return int(self._on.counts.copy_to_host()[1])
 
     @property

@@ -127,8 +127,6 @@ WINDOW_GAMES = 1000
 
 
 class StageTally(NamedTuple):
-    """Counts of a stage since the stages split."""
-
     learned: int  # moves learned from in the stage
     begun: int  # games that started in the stage
     entered: int  # games that entered the stage from an earlier stage
@@ -148,8 +146,6 @@ def memory_needed(config: TrainingConfig) -> int:
 
 
 class Trainer:
-    """The training of a network."""
-
     def __init__(self, config: TrainingConfig) -> None:
         self.config = config
         self.layout = config.layout
@@ -177,12 +173,10 @@ class Trainer:
 
     @property
     def moves(self) -> int:
-        """The number of moves learned from."""
         return self._counts.moves
 
     @property
     def done(self) -> bool:
-        """Whether the configured number of moves is reached."""
         return self.moves >= self.config.moves
 
     @property
@@ -191,10 +185,7 @@ class Trainer:
         return self._counts.elapsed_s + time.monotonic() - self._begun
 
     def network(self) -> Network:
-        """Return the network, with the facts of its training.
-
-        Before the stages split, every stage has the values of the first.
-        """
+        """Return the network with its facts. Before the stages split, all have the values of the first."""
         table = self._entries[:, WEIGHT].copy()
         if not self._counts.parted:
             stages = table.reshape(self.layout.stage_count, -1)
@@ -209,7 +200,6 @@ class Trainer:
         return Network(self.layout, table, self._scales, facts)
 
     def progress(self) -> TrainingProgress:
-        """Return the state of the training."""
         gpu = self._gpu
         with self._lock:
             scores, highest = np.array(self._window or [(np.nan, 0)]).T
@@ -239,10 +229,7 @@ class Trainer:
     def learn(
         self, moves: int, *, stop: threading.Event | None = None, tick: Callable[[], None] | None = None
     ) -> None:
-        """Learn from about ``moves`` more moves of whole games, up to the configured number.
-
-        Setting ``stop`` ends it within two seconds. ``tick`` is called about twice a second.
-        """
+        """Learn from about ``moves`` more moves. ``stop`` ends it in 2 s; ``tick`` runs twice a second."""
         stop = stop or threading.Event()
         target = min(self._counts.moves + moves, self.config.moves)
         while self._counts.moves < target and not stop.is_set():
@@ -395,7 +382,6 @@ class Trainer:
         self._counts.parted, self._counts.start = True, start
 
     def train(self, training: Training) -> Iterator[None]:
-        """Learn from all configured moves; see :class:`tape2048.files.training_directory.Learner`."""
         pause = threading.Event()
         noted, due = self.moves, time.monotonic() + METRICS_INTERVAL_S
 
@@ -436,10 +422,7 @@ class Trainer:
     def resume(
         cls, content: memoryview, path: Path, config: TrainingConfig, start: str | None = None
     ) -> Trainer:
-        """Return a trainer that resumes from a checkpoint.
-
-        If ``start`` is given, the training must have started from that network.
-        """
+        """Return a trainer that resumes; with ``start``, it must have started from that network."""
         arrays, saved, texts = ArrayCheckpoint.of(content, path, CHECKPOINT_FORMAT)
         counts = decode_state(texts.get("counts", ""), path, _Counts)
         expected = {name: getattr(config, name) for name in ("tuples", "initial_value", "seed")}
@@ -492,12 +475,10 @@ def train_player(
     *,
     start: str | None = None,
 ) -> Trainer:
-    """Train in ``directory`` until the configured number of moves is reached or ``stop`` is set.
+    """Train in ``directory``, from its checkpoint if it has one, until done or ``stop`` is set.
 
-    The training resumes from the directory's checkpoint if there is one. Otherwise it starts from the network
-    ``start``, or from initial values. At the end it writes a checkpoint and a network, unless it learned from
-    no move (``moves`` of the trainer is 0). :class:`tape2048.files.training_directory.Training`
-    describes the behaviour on a full disk.
+    At the end it writes a checkpoint and a network, unless it learned from no move (``moves`` of the trainer
+    is 0). On a full disk, see :class:`tape2048.files.training_directory.Training`.
     """
 
     def make(content: memoryview | None) -> Trainer:

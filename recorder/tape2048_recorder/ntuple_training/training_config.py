@@ -174,7 +174,6 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def layout(self) -> NetworkLayout:
-        """The network's tuples and stages."""
         return NetworkLayout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
 
     def check(self) -> None:
@@ -193,22 +192,18 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def goal_sums(self) -> tuple[int, ...]:
-        """``goals`` as integers."""
         return check_sums([int(total) for total in self.goals.split()], "goals")
 
     @property
     def guide_sums(self) -> tuple[int, ...]:
-        """``guide_from`` as a tuple, which is empty for 0."""
         return check_sums([self.guide_from] if self.guide_from else [], "guide_from")
 
     @property
     def thread_count(self) -> int:
-        """``threads``, or the number of available cores for 0."""
         return self.threads or available_cores()
 
 
 def preset_path(name: str) -> Path:
-    """Return the file of a preset."""
     if name not in PRESETS:
         raise ConfigError(f"no preset is called {name!r}", hint=f"Use one of: {', '.join(PRESETS)}.")
     return Path(str(importlib.resources.files(__package__) / "presets" / f"{name}.toml"))

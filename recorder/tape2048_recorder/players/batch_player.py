@@ -85,13 +85,7 @@ class BatchPlayer(Protocol):
 
 
 def make_batch_player(name: str, args: Mapping[str, ArgValue]) -> Any:
-    """Import the factory and call it, or start the engine.
-
-    Raises:
-        ConfigError: the name has another form, or the engine's program does not exist.
-        StartError: the module or the factory does not exist, or its import failed; an engine does not start.
-        PlayerError: the factory raised (a checkpoint that cannot be read).
-    """
+    """Import and call the factory, or start the engine; ConfigError, StartError or PlayerError."""
     if name == EXEC:
         checked: dict[str, Any] = check_player(name, args)
         return EnginePlayer(**checked)
@@ -145,11 +139,7 @@ class OneBoard:
         self.sha256 = getattr(choose, "sha256", None)
 
     def __call__(self, _boards: Any, _legal: Any, exps: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """Return the moves, ``u8[n]``, or the scores, ``f32[n, 4]``, of all boards.
-
-        Raises:
-            PlayerError: an answer is neither a move nor four numbers.
-        """
+        """Return moves ``u8[n]`` or scores ``f32[n, 4]``; PlayerError for any other answer."""
         return np.stack([self._answer(board) for board in exps.reshape(-1, 4, 4)])
 
     def _answer(self, board: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
@@ -232,13 +222,7 @@ def batch_sha256(
 
 
 class Caller:
-    """The calls of one player, with checks of its answers.
-
-    Args:
-        player: the batched player.
-        name: the name in error messages.
-        answered: a function to call after each answer, and once a second while an engine thinks.
-    """
+    """The checked calls of a player; ``answered`` runs after answers, and every second of thinking."""
 
     def __init__(self, player: Any, name: str, *, answered: Callable[[], None] | None = None) -> None:
         self.name = name
@@ -265,11 +249,7 @@ class Caller:
         self._in_flight.append(views)
 
     def collect(self) -> npt.NDArray[Any]:
-        """Return the answer to the oldest batch: ``u8[n]`` or ``f32[n, 4]``, C-contiguous.
-
-        Raises:
-            PlayerError: the player raised, or its answer is not an array of the right shape and type.
-        """
+        """Return the oldest batch's answer, C-contiguous; PlayerError for an error or a wrong shape."""
         views = self._in_flight.popleft()
         if self._overlaps:
             answer = self._call("collect", views, self._player.collect)
@@ -290,12 +270,10 @@ class Caller:
         return min(lanes, self._player.lanes) if isinstance(self._player, EnginePlayer) else lanes
 
     def close(self) -> None:
-        """End the process of an engine."""
         if isinstance(self._player, EnginePlayer):
             self._player.close()
 
     def drain(self) -> None:
-        """Collect the answers in flight, and discard them."""
         while self._in_flight:
             self.collect()
 
@@ -338,7 +316,6 @@ def describe_path(name: str, at: int, views: Views) -> str:
 
 
 def show_board(board: Any) -> str:
-    """Format a packed board as hexadecimal and as its rows of exponents."""
     digits = f"{int(board):016x}"
     return f"0x{digits} (rows {' '.join(digits[i : i + 4] for i in range(0, 16, 4))})"
 

@@ -113,21 +113,9 @@ class _Fault(Exception):  # noqa: N818 - it never leaves this module
 class EnginePlayer:
     """A batched player that asks a program for moves. Call it from one thread at a time.
 
-    Attributes:
-        name: name and version from the engine's hello line.
-        batch: most boards in one request.
-        faults: reason for each board of the last call without an answer, by index.
-        restarts: number of restarts of the program.
-        alive: function that is called at least once a second while the engine thinks.
-
-    Args:
-        command: program and arguments.
-        start_timeout_s: longest time to the hello line.
-        move_timeout_s: longest time to answer a request.
-
-    Raises:
-        ConfigError: the program does not exist.
-        StartError: the program does not start, or sends no hello line.
+    ``faults`` has the reason for each board of the last call without an answer, by index. ``alive`` is called
+    at least once a second while the engine thinks. Raises ConfigError if the program does not exist, and
+    StartError if it does not start or sends no hello line.
     """
 
     def __init__(self, command: str, start_timeout_s: float, move_timeout_s: float) -> None:
@@ -168,10 +156,9 @@ class EnginePlayer:
     def __call__(
         self, boards: npt.NDArray[np.uint64], legal: npt.NDArray[np.uint8], exps: npt.NDArray[np.uint8]
     ) -> npt.NDArray[np.uint8]:
-        """Return the moves, ``u8[n]``. Moves of boards in ``faults`` are legal but meaningless.
+        """Return the moves; in ``faults``, legal but meaningless.
 
-        Raises:
-            PlayerError: the program cannot be started again.
+        PlayerError if the program cannot restart.
         """
         self.faults = {}
         moves = np.zeros(len(boards), np.uint8)
@@ -208,7 +195,6 @@ class EnginePlayer:
 
     @property
     def title(self) -> str:
-        """The engine's name in messages."""
         return f"{self.name} ({self._command})"
 
     def _start_again(self) -> None:
@@ -378,10 +364,7 @@ def _read(stream: int) -> bytes | None:
 
 
 def _await_end(pid: int) -> int | None:
-    """Return the exit status of a process as ``subprocess`` does, or None if it does not end in time.
-
-    The process is not reaped.
-    """
+    """Return the exit status, or None if it does not end in time. The process is not reaped."""
     until = time.monotonic() + _CLOSE_S
     while (found := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
         if time.monotonic() >= until:

@@ -124,7 +124,6 @@ class NTuple(NamedTuple):
 
 
 def make(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
-    """Return the player with the network of this name or file; ``settings`` as for :func:`of_network`."""
     network = load_placed(weights)
     downgrade = network.downgrade if downgrade == OF_NETWORK else downgrade
     return of_network(network, downgrade=downgrade, **settings)
@@ -217,10 +216,7 @@ _LISTED_FROM = U64(3)
 
 
 def costs_of(chance: float) -> tuple[npt.NDArray[np.int64], np.int64]:
-    """Return the costs of spawns, ``i64[2, 17]`` by tile (2, 4) and empty cells, and a sequence's budget.
-
-    All are 0 for a chance of 0, which cuts off no sequence.
-    """
+    """Return costs ``i64[2, 17]`` by tile and empty cells, and the budget; all 0 if nothing is cut off."""
     costs = np.zeros((2, 17), dtype=np.int64)
     if chance == 0:
         return costs, np.int64(0)
@@ -230,10 +226,7 @@ def costs_of(chance: float) -> tuple[npt.NDArray[np.int64], np.int64]:
 
 
 def empty_table(spawns: int) -> npt.NDArray[np.void]:
-    """Return an empty table for a search this many spawns deep; it has no entries below two spawns.
-
-    The key of a free entry is 0, which is no afterstate.
-    """
+    """Return a table, without entries below two spawns. A free key is 0, which is no afterstate."""
     return np.zeros(spawns << _TABLE_BITS if spawns > 1 else 0, dtype=_ENTRY)
 
 
@@ -246,16 +239,12 @@ def _entry_of(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def afterstate_value(player: Any, after: Any) -> Any:
-    """Return the network's value of an afterstate."""
     return value_of(player.places, player.table, player.scales, after)
 
 
 @register_jitable(forceinline=True)
 def afterstates(board: Any) -> Any:
-    """Return the four afterstates (up and down as columns), the legal mask, and the merge scores.
-
-    A board and its transpose have the same value, so only the chosen move is transposed back.
-    """
+    """Return four afterstates (up and down as columns, whose value is equal), legal mask and scores."""
     columns = transpose(board)
     up, down = slide_rows(columns, U64(0)), slide_rows(columns, U64(1))
     left, right = slide_rows(board, U64(0)), slide_rows(board, U64(1))
@@ -362,21 +351,11 @@ _reward_words = stack_words(32)
 
 @register_jitable(forceinline=True)
 def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: Any, last: Any) -> Any:
-    """Append a leaf to the list, unless it is illegal or equals the last leaf of its side.
+    """Append a leaf, unless it is illegal or its side's last; return its number, the count and the last.
 
-    The leaf is the board after a spawn and a move to the left or to the right.
-
-    Args:
-        board: the board after the spawn, before the move.
-        rest: the three rows without the spawn, after the move. The row with the spawn is 0.
-        shift: lowest bit of the row with the spawn.
-        side: direction of the move: 0 for left, ``_RIGHT`` for right.
-        leaves: address of the list.
-        count: length of the list.
-        last: the last leaf of this side (0: none, or illegal), and the number of the last legal leaf.
-
-    Returns:
-        The number of the leaf, from 1 (0: illegal), the new length of the list, and the new ``last``.
+    The leaf is the board after a spawn and a move to the left (``side`` 0) or to the right. ``rest`` has the
+    three rows without the spawn, after the move, and ``shift`` the lowest bit of the row with the spawn.
+    ``last`` is the side's last leaf (0: none, or illegal), and the number of its last legal leaf.
     """
     leaf = rest | U64(SLIDE[side + (board >> shift & _ROW)]) << shift
     legal = leaf != board
@@ -389,10 +368,7 @@ def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: An
 
 @register_jitable(forceinline=True)
 def _value_leaves(player: Any, leaves: Any, count: Any, values: Any) -> Any:
-    """Write the values of leaves, starting at the second of ``values``.
-
-    In 3-ply search, the table has a quarter of them.
-    """
+    """Write the values of leaves from the second of ``values`` on; in 3-ply, the table has a quarter."""
     if player.cache_table.shape[0] == 0:
         for i in range(count):
             store_f32_at(values, U64(i) + U64(1), afterstate_value(player, word(leaves, U64(i))))
@@ -475,10 +451,7 @@ def expected_once(player: Any, after: Any) -> Any:
 
 @kernel
 def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
-    """Return the expectation of the best answer, ``spawns`` (at least 2) ahead; update the player's table.
-
-    ``budget`` (``i64``) is the remaining budget for improbable spawns.
-    """
+    """Return the expectation, ``spawns`` (at least 2) ahead; ``budget`` is left for improbable spawns."""
     holes = empty_mask(after)
     empty, depth, total = popcount(holes), spawns - 1, F32(0)
     while holes != U64(0):
@@ -586,10 +559,7 @@ def _spawns_ahead(player: Any, board: Any, look_below: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _better(best: Any, value: Any, bit: Any) -> Any:
-    """Update ``(best, tied)`` by a move, without a branch.
-
-    ``best`` is an integer in the order of the values, with the move in the low bits.
-    """
+    """Update ``(best, tied)`` without a branch; ``best`` has the values' order, the move in low bits."""
     key, tied = best
     new = _ordered(value) << np.int64(4) | np.int64(bit)
     same = U64((new ^ key) >> np.int64(4) == np.int64(0))
@@ -616,10 +586,7 @@ def _key(player: Any, score: Any, after: Any, bit: Any, legal: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def _best_move_now(player: Any, options: Any) -> Any:
-    """Return ``(bit, tied)`` of the best legal move without look-ahead.
-
-    It values all four moves, because a value costs less than a mispredicted branch.
-    """
+    """Return ``(bit, tied)`` of the best move. Valuing all four costs less than a mispredicted branch."""
     up, down, left, right, legal, column_score, row_score = options
     key0 = _key(player, column_score, up, U64(1), legal)
     key1 = _key(player, column_score, down, U64(2), legal)
@@ -668,10 +635,7 @@ def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
 def _drawn_move(
     player: Any, options: Any, moves: Any, spawns: Any, state: Any, gamma: Any, values: Any
 ) -> Any:
-    """Draw a move by ``epsilon``, by ``temperature`` or among ties; return ``(bit, state)``.
-
-    ``moves`` is the mask to choose from. ``values`` (``f32[4]``) are the moves' values, or None if unknown.
-    """
+    """Draw a move of the mask ``moves``; return ``(bit, state)``. ``values`` is None if unknown."""
     if player.epsilon > 0.0:
         draw, state = rng.uniform(state, gamma)
         if draw < player.epsilon:

@@ -45,7 +45,6 @@ class PlayerKind(NamedTuple):
 
     @property
     def parameters(self) -> dict[str, Setting]:
-        """The player's parameters by name."""
         return settings_of(self.settings)
 
     @property
@@ -163,10 +162,7 @@ def player_sha256(name: str, player: Any) -> str:
 
 
 def sha256_of(name: str, fields: Mapping[str, Any]) -> str:
-    """Return the SHA-256 (hex) of a player's name, its version, and named arrays and numbers.
-
-    A list of arrays is hashed as one flat array.
-    """
+    """Return the SHA-256 of name, version, arrays and numbers; a list of arrays is hashed flat."""
     import numpy as np
 
     digest = hashlib.sha256(f"{name}:{REGISTRY[name].version}\n".encode())

@@ -154,9 +154,7 @@ class CriticArgs(Settings, frozen=True):
 def parse_mix(text: str) -> tuple[list[int], list[int]]:
     """Parse a mixture such as ``"0:2+1:1+16:0.5"`` (``look_below:weight``); ConfigError for other text.
 
-    Returns:
-        ``(looks, ends)``, both of the number of parts. A random number ``r`` of 64 bits selects the first
-        part with ``r < ends[i]``.
+    Returns ``(looks, ends)``: a random ``r`` of 64 bits selects the first part with ``r < ends[i]``.
     """
     parts = []
     for part in text.split("+"):

@@ -106,7 +106,6 @@ def line_tables(weights: LineWeights = WEIGHTS) -> tuple[npt.NDArray[np.float32]
 
 
 def make_expectimax(*, depth: int) -> Expectimax:
-    """Return the player that looks ``depth`` spawns ahead."""
     size = (depth - 1) << _CACHE_BITS  # one part per inner depth. The key 0, no afterstate, is a free slot
     return Expectimax(
         U64(depth), *line_tables(), np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.float32)
@@ -250,14 +249,10 @@ _ORDER_COUNT = U64(len(_ORDERS))
 
 
 class Random(NamedTuple):
-    """Uniformly random legal play."""
-
     unused: np.uint64 = U64(0)  # numba knows no empty NamedTuple
 
 
 class Greedy(NamedTuple):
-    """Greedy over the immediate merge score."""
-
     unused: np.uint64 = U64(0)
 
 

@@ -105,13 +105,10 @@ assert _RECORD.size == 24
 
 
 def utc_text(moment: float) -> str:
-    """Format a Unix time as UTC, RFC 3339, in whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
 class Block(NamedTuple):
-    """A committed block, and the runs whose rows it holds."""
-
     first_row: int
     rows: int
     crc32c: int
@@ -134,7 +131,6 @@ class Journal:
         self._bytes = _HEADER.size
 
     def append(self, block: Block) -> None:
-        """Commit a block."""
         columns = b"" if block.columns_crc32c is None else _CHECK.pack(block.columns_crc32c)
         magic = _RECORD_MAGICS[bool(columns)]
         head = _RECORD.pack(magic, len(block.runs), block.first_row, block.rows, block.crc32c)
@@ -151,15 +147,11 @@ class Journal:
         self._bytes += len(record)
 
     def close(self) -> None:
-        """Close the file."""
         self._world.os.close(self._fd)
 
 
 def read_journal(path: Path, row_bytes: int, world: World = REAL) -> list[Block]:
-    """Read the committed blocks of a session that a dead daemon left behind.
-
-    Reading stops at a truncated or damaged record.
-    """
+    """Read the blocks that a dead daemon committed, up to a truncated or damaged record."""
     data = world.load_path(path).data  # mapped, because a crafted journal can have any size
     if len(data) < _HEADER.size:
         return []
@@ -223,22 +215,18 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def file(self) -> RowsFile:
-        """The file that holds the rows."""
         return RowsFile.of(self.storage, record_action=self.record_action)
 
     @property
     def columns(self) -> list[ColumnInfo]:
-        """The columns recorded with the rows."""
         return [COLUMNS[name] for name in (self.config.get("columns") or "").split()]
 
     @property
     def files(self) -> list[RowsFile]:
-        """The file that holds the rows, and the files of the columns."""
         return [self.file, *map(RowsFile.of_column, self.columns)]
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row in all files."""
         return sum(file.row_bytes for file in self.files)
 
     @property
@@ -248,10 +236,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def refuse_foreign_files(partial: Path) -> None:
-    """Check that a partial session contains only its own directories and regular files.
-
-    A symlink or a hard link would publish another user's file.
-    """
+    """Reject foreign files in a partial session: a link would publish another user's file."""
     found = [partial]
     for path in found:  # the list grows while it is read
         if path.name in SYSTEM_DIRECTORIES:
@@ -269,7 +254,6 @@ def refuse_foreign_files(partial: Path) -> None:
 
 
 def read_facts(partial: Path) -> Facts:
-    """Read the facts of a partial session."""
     path = partial / FACTS
     try:
         size = path.stat().st_size
@@ -289,7 +273,6 @@ def read_facts(partial: Path) -> Facts:
 
 
 def compactions(partial: Path) -> list[Path]:
-    """List the directories of compactions, the oldest first."""
     # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
     moved = [
         (int(match[1]), path) for path in partial.iterdir() if (match := _COMPACTED.fullmatch(path.name))
@@ -303,8 +286,6 @@ def stage_of(partial: Path) -> Path:
 
 
 class PartialSession:
-    """A session that receives blocks."""
-
     def __init__(self, out_dir: Path, facts: Facts, serial: int, world: World = REAL) -> None:
         self._world = world
         self.facts = facts
@@ -360,14 +341,12 @@ class PartialSession:
         return journal
 
     def reserve(self, rows: int) -> int:
-        """Reserve a range of this many rows; return its first row."""
         first_row = self.rows_reserved
         self.writing[first_row] = rows
         self.rows_reserved += rows
         return first_row
 
     def confirm(self, written: BlockWritten) -> Block:
-        """Commit a written block: append its record to the journal."""
         runs = np.frombuffer(written.runs, dtype=RUN_DTYPE).copy()
         reserved = self.writing.get(written.first_row)
         if reserved != written.rows or int(runs["rows"].sum()) != written.rows:
@@ -385,7 +364,6 @@ class PartialSession:
         return block
 
     def release(self, first_row: int) -> None:
-        """Release a range that will not be written."""
         if first_row + self.writing.pop(first_row) == self.rows_reserved:
             self.rows_reserved = first_row
 

@@ -103,7 +103,6 @@ class Published(NamedTuple):
 
     @property
     def contents(self) -> str:
-        """The session's size, for a log line."""
         megabytes = f"{self.bytes / 10**6:,.1f} MB"
         return f"{counted(self.runs, 'game')}, {counted(self.rows, 'row')}, {megabytes}"
 
@@ -119,20 +118,10 @@ def publish_steps(
     flush: Callable[[], bool] = lambda: True,
     world: World = REAL,
 ) -> Generator[float, None, Published]:
-    """Publish the committed blocks of a partial session, step by step.
+    """Publish the committed blocks step by step; yield the seconds to wait before the next step.
 
-    Args:
-        out_dir: the directory of sessions.
-        partial: the partial session.
-        facts: its facts.
-        blocks: its committed blocks.
-        ended_at: the end of the recording, UTC, RFC 3339.
-        recovered: whether a dead recorder left the session behind.
-        flush: a function that flushes the rows, and returns False if some may be missing on the disk.
-        world: the access to the system.
-
-    Yields:
-        The seconds to wait before the next step.
+    A dead recorder left a ``recovered`` session behind. ``flush`` flushes the rows, and returns False if some
+    may be missing on the disk. ``ended_at`` is UTC, RFC 3339.
     """
     with storage_errors(partial, "publishing a session"):
         claimed = sum(block.rows for block in blocks)
@@ -221,13 +210,10 @@ def _has_just_begun(world: World, stage: Path) -> bool:
 
 
 def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World = REAL) -> list[Path]:
-    """Publish the partial sessions of this instance's dead recorders. The caller holds the instance's lock.
+    """Publish the sessions of this instance's dead recorders, with the lock held; return their paths.
 
-    A malformed directory is quarantined, with the reason. A directory that cannot be read or written, or for
-    which memory is too small, stays for the next start. Both are reported.
-
-    Returns:
-        The paths of the published sessions.
+    A malformed directory is quarantined. One that cannot be read or written, or for which memory is too
+    small, stays for the next start. Both are reported.
     """
     try:
         # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
@@ -297,10 +283,7 @@ def _holds(
     files: list[RowsFile],
     copy: tuple[list[int], int] | None = None,
 ) -> bool:
-    """Whether a block's rows and columns match its checksums.
-
-    They are copied to ``copy``, if given: descriptors, and the row to start at.
-    """
+    """Whether a block matches its checksums; it is also copied to ``copy``: descriptors and first row."""
     found = [0, 0]
     for number, (fd, file) in enumerate(zip(fds, files, strict=True)):
         at, left, copied = file.at(block.first_row), block.rows * file.row_bytes, 0
@@ -421,22 +404,11 @@ def _finish_files(
 def decode_games(
     world: World, session: Path, runs: NDArray[np.void], given: NDArray[np.uint64] | None = None
 ) -> Generator[float, None, tuple[FileEntry, NDArray[np.uint64]]]:
-    """Check the games of a staged session on tape against its ``runs``, and write its anchors, step by step.
+    """Check a staged tape against its ``runs``, and write its anchors; yield the seconds to wait.
 
-    Each game is decoded once, and compared with the rules and with its worker's report: steps, score, highest
-    tile, end. Its boards give the anchors. Memory does not grow with the session.
-
-    Args:
-        world: the access to the system.
-        session: the staged session.
-        runs: its runs, ``RUN_DTYPE[R]``, in the order of their rows.
-        given: the boards to start from, ``u64[n]``; None if every game starts with two tiles.
-
-    Yields:
-        The seconds to wait before the next step.
-
-    Returns:
-        The entry of the anchors' file, and the start boards, ``u64[R]``.
+    Each game is decoded once, and compared with the rules and with its worker's report. Memory does not grow
+    with the session. ``given`` has the boards to start from; None: two tiles. Returns the entry of the
+    anchors' file, and the start boards, ``u64[R]``.
     """
     from tape2048.session.tape_reader import anchors_of, check_games, game_pieces
     from tape2048_recorder.game.rng import start_boards
@@ -493,11 +465,7 @@ def _check_whole(world: World, session: Path) -> None:
 
 
 def _remove(world: World, partial: Path, out_dir: Path) -> None:
-    """Remove the partial directory of a session that is published or empty.
-
-    Rows are removed first, those of the current stage last. So an interrupted removal never leaves a stage
-    that the next start would publish again.
-    """
+    """Remove a partial directory, the current stage's rows last: no interruption leaves a valid stage."""
     for stage in (partial, *compactions(partial)):
         if world.files.path_exists(stage / STAGED):
             world.rmtree(stage / STAGED)
@@ -516,11 +484,7 @@ class PublishOutcome(NamedTuple):
 
 
 class Publisher:
-    """A thread that publishes closed sessions, so that fsync does not block the daemon's loop.
-
-    It publishes one session after another, so they appear in the order in which they were closed. The
-    daemon's loop collects the outcomes.
-    """
+    """A thread that publishes sessions in the order of closing; fsync must not block the daemon's loop."""
 
     def __init__(self, out_dir: Path, world: World = REAL) -> None:
         self._out_dir = out_dir

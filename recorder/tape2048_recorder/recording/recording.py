@@ -124,10 +124,7 @@ class Recording:
         return None
 
     def place(self, rows: int, generation: int = 0) -> Range:
-        """Reserve a range of ``rows`` rows in the open session of this generation of weights.
-
-        If the generation has no open session, open one.
-        """
+        """Reserve rows in this generation's open session; open a session if there is none."""
         session = self._open.get(generation)
         if session is None:
             self._serial += 1
@@ -162,7 +159,6 @@ class Recording:
         return block
 
     def write_failed(self, failed: WriteFailed) -> None:
-        """Release the range of a block that could not be written."""
         session = self._session(failed.session)
         if session is None:
             return
@@ -175,7 +171,6 @@ class Recording:
         self._submit_closing()
 
     def release(self, place: Range) -> None:
-        """Release the range of a worker that died."""
         session = self._session(place.session)
         if session is not None:
             session.release(place.first_row)
@@ -223,7 +218,6 @@ class Recording:
             self.publisher.submit(session)
 
     def outcomes(self) -> list[PublishOutcome]:
-        """Return the publisher's outcomes since the last call."""
         outcomes = self.publisher.outcomes()
         for outcome in outcomes:
             if outcome.published is not None and outcome.published.path is not None:
@@ -238,12 +232,10 @@ class Recording:
 
     @property
     def sessions_pending(self) -> int:
-        """The number of closed sessions that are not published yet."""
         return len(self.publisher.pending) + len(self._closing)
 
     @property
     def open_rows(self) -> int:
-        """The number of committed rows in the open session."""
         return sum(session.rows_confirmed for session in self._open.values())
 
     def rows_left(self, now: float, rows: int) -> int:
@@ -291,7 +283,6 @@ class Recording:
         return [*publishing, *self._closing, *self._open.values()]
 
     def free_bytes(self) -> int:
-        """Return the bytes that this user can still write to the file system of ``out_dir``."""
         stat = self.world.os.statvfs(self.out_dir)
         return int(stat.f_bavail * stat.f_frsize)
 

@@ -38,16 +38,12 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """The functions of :mod:`time` that a recorder uses."""
-
     def monotonic(self) -> float: ...
     def monotonic_ns(self) -> int: ...
     def time(self) -> float: ...
 
 
 class System(Protocol):
-    """The functions of :mod:`os` that a recorder uses, and ``path.exists``."""
-
     path: Any
 
     def close(self, fd: int, /) -> None: ...
@@ -110,8 +106,6 @@ class Background:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The recorder's access to the system."""
-
     os: System = os
     time: Clock = time
     files: Files = durable  # type: ignore[assignment]  # some are imported there
@@ -128,7 +122,6 @@ class World:
 
     @property
     def now(self) -> float:
-        """The monotonic time, in seconds."""
         return self.time.monotonic()
 
 

@@ -43,13 +43,7 @@ if TYPE_CHECKING:
 
 
 class Annotator:
-    """The columns of a session by a judge.
-
-    Attributes:
-        facts: the judge, and its SHA-256.
-        columns: ``values``, ``best``, ``loss`` and ``luck``.
-        notes: warnings for readers of the columns.
-    """
+    """The columns of a session by a judge; ``notes`` are warnings for readers."""
 
     def __init__(self, judge: Judge, session: Session) -> None:
         self._judge, self._session = judge, session
@@ -74,7 +68,6 @@ class Annotator:
 
 
 def columns_of(facts: dict[str, Any]) -> tuple[ColumnInfo, ...]:
-    """Return the descriptions of the columns of a judge with these facts."""
     best, luck = ColumnInfo("best", "u8", facts={"moves": True}), ColumnInfo("luck", "f32")
     facts = {"maker": "tape2048 annotate", **facts}
     return tuple(
@@ -84,10 +77,7 @@ def columns_of(facts: dict[str, Any]) -> tuple[ColumnInfo, ...]:
 
 
 def annotation_of(session: Session) -> Mapping[str, Any] | None:
-    """Return the facts of a session's columns of loss and luck, or None without them.
-
-    Columns without a judge's SHA-256 were written by another program, or by an early version.
-    """
+    """Return the facts of loss and luck, or None without columns of a judge with a SHA-256."""
     if not {"loss", "luck"} <= session.columns.keys():
         return None
     facts = session.column("loss").info.facts

@@ -132,7 +132,6 @@ class Judged(NamedTuple):
 
     @property
     def sums(self) -> dict[str, float]:
-        """The game's loss, luck, and numbers of mistakes and blunders."""
         return {
             name: float(each.sum()) for name, each in summands(self.loss, self.luck, self.unit).items()
         }  # fmt: skip
@@ -146,10 +145,7 @@ class Judged(NamedTuple):
 def summands(
     loss: NDArray[np.float32], luck: NDArray[np.float32], unit: str = "points"
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the contributions of each move to its game's loss, luck, mistakes and blunders; NaN adds 0.
-
-    A blunder does not count as a mistake.
-    """
+    """Return each move's contribution to its game's sums; NaN adds 0, and a blunder is no mistake."""
     grades, lost = GRADES[unit], np.nan_to_num(loss).astype(np.float64)
     graded = (lost >= grades["mistake"]) & (lost < grades["blunder"]), lost >= grades["blunder"]
     found = lost, np.nan_to_num(luck).astype(np.float64), *(each.astype(np.float64) for each in graded)
@@ -191,8 +187,6 @@ def check_judge(name: str, args: Mapping[str, Any]) -> JudgeArgs:
 
 
 class Spawn(NamedTuple):
-    """A spawn after a move."""
-
     cell: int  # 0 (top left) to 15
     tile: int  # 2 or 4
     probability: float  # of this cell and tile
@@ -201,8 +195,6 @@ class Spawn(NamedTuple):
 
 
 class Option(NamedTuple):
-    """A legal move of a board."""
-
     move: int  # 0 up, 1 down, 2 left, 3 right
     value: float  # as in Judged.values
     reward: int  # its merge score
@@ -213,14 +205,8 @@ class Option(NamedTuple):
 class Judge:
     """Values of boards and moves, by a player's network (:meth:`of_player`) or a critic (:meth:`of_critic`).
 
-    Attributes:
-        name: name for display.
-        text: name and parameters, to make the judge again; empty for a critic.
-        unit: ``"points"`` or ``"probability"``.
-        tile: tile whose probability is valued; None for points.
-        identity: SHA-256 (hex). Judges with equal hashes give equal values.
-        weights: n-tuple network; empty for a critic.
-        ahead: number of spawns to look ahead.
+    ``text`` makes the judge again; it is empty for a critic. ``unit`` is ``"points"`` or ``"probability"``
+    (of ``tile``). Judges with equal ``identity`` give equal values.
     """
 
     def __init__(
@@ -305,16 +291,8 @@ class Judge:
 
         A judge by the player's own network is weaker if it looks fewer spawns ahead. A judge by another
         network is weaker if the player's mean score is above 1.5 times the score that the judge expects,
-        which is about the score of that network when it searches one ply deeper.
-
-        A critic is not weaker than the players from whose games it learned. It is weaker than another player
-        that reaches the tile in a larger share of games than the critic expects.
-
-        If the games are too few to decide, the warning says so.
-
-        Args:
-            facts: the facts of a session, or of a run's engine.
-            runs: ``max_score`` and ``highest_tile`` of the player's games; None: no game is known.
+        about that network's score one ply deeper. A critic is weaker than a player outside its training that
+        reaches the tile more often than it expects. The warning says so if the games are too few to decide.
         """
         runs = None if START_BOARDS in facts else runs  # only games from new boards are comparable
         args, known = facts.get("player_args"), 0 if runs is None else len(runs)
@@ -359,10 +337,7 @@ class Judge:
         name: str = "critic",
         players: Sequence[PlayedBy] = (),
     ) -> Self:
-        """Return the judge that values boards by a critic's probability to reach a tile.
-
-        ``players`` are the players from whose games the critic learned.
-        """
+        """Return the judge by a critic's probability of a tile; the critic learned from ``players``."""
         if tile not in thresholds:
             raise ConfigError(
                 f"found tile {tile}, expected a tile of the critic: {', '.join(map(str, thresholds))}",
@@ -383,14 +358,8 @@ class Judge:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
         """Judge single moves, each by the boards before and after it.
 
-        Args:
-            boards: board before each move, ``u64[n]``.
-            moves: moves, ``u8[n]``; above 3 if unknown.
-            following: board after each move and its spawn, ``u64[n]``; 0 if unknown.
-
-        Returns:
-            Values ``f32[n, 4]``, loss ``f32[n]`` and luck ``f32[n]`` as in :class:`Judged`, and rewards
-            ``f64[n]`` in points, 0 if the move or its spawn is unknown.
+        Moves above 3 and ``following`` 0 are unknown. Returns values ``f32[n, 4]``, loss and luck ``f32[n]``
+        as in :class:`Judged`, and rewards ``f64[n]`` in points, 0 if unknown.
         """
         seen = self._seen(boards)
         values = self._values(seen)
@@ -462,8 +431,6 @@ class Judge:
 
 
 def own_judges() -> Callable[[Mapping[str, Any]], tuple[Judge, str | None]]:
-    """Return a cached :meth:`Judge.of_recorded`."""
-
     @functools.lru_cache(_OWN_MAX)
     def made(facts: bytes) -> tuple[Judge, str | None]:
         return Judge.of_recorded(msgspec.json.decode(facts))

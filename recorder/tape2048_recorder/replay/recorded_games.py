@@ -19,15 +19,10 @@ if TYPE_CHECKING:
 
 
 class Game(NamedTuple):
-    """A game as its boards and moves.
+    """A game as its boards, ``u64[n + 1]``, and moves, ``u8[n]``; 255 if no move leads to the next board.
 
-    Attributes:
-        states: the boards, ``u64[n + 1]``.
-        moves: the moves, ``u8[n]``; 255 if no move leads to the next board.
-        numbers: the number of moves before each board, ``i64[n + 1]``; None: 0, 1, ...
-        notes: notes on missing parts of the recording.
-        guessed: whether each move is one of two that lead to the next board, ``bool[n]``; None: no move is
-            guessed.
+    ``numbers`` counts the moves before each board; None: 0, 1, ... ``guessed`` marks moves that are one of
+    two possible moves; None: no move.
     """
 
     states: NDArray[np.uint64]
@@ -56,11 +51,7 @@ class Game(NamedTuple):
 
 
 def recorded_game(session: Session, ordinal: int, play: Play | None) -> Game:
-    """Read a game of a session; ``play`` plays unrecorded parts again.
-
-    Raises:
-        ReplayError: no board of the game is recorded.
-    """
+    """Read a game; ``play`` replays unrecorded parts. ReplayError if no board of it is recorded."""
     notes: list[str] = []
     try:
         if play is not None:

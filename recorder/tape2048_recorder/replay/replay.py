@@ -41,8 +41,6 @@ _COMPARED = ("rows", "steps", "max_score", "highest_tile")
 
 
 class PlayerFacts(msgspec.Struct, frozen=True):
-    """The facts of a session that a replay needs."""
-
     player: str
     player_args: dict[str, int | float | str | bool]
     player_sha256: str
@@ -106,14 +104,11 @@ def replayer(path: Path, facts: Mapping[str, Any]) -> Play:
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """The number of replayed runs, and findings for runs that differ."""
-
     runs: int
     findings: tuple[Finding, ...]
 
 
 def replay_session(path: Path, *, progress: Callable[[int, int], object] | None = None) -> Replay:
-    """Replay every run of a session on all cores, and compare the runs with the recording."""
     from tape2048.ntuple.mapped import check_tables
     from tape2048.session.tape_reader import game_pieces
 

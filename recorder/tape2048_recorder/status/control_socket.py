@@ -92,19 +92,13 @@ class Running(contextlib.AbstractContextManager["Running"]):
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor."""
         os.close(self._pidfd)
 
     def snapshot(self) -> Snapshot:
-        """Read the recorder's last status."""
         return read_snapshot(self._out_dir, self._instance)
 
     def rotate(self, patience_s: float) -> str | None:
-        """Make the recorder publish its open session, and wait up to ``patience_s`` seconds.
-
-        Returns:
-            The path of the session, or None if no block was written since the last session.
-        """
+        """Make the recorder publish; return the session's path, or None without a new block."""
         before = self.snapshot().status
         if before.ending:
             raise RecorderError(
@@ -140,10 +134,7 @@ class Running(contextlib.AbstractContextManager["Running"]):
         self._signal(signal.SIGTERM if drain else STOP_NOW)
 
     def wait(self, patience_s: float | None) -> bool:
-        """Wait up to ``patience_s`` seconds for the recorder's end; return whether it has ended.
-
-        None, or more than three weeks, waits without a limit.
-        """
+        """Wait up to ``patience_s`` (None, or over three weeks: no limit); return whether it has ended."""
         ms = patience_s * 1000 if patience_s is not None and patience_s <= _PATIENCE_S_MAX else None
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)

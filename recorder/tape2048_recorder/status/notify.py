@@ -66,7 +66,6 @@ class Manager:
         self.send(STATUS=doing, EXTEND_TIMEOUT_USEC=int(10e6 * EXTEND_S))
 
     def status(self, status: Status, rotate_steps: int) -> None:
-        """Send the notifications that follow from a status."""
         fields: dict[str, object] = {}
         if status.ending and not self._is_stopping:
             self._is_stopping = True
@@ -92,7 +91,6 @@ class Manager:
                 self.send(READY=1)
 
     def close(self) -> None:
-        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
 
@@ -104,7 +102,6 @@ def watchdog_is_on(env: Mapping[str, str], pid: int) -> bool:
 
 
 def status_line(status: Status, rotate_steps: int) -> str:
-    """Return the line that ``systemctl status`` shows."""
     why = "" if status.why is None else f" ({' '.join(status.why.split())})"
     session = f"session {status.session_rows / rotate_steps:.0%} of {rotate_steps:,} rows"
     workers = f"{status.workers_ready} of {counted(status.workers, 'worker')}"

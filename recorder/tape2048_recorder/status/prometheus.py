@@ -118,7 +118,6 @@ class Metrics:
         return families(self._snapshot) if self._snapshot is not None else iter(())
 
     def show(self, snapshot: Snapshot) -> None:
-        """Export this snapshot from now on, and write the textfile if it is due."""
         self._snapshot = snapshot
         now = time.monotonic()
         if self._textfile is not None and (now >= self._next or snapshot.status.state == "stopped"):

@@ -63,8 +63,6 @@ class _Handler(WSGIRequestHandler):
 
 
 class BoundedServer(ThreadingMixIn, WSGIServer):
-    """An HTTP server of a WSGI application with a bounded number of connections."""
-
     daemon_threads = True
     on_full: Callable[[], object] = staticmethod(lambda: None)  # called before an idle connection is ended
 
@@ -107,7 +105,6 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection, and close it."""
         try:
             super().process_request_thread(request, client_address)
         finally:

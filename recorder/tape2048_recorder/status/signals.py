@@ -67,11 +67,7 @@ class Signals:
         return names
 
     def close(self) -> None:
-        """Restore the previous handlers.
-
-        A late request to rotate or stop must not kill a process that is ending normally, so signals whose
-        default action kills are ignored.
-        """
+        """Restore the handlers, but ignore late signals that would kill a process that ends normally."""
         for number, handler in self._before.items():
             is_request = number in {ROTATE, STOP_NOW} and handler == signal.SIG_DFL
             signal.signal(number, signal.SIG_IGN if is_request else handler)

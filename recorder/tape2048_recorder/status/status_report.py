@@ -34,8 +34,6 @@ State = Literal["starting", "recording", "paused", "draining", "publishing", "st
 
 
 class Tally:
-    """Sums over recorded runs, with their means and reach rates."""
-
     def __init__(self) -> None:
         self.games = 0
         self.steps = 0
@@ -45,7 +43,6 @@ class Tally:
         self._by_exponent = np.zeros(32, dtype=np.int64)
 
     def add(self, runs: npt.NDArray[np.void]) -> None:
-        """Count these runs (``RUN_DTYPE[n]``)."""
         if not len(runs):
             return
         self.games += len(runs)
@@ -58,7 +55,6 @@ class Tally:
 
     @property
     def mean_score(self) -> float | None:
-        """The mean score of a game; None before the first game."""
         return self.score_sum / self.games if self.games else None
 
     @property
@@ -69,20 +65,15 @@ class Tally:
 
     @property
     def by_highest_tile(self) -> dict[int, int]:
-        """The number of games by highest tile, ascending, without zeros."""
         return {1 << int(exp): int(self._by_exponent[exp]) for exp in np.flatnonzero(self._by_exponent)}
 
     @property
     def highest_tile(self) -> int | None:
-        """The highest tile of all games; None before the first game."""
         return max(self.by_highest_tile, default=None)
 
 
 class Metric(NamedTuple):
-    """The Prometheus metric of a field: its name without ``tape2048_``, its help, and a label for the keys.
-
-    Names follow Prometheus's conventions: a counter's name ends in ``_total``, after a plural unit.
-    """
+    """A field's Prometheus metric (name without ``tape2048_``, help, label); a counter ends in ``_total``."""
 
     name: str
     text: str
@@ -112,8 +103,6 @@ class Counts(msgspec.Struct):
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """The state of the requests to rotate now."""
-
     asked: int = 0  # number of requests
     done: int = 0  # number of finished requests. Requests finish in order
     path: str | None = None  # the session that the last request published; None without new rows
@@ -166,13 +155,10 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def recorded_games(self) -> int:
-        """The number of games in committed blocks."""
         return sum(self.by_highest_tile.values())
 
 
 class RecordingSummary(msgspec.Struct, frozen=True):
-    """The result of a run of the recorder."""
-
     reason: str
     out_dir: str
     sessions: list[str]  # paths of the published sessions
@@ -239,23 +225,19 @@ class Process(msgspec.Struct, frozen=True):
 
     @classmethod
     def mine(cls) -> Process:
-        """Return this process."""
         return cls.of(os.getpid()) or cls(os.getpid(), 0)
 
     @classmethod
     def parse(cls, line: str) -> Process | None:
-        """Parse a :attr:`line`; None for other text."""
         pid, ticks, *space = (*line.split(maxsplit=2), "", "")[:3]
         return cls(int(pid), int(ticks or 0), space[0].strip()) if pid.isdecimal() else None
 
     @property
     def line(self) -> str:
-        """The process as the line of a lock file."""
         return f"{self.pid} {self.start_ticks} {self.space}\n"
 
     @property
     def name(self) -> str:
-        """The process, for display."""
         return f"pid {self.pid}" + ("" if self.is_local else ", in another container or on another host,")
 
     @property
@@ -265,7 +247,6 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def is_there(self) -> bool:
-        """Whether the process is local and alive."""
         found = Process.of(self.pid) if self.is_local else None
         return found is not None and found.start_ticks == self.start_ticks
 
@@ -279,10 +260,7 @@ def _space() -> str:
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a status file: a status, its recorder and its time.
-
-    ``written_at`` is Unix time, and ``monotonic_s`` the machine's monotonic clock at the same moment.
-    """
+    """The content of a status file; ``written_at`` is Unix time, ``monotonic_s`` the clock at that moment."""
 
     format_version: int = FORMAT_VERSION
     version: str
@@ -298,15 +276,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The present meaning of a snapshot.
-
-    Attributes:
-        state: the recorder's state, or ``stale`` if the file is not updated any more, without a normal end.
-        running: whether the recorder is running.
-        age_s: seconds since the file was written; negative if that time is in the future, so that its process
-            cannot have written it.
-        text: a description for people.
-    """
+    """The meaning of a snapshot; ``stale``: updates stopped. ``age_s`` is negative for a future file time."""
 
     state: str
     running: bool
@@ -315,19 +285,15 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def status_path(out_dir: Path, instance: str) -> Path:
-    """Return the path of an instance's status file."""
     return out_dir / LOCKS_DIRECTORY / f"{instance}{_SUFFIX}"
 
 
 class StatusFile:
-    """The writer of a status file."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._draft = path.with_name(f".{path.name}.next")
 
     def write(self, snapshot: Snapshot) -> None:
-        """Replace the previous snapshot."""
         data = msgspec.json.format(msgspec.json.encode(snapshot), indent=1)
         data += b" " * (-(len(data) + 1) % _BLOCK_BYTES) + b"\n"
         fd = open_owned(self._draft, os.O_WRONLY | os.O_CREAT)
@@ -360,7 +326,6 @@ def instances(out_dir: Path) -> list[str]:
 
 
 def read_snapshot(out_dir: Path, instance: str) -> Snapshot:
-    """Read the last status that a recorder wrote."""
     return read_owned(out_dir, instance)[0]
 
 
@@ -409,10 +374,7 @@ def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:
 
 
 def judge(snapshot: Snapshot) -> Verdict:
-    """Derive the present state from a snapshot.
-
-    For a recorder in another container or on another host, only the time of writing is known.
-    """
+    """Derive the present state; in another container or host, only the time of writing is known."""
     process, status = snapshot.process, snapshot.status
     is_there, is_local = process.is_there, process.is_local
     # While the process runs, it has the same monotonic clock as this process, which cannot be set.

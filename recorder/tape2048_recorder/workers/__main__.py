@@ -58,7 +58,6 @@ class _ToDaemon(logging.Handler):
 
 
 def main(argument: str) -> int:
-    """Run a worker from the JSON of its :class:`WorkerSpec`."""
     spec = msgspec.json.decode(argument, type=WorkerSpec)
     # The kernel kills this process when the daemon dies. The daemon may have died before this call.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

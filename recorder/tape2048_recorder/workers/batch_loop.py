@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 class BatchWorker(Worker):
-    """The loop of a worker with a batched player."""
-
     def _prepare(self) -> None:
         self._sampling = read_sampling(self._config.sampling)
         self._model_ns = 0  # of closed tables
@@ -48,7 +46,6 @@ class BatchWorker(Worker):
         self._finished_at: dict[int, float] = {}  # time of a table's first unwritten game, by generation
 
     def warm_up(self) -> None:
-        """Load the model, compile, and make the first moves."""
         table, self.player_sha256 = self._make_table(self._first_weights)
         self._tables = [table]
         self._slot["oldest"] = self.generation
@@ -95,7 +92,6 @@ class BatchWorker(Worker):
         return self._games_of(answer)
 
     def flush(self, table: LaneTable) -> None:
-        """Write a table's finished games as one block."""
         self._note_finished()
         self._slot["games"] += np.uint64(len(table.finished.runs))
         self._rows += table.finished.rows_finished
@@ -104,7 +100,6 @@ class BatchWorker(Worker):
         self._finished_at.pop(table.generation, None)
 
     def forfeit(self, game: int, why: str) -> None:
-        """Report a game that will not be recorded to the daemon."""
         self._channel.send(Forfeited(game, valid_text(why)))
 
     def _note_finished(self) -> None:
@@ -114,7 +109,6 @@ class BatchWorker(Worker):
         return 0  # tables request games when a lane is free
 
     def run(self) -> None:
-        """Play until the daemon has no more games or commands a stop."""
         try:
             while (command := int(self._slot["command"][0])) != HURRY:
                 if command == DRAIN:

@@ -52,8 +52,6 @@ _BLOCKS_AHEAD = 1.25
 
 
 class Worker:
-    """The loop of a worker with a compiled player."""
-
     #: Generation of the weights that played the buffer's games. Only batched players change their weights.
     generation = 0
 
@@ -113,7 +111,6 @@ class Worker:
         _ = buffer.rows
 
     def run(self) -> None:
-        """Play until the daemon has no more games or commands a stop."""
         buffer = self._buffer
         while (command := int(self._slot["command"][0])) != HURRY:
             if command == DRAIN:
@@ -145,7 +142,6 @@ class Worker:
         self._buffer.give(*self._games_of(answer))
 
     def _games_of(self, given: PlayGames) -> tuple[npt.NDArray[np.uint64], ...]:
-        """Return the ids and seeds of games, and their start boards if ``start_from`` is set."""
         ids = np.arange(given.first_id, given.first_id + given.count, dtype=np.uint64)
         seeds = self._rng.game_seeds(self._seed, ids)
         if self._starts is None:
@@ -269,7 +265,6 @@ class Worker:
                 raise unexpected("a block to be confirmed, or games", answer)
 
     def _open(self, place: Range, columns: list[str]) -> list[int]:
-        """Open the file of the rows and the files of the columns."""
         if self._files[0] != place.session or len(self._files[1]) <= len(columns):
             self._close_files()
             self._files = place.session, []
@@ -290,5 +285,4 @@ class Worker:
 
 
 def unexpected(what: str, answer: FromDaemon) -> TypeError:
-    """Return the error for an answer other than ``what``."""
     return TypeError(f"found the answer {answer!r}, expected {what}")

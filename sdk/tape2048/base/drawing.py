@@ -39,7 +39,6 @@ def exps_of(packed: int) -> list[int]:
 
 
 def board_svg(exps: Sequence[int]) -> str:
-    """Return a board of 16 exponents as SVG."""
     cells = ""
     for cell, exp in enumerate(exps):
         fill, ink = TILES[exp].split()

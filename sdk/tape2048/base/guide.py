@@ -32,14 +32,7 @@ _SHIFT_MAX = 30
 
 
 class Guide(NamedTuple):
-    """The tables of a guide.
-
-    Attributes:
-        starts: ``u64[S + 1]``, first number of each range and the end of the last, ascending; ranges may be
-            empty.
-        entries: ``u64[G]``, an entry per bucket, see the module.
-        shift: a bucket has ``2**shift`` numbers.
-    """
+    """Starts ``u64[S + 1]`` of ranges, which may be empty, and an entry for each ``2**shift`` numbers."""
 
     starts: NDArray[np.uint64]
     entries: NDArray[np.uint64]

@@ -26,10 +26,7 @@ def own_groups(controller: str, mounts: Path, own: Path) -> list[Path]:
 
 
 def available_cores(cgroup_root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Count the cores that this process may keep busy, at least 1; arguments as for :func:`own_groups`.
-
-    A quota of 1.5 cores counts as 1: a second worker would spend half of each period waiting.
-    """
+    """Count the usable cores, at least 1. A quota of 1.5 counts as 1: a second worker would wait."""
     quotas = (_quota(folder) for folder in own_groups("cpu", cgroup_root, own))
     own_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = [own_cores, *(quota for quota in quotas if quota is not None)]

@@ -82,8 +82,6 @@ Given = tuple[str, object, Origin]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A setting, as its field declares it."""
-
     name: str  # ends with the unit, if any
     kind: Kind
     default: Any
@@ -120,13 +118,11 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def units(self) -> str:
-        """The suffixes of a number in a flag or a variable, in words; empty if there are none."""
         *some, last = _SUFFIXES.get(self.unit, {"": 1})
         return f"{', '.join(some)} or {last}" if some else last
 
     @property
     def expected(self) -> str:
-        """The allowed values, in words."""
         words = {"bool": "true or false", "table": "a table of names and plain values"}.get(self.kind)
         words = words or self.form or "text"
         if self.kind in ("int", "float"):
@@ -140,7 +136,6 @@ class Setting(msgspec.Struct, frozen=True):
         return words if self.none is None else f'{words}, or "{self.none}"'
 
     def show(self, value: object) -> str:
-        """Format a value as a user would write it."""
         if value is None:
             return self.none or '""'
         if isinstance(value, bool):
@@ -183,7 +178,6 @@ def about(
 
 @functools.cache
 def settings_of(config: type[msgspec.Struct]) -> dict[str, Setting]:
-    """Return the settings of a configuration Struct by name, in the order of its fields."""
     info = inspect.type_info(config)
     assert isinstance(info, inspect.StructType)
     found: dict[str, Setting] = {}
@@ -383,7 +377,6 @@ def _refuse(setting: Setting, raw: object, origin: Origin) -> NoReturn:
 
 
 def refuse(problem: str, name: str, origin: Origin, *, hint: str) -> NoReturn:
-    """Raise ConfigError for a setting's value, with its origin."""
     if origin.kind == "file":
         raise ConfigError(f"{name}: {problem}", path=origin.where, hint=hint)
     raise ConfigError(f"{origin.where or name}: {problem}", hint=hint)
@@ -475,7 +468,6 @@ def _lines(text: str) -> dict[str, int]:
 
 
 def settings_toml(config: msgspec.Struct) -> str:
-    """Format a configuration as a TOML file that explains every setting, with tables last."""
     entries = []
     for setting in sorted(settings_of(type(config)).values(), key=lambda setting: setting.kind == "table"):
         value = getattr(config, setting.name)
@@ -495,7 +487,6 @@ def _about(setting: Setting, *, named: bool = False) -> str:
 
 
 def comment(text: str) -> str:
-    """Wrap prose as lines of a comment."""
     lines = [part for line in text.split("\n") for part in (textwrap.wrap(line, 98) or [""])]
     return "\n".join(f"# {line}".rstrip() for line in lines)
 

@@ -84,7 +84,6 @@ def printable(value: object) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Check whether a text (a file's name) is valid Unicode."""
     return valid_text(text) == text
 
 
@@ -125,7 +124,6 @@ def aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def html_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as a table in HTML; headings as for :func:`aligned`."""
     lines = ["".join(f"<th>{html.escape(name.removeprefix('>'))}</th>" for name in headings)]
     lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)

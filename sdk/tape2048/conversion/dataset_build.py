@@ -342,9 +342,7 @@ def lay_out(found: SourceRun) -> LaidOut | SkippedRun:
 class DatasetWriter:
     """Writer of a data set in an unpublished directory: first the rows of ``old``, then further runs.
 
-    ``shard_rows`` is the number of rows of a full shard; None: one ``steps.npy``. ``files`` maps the name of
-    each finished file to its size and checksum. ``runs``, ``tables``, ``sources``, ``skipped``, ``lost`` and
-    ``normalised`` describe the further runs. Methods raise OSError.
+    ``shard_rows`` is the number of rows of a full shard; None: one ``steps.npy``. Methods raise OSError.
     """
 
     def __init__(self, directory: Path, shard_rows: int | None, old: OpenDataset | None = None) -> None:
@@ -477,12 +475,10 @@ class DatasetWriter:
         write_file(self._directory / MANIFEST, pretty_json(manifest))
 
     def built(self, path: Path) -> Built:
-        """Return the result for the caller."""
         rows = self.rows - self._first_row
         return Built(str(path), self.runs, rows, tuple(self.skipped), dict(self.lost), self.normalised)
 
     def close(self) -> None:
-        """Close an unfinished file."""
         if self._file is not None:
             self._file.close()
 

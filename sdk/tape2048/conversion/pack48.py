@@ -77,7 +77,6 @@ _PIECE_ROWS = 1 << 18  # rows that are copied together
 
 
 def _write_shards(directory: Path, dtype: np.dtype[Any], pieces: Iterable[NDArray[np.void]]) -> int:
-    """Write rows in shards, and return the number of rows."""
     header_bytes = 128 + -(-len(repr(dtype.descr)) // 64) * 64
     number = total = 0
     with contextlib.ExitStack() as stack:
@@ -101,7 +100,6 @@ def _write_shards(directory: Path, dtype: np.dtype[Any], pieces: Iterable[NDArra
 def _write_tables(
     directory: Path, runs: NDArray[np.void], facts: dict[str, Any], names: dict[str, dict[str, int]]
 ) -> None:
-    """Write the run table, ``RUN_DTYPE[R]``, and the names of numbers, and flush them."""
     database = directory / METADATA_DB
     with fresh_database(database) as connection:
         for statement in _SCHEMA:
@@ -118,7 +116,6 @@ def _write_tables(
 
 
 def pack48_rows(run: Run, run_id: int) -> NDArray[np.void]:
-    """Return a run's rows, ``PACK48_DTYPE[n]``."""
     from tape2048.game.rules import boards_to_exps
 
     rows = np.zeros(len(run), PACK48_DTYPE)
@@ -134,7 +131,6 @@ def pack48_rows(run: Run, run_id: int) -> NDArray[np.void]:
 
 
 def write_pack48(flow: Conversion) -> None:
-    """Write a pack of 48-byte rows."""
     table: list[tuple[int, ...]] = []
     players: dict[tuple[str, str | None], None] = {}
     starts: set[int] = set()

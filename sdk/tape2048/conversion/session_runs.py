@@ -198,11 +198,7 @@ class MoveValues(NamedTuple):
 
 
 def move_values(session: Session, *, annotated: bool = True) -> MoveValues | None:
-    """Find a session's column ``f32[N, 4]`` with a value for each move; None if it has none.
-
-    That is the column ``values`` of ``tape2048 annotate``, unless ``annotated`` is false, or else
-    ``branch_evs`` in the rows of another program.
-    """
+    """Find the column of moves' values: ``values`` if ``annotated``, else ``branch_evs``; None without."""
     columns = session.columns
     for name in (*(["values"] if annotated else []), "branch_evs"):
         if name in columns:
@@ -348,7 +344,6 @@ def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
 
 
 def session_facts(players: Iterable[tuple[str, str | None]], starts: set[int]) -> dict[str, Any]:
-    """Return the facts of a session of runs with these players and starts."""
     names, hashes = ({*each} for each in zip(*players, strict=True)) if players else (set(), set())
     started_at = utc_text(max(starts)) if len(starts - {0}) == len(starts) == 1 else None
     return {

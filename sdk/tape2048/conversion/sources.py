@@ -117,13 +117,9 @@ class SourceRun(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class RunSource:
-    """A source of runs.
+    """A source of runs; ``count`` includes damaged runs.
 
-    Attributes:
-        path: path of the source.
-        kind: a name of ``tape2048.formats.registry.FORMATS``, or ``"run"``, ``"runs"`` or ``"sessions"``.
-        count: number of runs, damaged ones included.
-        columns: names of its columns that do not become part of its runs.
+    ``kind`` is a name of ``FORMATS``, ``"run"``, ``"runs"`` or ``"sessions"``. No run has the ``columns``.
     """
 
     path: Path
@@ -295,7 +291,6 @@ def _numbered(
 
 
 def read_files(path: Path, kind: str, **_: object) -> RunSource:
-    """Open a run's file, or a directory of them."""
     files = [path] if kind == "run" else find_run_files(path)
 
     def read(i: int) -> RunFacts:
@@ -305,8 +300,6 @@ def read_files(path: Path, kind: str, **_: object) -> RunSource:
 
 
 def read_lines(path: Path, kind: str, **_: object) -> RunSource:
-    """Open JSON lines with a run in each."""
-
     def groups() -> Iterator[list[tuple[str, tuple[int, bytes]]]]:
         for group in jsonl.line_groups(path):
             yield [(f"{path}: line {line[0]}", line) for line in group]
@@ -316,13 +309,11 @@ def read_lines(path: Path, kind: str, **_: object) -> RunSource:
 
 
 def read_parquet(path: Path, kind: str, **_: object) -> RunSource:
-    """Open Parquet with a run in each row."""
     count, groups = parquet.count_rows(path), functools.partial(parquet.row_groups, path)
     return RunSource(path, kind, count, groups, lambda row: (parquet.parse_row(row, path),))
 
 
 def read_pack(path: Path, kind: str, **_: object) -> RunSource:
-    """Open a pack."""
     from tape2048.packs.reader import PackReader
 
     pack = PackReader.open(path)

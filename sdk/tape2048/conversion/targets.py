@@ -179,8 +179,6 @@ def convert(
 
 @dataclasses.dataclass
 class Conversion:
-    """A conversion in progress, from which the target's writer takes the runs."""
-
     source: RunSource
     target: Path
     kind: str
@@ -201,14 +199,10 @@ class Conversion:
 
     @property
     def is_one_file(self) -> bool:
-        """Whether the target is the file of a single run."""
         return self.kind in RUN_FILES and self.target.suffix in {FORMATS[name].suffix for name in RUN_FILES}
 
     def groups(self, work: Callable[[SourceRun], Any]) -> Iterator[list[tuple[SourceRun, Any]]]:
-        """Apply ``work`` to readable runs on the threads that decode; iterate over groups, with the results.
-
-        A result that is a :class:`SkippedRun` leaves the run out.
-        """
+        """Yield groups with results of ``work``, on the threads that decode; a SkippedRun drops its run."""
 
         def check(found: SourceRun) -> tuple[SourceRun, list[str], Any]:
             if found.run is None:
@@ -246,7 +240,6 @@ class Conversion:
                 self.current = None
 
     def runs(self) -> Iterator[Run]:
-        """Iterate over the readable runs."""
         return (run for _, _, run in self.each())
 
     def named(self, error: FormatError, name: str | None) -> FormatError:
@@ -355,8 +348,6 @@ _HAS: dict[str, Callable[[SourceRun, Run, str], bool]] = {
 
 
 def write_files(flow: Conversion) -> None:
-    """Write a file for each run, or the file of a single run."""
-
     def encode(found: SourceRun) -> bytes:
         run = found.checked()
         return b"".join(run_bytes(run)) if flow.kind == "a2run" else RunV2.from_run(run).to_bytes()
@@ -378,7 +369,6 @@ def write_files(flow: Conversion) -> None:
 
 
 def write_pack(flow: Conversion) -> None:
-    """Write a pack."""
     from tape2048.packs.a2pack import PackWriter
 
     with PackWriter(flow.target, count_hint=flow.source.count, **flow.packing) as writer:
@@ -387,12 +377,10 @@ def write_pack(flow: Conversion) -> None:
 
 
 def write_packdat(flow: Conversion) -> None:
-    """Write a pack.dat."""
     DataPack.build(flow.runs()).save(flow.target)
 
 
 def write_dataset(flow: Conversion) -> None:
-    """Write a data set."""
     from tape2048.conversion.dataset_build import lay_out, new_dataset
 
     with new_dataset(flow.target, None) as writer:
@@ -401,7 +389,6 @@ def write_dataset(flow: Conversion) -> None:
 
 
 def write_sessions(flow: Conversion) -> None:
-    """Write a session of rows, or on tape."""
     from tape2048.conversion.session_runs import write_session
 
     facts = {"converted_from": flow.source.kind} | ({"player": flow.player} if flow.player else {})
@@ -409,12 +396,10 @@ def write_sessions(flow: Conversion) -> None:
 
 
 def write_lines(flow: Conversion) -> None:
-    """Write JSON lines with a run in each."""
     with new_file(flow.target) as fd:
         for _, number, run in flow.each():
             write_all(fd, run_line(run, number, flow.u64))
 
 
 def write_parquet(flow: Conversion) -> None:
-    """Write Parquet with a run in each row."""
     parquet.write_parquet(flow.target, flow.runs())

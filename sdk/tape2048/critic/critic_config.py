@@ -555,12 +555,10 @@ class NTupleCriticConfig(LearningConfig, frozen=True, kw_only=True):
 
     @property
     def layout(self) -> NetworkLayout:
-        """The tuples and stages; ConfigError for invalid ones."""
         return NetworkLayout.of(self.tuples.split(), [int(tile) for tile in self.stages.split()])
 
     @property
     def thread_count(self) -> int:
-        """``threads``, or for 0 the number of available cores."""
         return self.threads or available_cores()
 
     def check(self) -> None:
@@ -584,7 +582,6 @@ PRESETS = ("default",)
 
 
 def preset_path(name: str) -> Path:
-    """Return the file of a preset; ConfigError for an unknown one."""
     if name not in PRESETS:
         raise ConfigError(f"no preset is called {name!r}", hint=f"one of: {', '.join(PRESETS)}")
     return Path(str(importlib.resources.files(__package__) / "ntuple/presets" / f"{name}.toml"))

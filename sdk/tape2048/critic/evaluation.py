@@ -78,8 +78,6 @@ BATCH_ROWS, MODULE_ROWS = 32_768, 8192
 
 
 class Sample(NamedTuple):
-    """Rows and their scores."""
-
     boards: NDArray[np.uint64]  # `u64[N]`
     runs: NDArray[np.int32]  # the run of each row, `i32[N]`: an index into `highest` and `lengths`
     highest: NDArray[np.int64]  # the highest tile of each run, `i64[R]`
@@ -92,7 +90,6 @@ class Sample(NamedTuple):
 
     @property
     def row_weights(self) -> NDArray[np.float64]:
-        """Rows that each row represents: ``f64[N]``."""
         return self.weights.astype(np.float64)[self.runs]
 
 
@@ -105,10 +102,7 @@ def take_sample(
     seed: int,
     progress: Callable[[int, int], object],
 ) -> Sample:
-    """Draw at most ``per_run`` rows of each run (None: all), with their weights, and score them.
-
-    ``progress`` is called with the number of rows done and of all rows.
-    """
+    """Draw at most ``per_run`` rows of each run (None: all), with their weights, and score them."""
     embedded = getattr(critic, "needs_embeddings", False)
     source = corpus if per_run is None else corpus.capped(per_run)
     batches = source.batches(
@@ -146,7 +140,6 @@ Baseline: TypeAlias = Callable[["NDArray[np.uint64]", "NDArray[np.uint32]"], "ND
 
 
 def highest_tile(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.uint8]:  # noqa: ARG001
-    """Return the exponent of each board's highest tile, ``u8[n]``."""
     return np.asarray(boards_to_exps(boards).max(axis=1, initial=0))
 
 
@@ -176,7 +169,6 @@ def calibrate(
 
 
 def load_isotonic() -> Any:
-    """Return scikit-learn's isotonic regression; MissingPackageError if it is not installed."""
     try:
         from sklearn.isotonic import IsotonicRegression
     except ImportError as error:
@@ -417,7 +409,6 @@ class _Evaluator(NamedTuple):
     answer: Answer | None
 
     def cell(self, stage: _Stage, at: int) -> Cell:
-        """Score all predictors in one stage, for the threshold with this index."""
         sample, tile = self.sample, self.tiles[at]
         about, chosen = stage
         if chosen is None:
@@ -476,7 +467,6 @@ class _Evaluator(NamedTuple):
         )
 
     def curve(self, at: int) -> ReliabilityCurve:
-        """Compare the critic's probabilities with observed shares, for the threshold with this index."""
         labels = (self.sample.highest >= self.tiles[at])[self.sample.runs]
         bins = reliability(self.sample.probabilities[:, at], labels, self.sample.runs, self.weights)
         return ReliabilityCurve(self.tiles[at], bins.listed())
@@ -493,7 +483,6 @@ class _Asking(NamedTuple):
     progress: Callable[[int, int], object]
 
     def ask(self, rows: NDArray[np.int64]) -> Answer:
-        """Play rollouts from some rows of the sample."""
         runs, of_runs = np.unique(self.sample.runs[rows], return_inverse=True)
         rollouts = self.oracle.ask(self.sample.boards[rows], progress=self.progress)
         return Answer(self.oracle, self.sample, rows, of_runs, self.weights[runs], rollouts)
@@ -553,7 +542,6 @@ R2_RUNS_MIN = 30
 
 
 def rarer(reached: NDArray[np.bool_]) -> int:
-    """Return the count of the rarer value."""
     return min(int(reached.sum()), int((~reached).sum()))
 
 
@@ -562,8 +550,6 @@ POINTS_MAX = 400
 
 
 class Answer(NamedTuple):
-    """Positions of a sample and their rollouts."""
-
     oracle: Oracle
     sample: Sample
     rows: NDArray[np.int64]  # the P rows of the sample
@@ -572,7 +558,6 @@ class Answer(NamedTuple):
     rollouts: Rollouts
 
     def scores(self, probabilities: NDArray[Any], tile: int, stage: NDArray[np.bool_]) -> OracleScores | None:
-        """Measure a predictor in a stage of the sample."""
         inside = stage[self.rows]
         if not inside.any():
             return None
@@ -592,7 +577,6 @@ class Answer(NamedTuple):
         return msgspec.structs.replace(found, r2=None, note=note)
 
     def truth(self, tiles: Sequence[int], precision: float | None) -> Truth:
-        """Compare the critic with the rollouts for each of its thresholds."""
         return Truth(
             player_sha256=self.oracle.player_sha256,
             positions=len(self.rows),

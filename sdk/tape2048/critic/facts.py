@@ -80,11 +80,7 @@ def training_facts(
 
 
 def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy], dict[str, Corpus]]:
-    """Open the sessions of a training, and return all rows, their players, and the parts of the split.
-
-    Raises EmptyCorpusError if there is no session or run, or if a part has no runs; ConfigError for an
-    invalid share or games of several players; and the errors of ``Corpus.open``.
-    """
+    """Open a training's rows, players and parts; EmptyCorpusError without runs, or ConfigError."""
     from tape2048.corpus import Corpus
 
     corpus = Corpus.open(
@@ -115,11 +111,7 @@ def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy
 
 
 def check_columns(part: Corpus, config: LearningConfig) -> tuple[float, str | None]:
-    """Return the mean weight of a sample, and a SHA-256 of the facts of the columns that are learned from.
-
-    They are 1 and None without columns. Raises a ConfigError for a column of the wrong shape, and the errors
-    of batches, such as a CorpusError for targets that are not probabilities.
-    """
+    """Return the mean weight of a sample, and the SHA-256 of the columns' facts; 1 and None without."""
     names = [name for name in (config.targets, config.weight) if name]
     if not names:
         return 1.0, None

@@ -234,16 +234,12 @@ def _mean(values: NDArray[Any], runs: Integers, weights: Floats) -> NDArray[np.f
 
 
 class ReliabilityBin(msgspec.Struct, frozen=True):
-    """Rows of about the same probability."""
-
     rows: int
     predicted: float  # their mean probability
     observed: Estimate  # the share of true rows
 
 
 class Bins(NamedTuple):
-    """Rows in bins of probability, from the lowest."""
-
     rows: NDArray[np.int64]  # rows in each bin, `i64[K]`; fewer bins where probabilities are equal
     predicted: NDArray[np.float64]  # mean probability for each weighting, `f64[K, W]`
     observed: NDArray[np.float64]  # share of true rows, `f64[K, W]`
@@ -251,7 +247,6 @@ class Bins(NamedTuple):
     bin_of: NDArray[np.int64]  # the bin of each row, `i64[N]`
 
     def listed(self) -> list[ReliabilityBin]:
-        """Return the bins with intervals, of the sample."""
         return [
             ReliabilityBin(rows, float(predicted[0]), certain(observed))
             for rows, predicted, observed in zip(

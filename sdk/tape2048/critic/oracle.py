@@ -96,14 +96,11 @@ class Play(Protocol):
 
 
 class Rollouts(NamedTuple):
-    """The rollouts of positions."""
-
     counts: NDArray[np.uint16]  # rollouts that reached at least exponent e, `u16[n, 16]`
     rollouts: int  # N, games from each position
     known: int  # positions whose rollouts were on disk
 
     def shares(self, tile: int) -> NDArray[np.float64]:
-        """Return the shares of rollouts that reached a tile, ``f64[n]``."""
         exponent = tile.bit_length() - 1
         if exponent >= EXPONENTS:  # no board has it
             return np.zeros(len(self.counts))
@@ -330,10 +327,7 @@ def explained(
 
 
 def _ece_noise(gaps: NDArray[np.float64], bins: Bins, runs: Integers, weights: Floats) -> float:
-    """Return the mean calibration error if each bin's mean gap were normal around 0.
-
-    Its standard error takes the positions of a run as one, as the bootstrap does.
-    """
+    """Return the calibration error if mean gaps were normal around 0, with a run's positions as one."""
     bin_of, own = bins.bin_of, weights[runs].astype(np.float64)
     total = np.bincount(bin_of, own)
     means = ratio(np.bincount(bin_of, own * gaps), total)
@@ -347,10 +341,7 @@ def _ece_noise(gaps: NDArray[np.float64], bins: Bins, runs: Integers, weights: F
 
 
 class Means(msgspec.Struct, frozen=True):
-    """The mean labels, rollouts and predictions of the critic over the same positions.
-
-    The mean label of a capped sample is too low unless it is weighted: see :mod:`tape2048.critic.evaluation`.
-    """
+    """Mean labels, rollouts and predictions over equal positions; a capped sample needs weights."""
 
     labels: Estimate  # share of positions whose own game reached the tile
     rollouts: Estimate  # mean share of the rollouts that reached it
@@ -358,8 +349,6 @@ class Means(msgspec.Struct, frozen=True):
 
 
 class TruthCurve(msgspec.Struct, frozen=True):
-    """The critic's probabilities beside rollouts, on all positions, for one threshold."""
-
     threshold: int
     equal: Means  # each position counts once
     weighted: Means  # each counts for the rows that it represents
@@ -368,8 +357,6 @@ class TruthCurve(msgspec.Struct, frozen=True):
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
-    """The rollouts that an evaluation used; see :mod:`tape2048.critic.oracle`."""
-
     player_sha256: str
     positions: int  # a uniform part of the sample
     rollouts: int  # games from each position

@@ -39,15 +39,11 @@ class ResultTable(NamedTuple):
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A part of the rows."""
-
     name: str
     about: str  # description of the rows
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of one predictor."""
-
     auroc: Estimate | None = None  # None if there is only one class
     auprc: Estimate | None = None  # None if there is only one class
     brier: Estimate | None = None  # None for a predictor without probabilities
@@ -59,8 +55,6 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics for one stage and one threshold."""
-
     stage: str
     threshold: int
     rows: int
@@ -74,8 +68,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReliabilityCurve(msgspec.Struct, frozen=True):
-    """The critic's probabilities beside observed shares, on all rows, for one threshold."""
-
     threshold: int
     bins: list[ReliabilityBin]
 

@@ -95,7 +95,6 @@ class TableCorpus(Corpus):
 
     @cached_property
     def _raw(self) -> Gatherer:
-        """The gatherer of the files' own records."""
         from tape2048.loader.gatherer import Gatherer
 
         raw, rows = copy.copy(self._tables), self._tables.rowmap
@@ -177,7 +176,6 @@ class TableCorpus(Corpus):
         return run, certain, lost
 
     def _records_of(self, session: Session, first: int, count: int) -> NDArray[np.void]:
-        """Return the records of consecutive rows of a data set; see :meth:`get_batch`."""
         assert session.foreign is not None
         return session.foreign.take(session.foreign.index_of(np.arange(first, first + count)))
 
@@ -206,7 +204,6 @@ class TableCorpus(Corpus):
         return self._of_runs(known[self.run_table.rows["engine"]])
 
     def _source(self) -> tuple[Callable[..., TableCorpus], tuple[Any, ...]]:
-        """Return the call that opens the source of this view."""
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -342,7 +339,6 @@ class Dataset(TableCorpus):
 
 
 def _as_rows(steps: NDArray[np.void]) -> NDArray[np.void]:
-    """Convert steps of a pack.dat to rows of a data set."""
     from tape2048.game.rules import legal_masks
 
     rows = np.empty(len(steps), DATASET_ROW_DTYPE)

@@ -280,7 +280,6 @@ class DataPack(TableCorpus):
         return file_parts(records, table)
 
     def _stored(self) -> tuple[RunTable, NDArray[np.uint8]]:
-        """Return the runs and the records of the source of this view."""
         (session,) = self.sessions
         assert session.dataset is not None
         return session.dataset.table, session.stored.view(np.uint8)

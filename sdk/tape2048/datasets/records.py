@@ -52,7 +52,6 @@ def dataset_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
 
 
 def packdat_records(run: Run, run_id: int, out: NDArray[np.uint8]) -> int:
-    """Write the rows of a run as in a pack.dat; see :func:`dataset_records`."""
     _, values, legal, normalised = _within_one(run)
     steps = np.flatnonzero(legal >> run.moves & 1)
     values[steps, run.moves[steps]] = 1

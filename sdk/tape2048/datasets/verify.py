@@ -91,7 +91,6 @@ def verify_dataset(
 def _checksum_findings(
     dataset: Dataset, directory: Path, progress: Callable[[int, int], object] | None
 ) -> tuple[list[Finding], int]:
-    """Compare the files with the manifest; return the findings, and the number of checksums."""
     total = sum(part.stat().st_size for part in directory.rglob("*") if part.is_file())
     done = checksums = 0
     findings: list[Finding] = []
@@ -118,14 +117,7 @@ def _checksum_findings(
 def row_findings(
     source: Dataset | DataPack, path: Path, table: Path, progress: Callable[[int, int], object] | None = None
 ) -> Iterator[Finding]:
-    """Check every row against the run table and the rules of the game, and yield the findings.
-
-    Args:
-        source: an open data set or pack.dat with all its rows, not a view.
-        path: file or directory that the findings about rows name.
-        table: file that the findings about the run table name.
-        progress: function that is called with the number of rows checked so far, and the number of all rows.
-    """
+    """Check all rows of a source (not a view) by its run table and the rules; findings name the files."""
     runs = source.runs
     done = 0
     counts = dict.fromkeys(_DEFECTS, 0)

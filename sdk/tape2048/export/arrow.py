@@ -82,7 +82,6 @@ def _schema(table: ExportTable) -> pa.Schema:
 def write_arrow(
     table: ExportTable, file: BinaryIO, format_: str, compression: str, progress: Callable[[int, int], object]
 ) -> None:
-    """Write a Parquet file, row group by row group; or an Arrow IPC file (Feather version 2), by batches."""
     pa, parquet = pyarrow()
     records, schema = BATCH_RECORDS, _schema(table)
     if format_ == "parquet":

@@ -29,8 +29,6 @@ TableName: TypeAlias = Literal["rows", "runs"]
 
 
 class ExportColumn(NamedTuple):
-    """The type of a column."""
-
     name: str
     dtype: np.dtype[Any]  # type of its values, or of the codes where there are words
     width: int | None = None  # length of the list in each record; None for scalars
@@ -38,8 +36,6 @@ class ExportColumn(NamedTuple):
 
 
 class ExportTable(NamedTuple):
-    """Columns and the function that reads their values."""
-
     name: TableName  # `"rows"` or `"runs"`
     columns: tuple[ExportColumn, ...]
     records: int
@@ -56,13 +52,9 @@ class ExportTable(NamedTuple):
 def make_table(
     corpus: Corpus, name: TableName, thresholds: Sequence[int] = (), columns: Sequence[str] | None = None
 ) -> ExportTable:
-    """Make a table of a corpus.
+    """Make a table of a corpus, with ``reached_<tile>`` for each threshold.
 
-    ``rows`` has ``session`` (its name), ``run_id``, ``step_idx``, ``exps`` (16 exponents), ``action`` if
-    every session has it, and the sessions' ``columns``, ``bf16`` as float32. With None, it has the columns
-    that are equal in all sessions, and the others are logged. ``runs`` has ``session``, ``player``,
-    ``run_id``, ``seed``, ``steps``, ``max_score``, ``highest_tile``, and ``rows``, the number of the run's
-    rows in the view. Both have ``reached_<tile>`` for each threshold.
+    Without ``columns``, ``rows`` has the columns that are equal in all sessions, and the others are logged.
     """
     tables_of(corpus)
     if name not in get_args(TableName):

@@ -190,5 +190,4 @@ def _plain(values: NDArray[Any], column: ExportColumn) -> list[Any]:
 
 
 def default_path(source: Path, table: TableName, format_: str) -> Path:
-    """Return a path in the current directory, named after the source, the table and the format."""
     return Path(f"{Path(source).resolve().name or 'export'}.{table}.{format_}")

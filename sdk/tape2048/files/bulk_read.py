@@ -63,10 +63,7 @@ def read_rows(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> NDArray[np.uint8]:
-    """Read byte ranges of files into one new, read-only ``u8`` array, in the given order.
-
-    ``progress`` is called with the number of bytes of each step.
-    """
+    """Read byte ranges, in order, into one new array; ``progress`` gets the bytes of each step."""
     checked = [FileRange(*one) for one in ranges]
     check_lengths(checked)
     rows = allocate(sum(stretch.bytes for stretch in checked))
@@ -82,10 +79,7 @@ def read_into(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> None:
-    """Fill a contiguous ``u8`` array with byte ranges of files, in the given order.
-
-    The array has the length of all ranges together. Arguments and errors are as for :func:`read_rows`.
-    """
+    """Fill a contiguous array, as long as all ranges together, with them, as :func:`read_rows` does."""
 
     def read_step(fd: int, one: FileRange, begin: int) -> None:
         step = into[begin : begin + one.bytes]
@@ -100,14 +94,8 @@ class Reader:
     """A read of byte ranges by several threads, which start immediately.
 
     :meth:`finish` waits for all threads. Leaving the context cancels the other reads, and waits for those in
-    flight.
-
-    Args:
-        ranges: the byte ranges.
-        read_step: a function that reads one one of a file, in any thread. Its arguments are the open file,
-            the one (a multiple of ``unit``), and the position of its first byte among all bytes.
-        threads: number of threads.
-        unit: bytes that must be read together.
+    flight. Any thread calls ``read_step`` with the open file, the part (a multiple of ``unit`` bytes), and
+    the position of its first byte among all bytes.
     """
 
     def __init__(
@@ -200,10 +188,7 @@ def check_lengths(ranges: Sequence[FileRange]) -> None:
 
 
 def _lanes(ranges: Sequence[FileRange], count: int, unit: int) -> Iterator[list[tuple[FileRange, int]]]:
-    """Yield the ranges of each thread, an equal share of the bytes.
-
-    Each range has the position of its first byte among all bytes.
-    """
+    """Yield each thread's equal share of the bytes: ranges, each with its position among all bytes."""
     ends = np.cumsum([one.bytes for one in ranges], dtype=np.int64).tolist()
     units = (ends[-1] if ends else 0) // unit
     for first, last in itertools.pairwise([units * i // count * unit for i in range(count + 1)]):

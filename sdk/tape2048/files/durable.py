@@ -62,7 +62,6 @@ _NO_SUCH_RENAME = (errno.ENOSYS, errno.EINVAL)
 
 
 def write_all(fd: int, data: ReadableBuffer, offset: int | None = None) -> None:
-    """Write all bytes at ``offset``, or at the file's position; repeat short writes."""
     view = memoryview(data).cast("B")
     done = 0
     while done < len(view):
@@ -73,7 +72,6 @@ def write_all(fd: int, data: ReadableBuffer, offset: int | None = None) -> None:
 
 
 def fsync_path(path: str | os.PathLike[str]) -> None:
-    """Flush a file (or directory) to stable storage."""
     with open_fd(path, os.O_RDONLY) as fd:
         os.fsync(fd)
 
@@ -104,10 +102,7 @@ def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike[str], *, replace: bool = False, durable: bool = True) -> Iterator[int]:
-    """Write a file that appears complete at ``path`` at the end of the block, or not at all.
-
-    Without ``durable``, nothing is flushed: after a power failure, the file can exist without its content.
-    """
+    """Write a file that appears complete or not at all; unless ``durable``, nothing is flushed."""
     target = Path(path)
     check_name(target, replace=replace)  # fail before gigabytes are written. The rename checks again
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -186,7 +181,6 @@ def remove_draft(path: Path) -> bool:
 
 @contextlib.contextmanager
 def publishing_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[BinaryIO]:
-    """Write as :func:`new_file` does; yield a file object."""
     with new_file(path, replace=replace) as fd, os.fdopen(fd, "wb", closefd=False) as file:
         yield file
 
@@ -276,10 +270,7 @@ def lock_directory(path: Path) -> int | None:
 
 
 class Draft:
-    """A new, locked directory beside a target, removed at the end of the block unless it is published.
-
-    Drafts of dead processes beside the target are removed first (:func:`sweep_drafts`).
-    """
+    """A locked directory beside a target, removed unless published; dead drafts there are removed first."""
 
     def __init__(self, target: Path, *, alone: bool = False) -> None:
         """Name the draft. With ``alone``, a second draft of this target raises BusyError."""

@@ -101,11 +101,7 @@ class ReadLock:
 
 
 def lock_for_reading(directory: Path) -> ReadLock | None:
-    """Keep a session from being removed; return None if it cannot be locked.
-
-    Raises:
-        MissingPathError: the session was removed, or is being removed.
-    """
+    """Keep a session from being removed; None if it cannot be locked, MissingPathError if it is gone."""
     # For a link to a session, the lock is beside its target. Links above it do not matter.
     root = (Path(os.path.realpath(directory)) if directory.is_symlink() else directory).parent
     lock, locked = None, 0

@@ -68,10 +68,7 @@ _USUAL_TEXT = re.compile(
 
 
 class NpyHeader(msgspec.Struct, frozen=True):
-    """A parsed header: the type and number of rows, and the offset of the first one.
-
-    The rows of an array ``[N, D]`` are of a subarray type.
-    """
+    """A header: type and number of rows, and the first row's offset; rows of ``[N, D]`` are subarrays."""
 
     dtype: np.dtype[Any]
     rows: int
@@ -79,7 +76,6 @@ class NpyHeader(msgspec.Struct, frozen=True):
 
     @property
     def end_offset(self) -> int:
-        """Length in bytes of a complete file."""
         return self.data_offset + self.rows * self.dtype.itemsize
 
 
@@ -99,7 +95,6 @@ def rows_header(dtype: np.dtype[Any], rows: int, header_bytes: int, columns: int
 
 
 def parse_header(head: bytes, path: str | os.PathLike[str]) -> NpyHeader:
-    """Parse a header."""
     if not (head.startswith(_MAGIC) or _MAGIC.startswith(head)):
         raise NpyError(f"not a .npy file: the magic {_MAGIC!r} is missing", path=path, offset=0)
     if len(head) < 8:
@@ -249,13 +244,9 @@ def open_rows(
 
 
 class Shards(NamedTuple):
-    """Files of one row type as one array.
+    """Files of one row type as one array; ``counts`` and ``begins`` (``i64[F]``) are of each file.
 
-    Attributes:
-        rows: the array, read-only. Where files are mapped, nothing is mapped between two of them: touching a
-            row there kills the process.
-        counts: rows of each file, ``i64[F]``.
-        begins: index of each file's first row in ``rows``, ``i64[F]``.
+    Nothing is mapped between two mapped files: touching a row there kills the process.
     """
 
     rows: NDArray[Any]
@@ -320,7 +311,6 @@ def _addresses(headers: Sequence[NpyHeader]) -> list[int] | None:
 
 
 def check_load(load: str) -> None:
-    """Raise ValueError for a value that is not a :data:`Load`."""
     if load not in get_args(Load):
         raise ValueError(f"load={load!r}; expected one of {get_args(Load)}")
 
@@ -331,10 +321,7 @@ def _usual_type(descr: bytes) -> np.dtype[Any]:
 
 
 def _read_text(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read shape, order and row type with NumPy's reader, which evaluates only literals.
-
-    The reader of version 2.0 serves for all: 3.0 differs in field names that are not ASCII.
-    """
+    """Read shape, order and type by NumPy's reader of version 2.0, which evaluates only literals."""
     parts = _STRING.split(text)
     text = b"".join(part if i % 2 else _LONG.sub(b"", part) for i, part in enumerate(parts))
     if b"\\" in text or _LONG_WORD.search(text) or _WARNED_OF.search(_STRING.sub(b"''", text)):

@@ -40,7 +40,6 @@ _HINTS = {
 
 
 def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> StorageError:
-    """Translate an error of the operating system into the error class of this project."""
     reason = error.strerror or str(error)
     if error.errno in _NO_ROOM:
         return DiskFullError(f"no room: {doing} failed ({reason})", path=path, hint="free some space")
@@ -50,7 +49,6 @@ def storage_error(error: OSError, path: str | os.PathLike[str], doing: str) -> S
 
 @contextlib.contextmanager
 def storage_errors(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
-    """Translate the OSErrors of the block by :func:`storage_error`."""
     try:
         yield
     except OSError as error:
@@ -58,11 +56,7 @@ def storage_errors(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
 
 
 def path_exists(path: str | os.PathLike[str]) -> bool:
-    """Check whether a path exists; raise OSError if that cannot be determined.
-
-    ``Path.exists`` returns False after some errors (since Python 3.14, after all), and a wrong False would
-    let the caller delete or overwrite data.
-    """
+    """Check whether a path exists; OSError if unknown: a wrong False would let callers delete data."""
     try:
         os.stat(path)  # noqa: PTH116 - a path of any kind
     except (FileNotFoundError, NotADirectoryError):
@@ -119,10 +113,7 @@ def is_shared(directory: os.stat_result) -> bool:
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
-    """Lock an open file or directory without waiting (``flock``); return False if another process holds it.
-
-    The lock belongs to the open file, and ends when its last descriptor is closed, also if the process dies.
-    """
+    """Lock an open file without waiting, until its last descriptor is closed; return False if it is held."""
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -92,20 +92,12 @@ class _Mapping:
 
 
 def map_file(fd: int, length: int) -> NDArray[np.uint8]:
-    """Map the first ``length`` bytes of a file as a read-only ``u8[length]``.
-
-    ``fd`` can be closed afterwards. ``length`` must be above 0 and at most the file's length: reading a page
-    behind the file's end is SIGBUS. Raises OSError.
-    """
+    """Map a file; ``fd`` can be closed. Reading a page behind the file's end is SIGBUS. Raises OSError."""
     return np.asarray(_Mapping(fd, length, mmap.PROT_READ, mmap.MAP_SHARED))
 
 
 class Reserved(_Mapping):
-    """Reserved addresses for a file of ``length`` bytes, which can be attached and detached repeatedly.
-
-    ``np.asarray`` makes them an array. They take neither memory nor swap. Reading them while no file is
-    attached kills the process. Methods raise OSError.
-    """
+    """Addresses to attach a file to repeatedly. Reading them without a file kills the process."""
 
     __slots__ = ()
 
@@ -156,7 +148,6 @@ def map_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
 
 
 def read_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Read a regular file as a read-only ``u8[bytes]``."""
     return load_path(path, read_below=sys.maxsize)
 
 
@@ -214,7 +205,6 @@ def read_exactly(fd: int, into: NDArray[Any], offset: int, path: str | os.PathLi
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Translate the OSErrors of the block into StorageError."""
     try:
         yield
     except OSError as error:
@@ -263,7 +253,6 @@ def _shift(length: int) -> int:
 
 
 def crc32c_combine(first: int, second: int, second_length: int) -> int:
-    """Return the CRC-32C of two concatenated pieces, given their CRCs and the length of the second."""
     return _multiply(_shift(second_length), first) ^ second
 
 
@@ -282,10 +271,7 @@ def crc32c_file(
     offset: int = 0,
     on_chunk: Callable[[NDArray[np.uint8]], object] = lambda _: None,
 ) -> int:
-    """Return the CRC-32C of a byte range of an open file, without moving its position.
-
-    ``on_chunk`` is called with each chunk, which the next chunk overwrites. ``path`` is for errors.
-    """
+    """Return the CRC-32C of a byte range; ``on_chunk`` gets each chunk, which the next overwrites."""
     buffer = np.empty(min(size, _CHUNK_BYTES), np.uint8)
     checksum = 0
     for begin in range(0, size, _CHUNK_BYTES):
@@ -305,7 +291,6 @@ def check_crc(
     offset: int,
     hint: str = "the file was damaged or cut; restore it from a copy",
 ) -> None:
-    """Raise ChecksumError unless the computed checksum of a part of a file is the stored checksum."""
     if computed != stored:
         raise ChecksumError(
             f"the CRC-32C of {what} is {computed:#010x}, expected {stored:#010x} as stored in the file",

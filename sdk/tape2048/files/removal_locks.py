@@ -24,7 +24,6 @@ from tape2048.files.opening import open_fd, open_owned, storage_errors
 
 
 def make_readers_lock(root: Path) -> Path:
-    """Create the file that readers lock, unless it exists, and return its path."""
     path = root / LOCKS_DIRECTORY / READERS_LOCK
     path.parent.mkdir(exist_ok=True)
     os.close(open_owned(path.parent, os.O_RDONLY | os.O_DIRECTORY))
@@ -73,11 +72,9 @@ class RemovalLock:
         return byte if _lock(self._fd, fcntl.F_WRLCK, byte) else None
 
     def unlock(self, byte: int) -> None:
-        """Unlock a session."""
         _lock(self._fd, fcntl.F_UNLCK, byte)
 
     def is_read(self, session: Path) -> bool:
-        """Check whether a process reads a session."""
         byte = self.try_lock(session)
         if byte is not None:
             self.unlock(byte)
@@ -108,7 +105,6 @@ class LockProbe:
             self._fd = None
 
     def is_read(self, session: Path) -> bool:
-        """Check whether a process reads a session."""
         if self._fd is None:
             return False
         # A query works with a descriptor that is open for reading only.

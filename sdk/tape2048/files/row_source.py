@@ -80,10 +80,7 @@ class RowView(ABC):
     def __getitem__(self, rows: slice | ArrayLike) -> NDArray[np.void]: ...
 
     def __getitem__(self, rows: SupportsIndex | slice | ArrayLike) -> np.void | NDArray[np.void]:
-        """Return one row as a record, or several as an array; see :meth:`get_batch`.
-
-        A single negative number counts from the end.
-        """
+        """Return a row as a record, or several as :meth:`get_batch`; -1 is the last row."""
         if isinstance(rows, slice):
             return self._range(*rows.indices(len(self)))
         try:

@@ -134,10 +134,7 @@ def read_tensor_table(data: memoryview | bytes, path: str | os.PathLike[str]) ->
 
 
 def decode(data: memoryview | bytes, path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
-    """Decode a file's arrays (views of ``data``) and its table of text; ``path`` is for errors.
-
-    Raises FormatError or its subclasses TruncatedError and ChecksumError.
-    """
+    """Decode arrays (views of ``data``) and texts; FormatError, TruncatedError or ChecksumError."""
     described, texts, at, end = read_tensor_table(data, path)
     if end > len(data):
         raise TruncatedError(f"found {len(data):,} bytes, expected {end:,} by the header", path=path)

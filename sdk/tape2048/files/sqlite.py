@@ -147,10 +147,7 @@ def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -
 
 
 def connect(path: str | os.PathLike[str], mode: str) -> sqlite3.Connection:
-    """Open an existing file with SQLite's mode ``ro`` or ``rw``, without waiting for locks.
-
-    SQLite opens no path of more than 504 bytes. A file with a longer path is read into memory.
-    """
+    """Open a file without waiting for locks; above SQLite's 504 bytes of path, it is read into memory."""
     if _is_long(path):
         database = sqlite3.connect(":memory:", isolation_level=None)
         if data := Path(path).read_bytes():
@@ -170,10 +167,9 @@ def _is_long(path: str | os.PathLike[str]) -> bool:
 def limited_work(
     database: sqlite3.Connection, operations: int, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Interrupt the statements of the ``with`` block after about this many operations of SQLite.
+    """Interrupt the block's statements after about this many operations, or once ``stop`` returns true.
 
-    ``stop`` is called repeatedly. If it returns true, the statements are interrupted as well. An interrupted
-    statement raises OperationalError with SQLITE_INTERRUPT. After Ctrl-C, it raises KeyboardInterrupt.
+    An interrupted statement raises OperationalError with SQLITE_INTERRUPT; after Ctrl-C, KeyboardInterrupt.
     """
     calls_left = 1 + operations // _OPERATIONS_PER_CALLBACK
 

@@ -46,8 +46,6 @@ _DAMAGED = "start over with another --out, or restore the file from a copy"
 
 
 class TrainingProgress(NamedTuple):
-    """Progress of a training of any kind."""
-
     unit: str  # what is counted: steps, games or moves
     done: int  # units learned from
     of: int  # units in all
@@ -57,8 +55,6 @@ class TrainingProgress(NamedTuple):
 
 
 class TrainingView(Protocol):
-    """Display of a training."""
-
     def progress(self, progress: TrainingProgress) -> None:
         """Show the progress; called after every step or twice a second."""
 
@@ -67,8 +63,6 @@ class TrainingView(Protocol):
 
 
 class SilentView:
-    """A view that shows nothing."""
-
     def progress(self, progress: object) -> None:
         """Ignore the progress."""
 
@@ -88,10 +82,7 @@ class TrainingDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Create and lock the directory for the block, and remove drafts of killed processes.
-
-        A directory that was created here and is empty at the end is removed.
-        """
+        """Create and lock the directory, without dead drafts; a new directory that stays empty is removed."""
         made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -134,10 +125,7 @@ class TrainingDirectory:
         return count if isinstance(count, int) else math.inf
 
     def append_metrics(self, line: Mapping[str, Any], report: Callable[[str], None]) -> bool:
-        """Append a line of metrics atomically; return whether it could be written.
-
-        A failure does not end the training: ``report`` gets the first error of a series.
-        """
+        """Append a line atomically; return False on failure. ``report`` gets the first error of a series."""
         try:
             with open_fd(self.metrics, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as fd:
                 size = os.fstat(fd).st_size
@@ -179,11 +167,8 @@ class Learner(Protocol):
 class Training:
     """The loop of a training.
 
-    Args:
-        files: the directory of the training.
-        view: display of progress and events.
-        stopped: function that is called several times a second; true ends the training after a checkpoint.
-        checkpoint_s: seconds from one checkpoint to the next; by default, the learner alone decides.
+    ``stopped`` is called several times a second; true ends the training after a checkpoint. Without
+    ``checkpoint_s`` (seconds), the learner alone decides when to write a checkpoint.
     """
 
     def __init__(
@@ -210,13 +195,10 @@ class Training:
         return self.files.append_metrics(line, self.event)
 
     def run(self, make: Callable[[memoryview | None], L]) -> L:
-        """Train, and return the learner.
+        """Train the learner that ``make`` returns for a checkpoint's content, None at the start.
 
-        If the disk is full during the training, that is reported once, and the next checkpoint is written
-        when there is space. At the end of the training, a full disk is an error.
-
-        Args:
-            make: function that makes the learner from a checkpoint's content, or from None at the start.
+        A full disk is reported once, and the next checkpoint is written when there is space. At the end of
+        the training, it is an error.
         """
         content = self.files.read_checkpoint()
         learner = make(content)
@@ -247,15 +229,12 @@ class Training:
 def write_checkpoint(
     path: Path, form: str, config: object, arrays: Mapping[str, npt.NDArray[Any]], **texts: str
 ) -> None:
-    """Write a checkpoint of arrays, and replace an earlier one."""
     texts = {"format": form, "config": msgspec.json.encode(config).decode(), **texts}
     with publishing_file(path, replace=True) as file:
         file.writelines(encode(arrays, texts))
 
 
 class ArrayCheckpoint(NamedTuple):
-    """The content of a checkpoint of arrays."""
-
     arrays: dict[str, npt.NDArray[Any]]
     config: dict[str, Any]  # the settings that it was made with
     texts: dict[str, str]
@@ -278,7 +257,6 @@ class ArrayCheckpoint(NamedTuple):
 
 
 def decode_state(text: str | bytes, path: Path, kind: type[S]) -> S:
-    """Decode a part of a checkpoint that is JSON; StateError if it is not."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -288,7 +266,6 @@ def decode_state(text: str | bytes, path: Path, kind: type[S]) -> S:
 def check_array(
     arrays: Mapping[str, npt.NDArray[Any]], name: str, shape: tuple[int, ...], dtype: Any, path: Path
 ) -> npt.NDArray[Any]:
-    """Return an array of a checkpoint; StateError unless it has this shape and type."""
     array = arrays.get(name)
     if array is None or array.shape != shape or array.dtype != dtype:
         found = "nothing" if array is None else f"{array.dtype} {array.shape}"
@@ -299,7 +276,6 @@ def check_array(
 
 
 def check_same(found: Mapping[str, Any], expected: Mapping[str, Any], path: Path, hint: str = _HINT) -> None:
-    """Raise StateError if a checkpoint has other settings than this training."""
     differing = [
         f"{name} = {found.get(name)!r}, not {expected.get(name)!r}"
         for name in {**expected, **found}
@@ -310,10 +286,7 @@ def check_same(found: Mapping[str, Any], expected: Mapping[str, Any], path: Path
 
 
 def read_metrics(path: Path, last_bytes: int | None = None) -> list[dict[str, Any]]:
-    """Return the lines of metrics that are JSON objects; with ``last_bytes``, only of the end of the file.
-
-    Malformed lines, such as an incomplete one, are skipped.
-    """
+    """Return the lines that are JSON objects, of the last bytes if given; malformed lines are skipped."""
     with path.open("rb") as file:
         if last_bytes is not None:
             file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))

@@ -16,7 +16,6 @@ _READ_BYTES = 1 << 20  # compressed bytes that the decompressor gets at a time
 
 
 def is_xz(data: memoryview | bytes) -> bool:
-    """Check whether bytes start with the magic of xz files."""
     return bytes(data[: len(_MAGIC)]) == _MAGIC
 
 
@@ -28,13 +27,7 @@ class XzReader:
         self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_MAX)
 
     def read(self, count: int) -> bytes:
-        """Return the next ``count`` bytes, or all that are left.
-
-        Raises:
-            ChecksumError: the file is damaged.
-            FormatError: it continues behind its compressed part.
-            TruncatedError: it is cut off.
-        """
+        """Return the next bytes, or all that are left; ChecksumError, FormatError or TruncatedError."""
         parts: list[bytes] = []
         while count and not self._decompressor.eof:
             more: memoryview | bytes = b""

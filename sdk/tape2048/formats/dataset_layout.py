@@ -53,10 +53,7 @@ RUN_STEPS_MAX = 2**16
 
 
 class SourceCount(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The contribution of one source: its path and kind, runs and steps taken, runs skipped and normalised.
-
-    ``normalised`` counts runs with branch values outside [0, 1].
-    """
+    """The contribution of a source; ``normalised`` counts runs with branch values outside [0, 1]."""
 
     path: str
     kind: str
@@ -67,15 +64,12 @@ class SourceCount(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SkippedRun(msgspec.Struct, frozen=True):
-    """A skipped run: its name, and class and message of the error."""
-
     run: str
     error: str
     message: str
 
     @classmethod
     def of(cls, name: str, error: TapeError) -> SkippedRun:
-        """Describe a run that could not be read or written."""
         return cls(name, type(error).__name__, error.message)
 
 

@@ -22,14 +22,9 @@ ENGINES = "the engine of each run, as a session has one player"
 class Format(NamedTuple):
     """A format of runs, of tables, or of both.
 
-    Attributes:
-        suffix: extension of its files; "" for a directory.
-        magic: first bytes of its files.
-        reader: function that opens a source of runs, as ``"module:function"``; "" if there is none.
-        writer: function that writes the runs of a conversion, as ``"module:function"``; "" if there is none.
-        lacks: facts of a run that it cannot hold.
-        compressions: compressions of a table, the default first; empty if it holds no tables.
-        is_text: whether a table has lines, which can go to a pipe.
+    ``reader`` and ``writer`` are ``"module:function"`` or empty, and ``suffix`` is empty for a directory.
+    ``lacks`` names the facts of a run that it cannot hold. ``compressions`` of a table start with the
+    default; they are empty without tables. ``is_text`` is whether a table has lines, which can go to a pipe.
     """
 
     suffix: str
@@ -89,6 +84,5 @@ RUN_FILES = ("a2run", "a2run2")
 
 
 def load_function(name: str) -> Any:
-    """Import a function of the registry, ``"module:function"``."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)

@@ -68,10 +68,7 @@ class Recovered(NamedTuple):
 
 @kernel
 def find_fault(states: Any, moves: Any, score: Any, tile: Any) -> Any:
-    """Return the first step against the rules (n: a wrong score or tile; -1: none) and the moves' score.
-
-    See :func:`tape2048.runs.check_rules`. There are ``n > 0`` moves; ``score`` and ``tile`` are ``u64``.
-    """
+    """Return the first step against the rules (n: a wrong score or tile; -1: none) and the moves' score."""
     fours = U64(0)
     for step in range(len(moves)):
         move = U64(moves[step])
@@ -188,15 +185,11 @@ def _may_be_ambiguous(board: Any) -> Any:
 
 @kernel
 def count_spawns(states: Any, moves: Any, given: Any, counts: Any) -> None:
-    """Add the spawns of a game that keeps the rules to ``counts``.
+    """Add the spawns of a game that keeps the rules to ``counts``, ``i64[17, 18]``.
 
-    Args:
-        states: ``u64[> n]``.
-        moves: ``u8[n]``.
-        given: whether the source holds the moves. Otherwise no cells are counted on boards that may be
-            ambiguous: the cell decides whether the move is known.
-        counts: ``i64[17, 18]``. Row k: spawns in the first, second, ... of k empty cells, then all spawns
-            (column 16) and the 4s (17). Row 16: the same of start boards and their 16 cells.
+    Row k has spawns in the first, second, ... of k empty cells, all spawns (column 16) and the 4s (17). Row
+    16 is of start boards. Unless the moves are ``given``, no cells are counted on boards that may be
+    ambiguous: the cell decides whether the move is known.
     """
     if is_start(states[0]):
         counts[16, 16] += 1

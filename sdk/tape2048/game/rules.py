@@ -285,14 +285,12 @@ def board_score(board: Any) -> Any:
 
 @register_jitable
 def mirror(board: Any) -> Any:
-    """Exchange left and right."""
     board = (board & U64(0xF0F0F0F0F0F0F0F0)) >> U64(4) | (board & U64(0x0F0F0F0F0F0F0F0F)) << U64(4)
     return (board & U64(0xFF00FF00FF00FF00)) >> U64(8) | (board & U64(0x00FF00FF00FF00FF)) << U64(8)
 
 
 @register_jitable
 def flip(board: Any) -> Any:
-    """Exchange top and bottom."""
     board = (board >> U64(32)) | (board << U64(32))
     return (board & U64(0xFFFF0000FFFF0000)) >> U64(16) | (board & U64(0x0000FFFF0000FFFF)) << U64(16)
 
@@ -352,10 +350,7 @@ def _fill_legal(boards: Any, out: Any) -> None:
 
 
 def as_packed(boards: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Convert packed boards to ``u64``; ValueError if they are not integers of 64 bits.
-
-    Signed integers keep their bits, since SQLite has no others. Floats are refused: they hold 53 bits.
-    """
+    """Convert to ``u64``. Signed integers keep their bits; ValueError for floats, which hold 53 bits."""
     if isinstance(boards, int | list | tuple):
         # NumPy would convert a list with boards on both sides of 2**63 to floats.
         each = np.asarray(boards, dtype=object)

@@ -104,7 +104,6 @@ def _fill_faults(boards: Any, faults: Any) -> None:
 
 
 def start_faults(boards: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return :func:`start_fault` of packed boards: ``u64[n]`` to ``u8[n]``."""
     faults = np.empty(len(boards), np.uint8)
     _fill_faults(np.ascontiguousarray(boards), faults)
     return faults

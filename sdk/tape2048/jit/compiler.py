@@ -199,11 +199,7 @@ def cache_base() -> Path | None:
 
 
 def private_dir(*names: str) -> Path:
-    """Make and return the directory ``tape2048/...`` in :func:`cache_base`, private to this user.
-
-    Raises:
-        OSError: the directory cannot be made, or another user owns it or can write to it.
-    """
+    """Make and return a directory in :func:`cache_base`; OSError if another user can write to it."""
     path = cache_base()
     if path is None:
         raise FileNotFoundError(errno.ENOENT, "found no home directory", "~")
@@ -229,11 +225,7 @@ def _refuse_others(status: os.stat_result, path: Path) -> None:
 
 
 def open_cache() -> Path:
-    """Return the directory of compiled kernels.
-
-    Raises:
-        OSError: the directory is not private (:func:`private_dir`), or it cannot be written.
-    """
+    """Return the directory of compiled kernels; OSError if it is not private or cannot be written."""
     directory = private_dir("kernels")
     if not os.access(directory, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
@@ -261,10 +253,7 @@ def _warn(where: object, why: object) -> None:
 
 
 def kernel(function: F) -> F:
-    """Compile a function at its first call with new argument types, and keep the machine code on disk.
-
-    The compiled function runs without the GIL. Pass boards as ``np.uint64``.
-    """
+    """Compile at the first call with new types, kept on disk; runs without the GIL. Boards: ``np.uint64``."""
     config: Any = numba.config
     if config.DISABLE_JIT:
         # Imported here: at the top, every change of errors.py would compile all kernels again.
@@ -344,12 +333,7 @@ def _drop_unused(directory: Path) -> None:
 
 
 def read_entry(path: Path) -> bytes:
-    """Return the pickle in an entry, whose first 32 bytes are its SHA-256.
-
-    Raises:
-        OSError: it cannot be read, or another user owns it or can write to it.
-        ValueError: it is damaged.
-    """
+    """Return the pickle behind its SHA-256; ValueError if damaged, OSError if another user can write it."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
         status = os.fstat(fd)
@@ -414,12 +398,8 @@ def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock of a file during the block. The lock ends with the process.
 
-    The block runs without the lock if locks are unavailable, or after a wait of :data:`COMPILING_S_MAX`: its
-    holder may be stopped, which is logged as a warning. Doing the work twice only takes time.
-
-    Args:
-        path: the file.
-        what: activity of a holder, for the warning: ``compiles NAME``.
+    The block runs without the lock if locks are unavailable, or after :data:`COMPILING_S_MAX`, with a
+    warning: doing the work twice only takes time. ``what`` is a holder's activity, ``compiles NAME``.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -105,7 +105,6 @@ def float_bits(builder: Any, value: Any) -> Any:
 
 @_emits(_U64, _U64, _U64)
 def high64(builder: Any, a: Any, b: Any) -> Any:
-    """Return the high 64 bits of the 128-bit product of two ``u64``."""
     product = builder.mul(builder.zext(a, _I128), builder.zext(b, _I128))
     return builder.trunc(builder.lshr(product, ir.Constant(_I128, 64)), _I64)
 

@@ -80,21 +80,16 @@ store64_at = _store_at(64)
 
 @_emits(types.float32, _U64, _U64)
 def load_f32(builder: Any, table: Any, index: Any) -> Any:
-    """Return an entry of the table of ``f32`` at an address."""
     return builder.load(builder.gep(_pointer(builder, table, ir.FloatType()), [index]))
 
 
 @_emits(types.void, _U64, _U64, types.float32)
 def store_f32_at(builder: Any, table: Any, index: Any, value: Any) -> None:
-    """Set an entry of the table of ``f32`` at an address."""
     builder.store(value, builder.gep(_pointer(builder, table, ir.FloatType()), [index]))
 
 
 def stack_words(count: int) -> Any:
-    """Make an intrinsic that reserves ``count`` words of 64 bits on the stack and returns their address.
-
-    The words are undefined at first, and valid until the calling function returns.
-    """
+    """Make an intrinsic for words of 64 bits on the stack, undefined at first, valid until the return."""
 
     @_emits(_U64)
     def reserve(builder: Any) -> Any:
@@ -191,13 +186,11 @@ def claim_in(builder: Any, buffer: Any, offset: Any) -> None:
 
 @register_jitable
 def word(table: Any, index: Any) -> Any:
-    """Return an entry of a table of ``u64``."""
     return load64(table + (index << U64(3)))
 
 
 @register_jitable
 def keep(table: Any, index: Any, value: Any) -> None:
-    """Set an entry of a table of ``u64``."""
     store64_at(table + (index << U64(3)), value)
 
 

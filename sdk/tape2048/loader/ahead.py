@@ -87,12 +87,7 @@ def _fill_highest(rows: Any, games: Any, moves: Any, exps: Any, highest: Any) ->
 
 
 class Games:
-    """The games of a view, with all their rows.
-
-    Attributes:
-        table: the games, ``i64[R, 6]``.
-        gatherer: gatherer of these rows.
-    """
+    """The games of a view with all their rows; ``table`` is ``i64[R, 6]``."""
 
     def __init__(
         self,
@@ -111,10 +106,7 @@ class Games:
         self.gatherer = gatherer
 
     def expand(self, rows: Batch, apart: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the numbers of rows ``apart`` from a batch's, ``[n, K]``, and whether they are in the game.
-
-        A number past the end of the game becomes the number of its last row.
-        """
+        """Return the rows ``apart`` from a batch's (``[n, K]``, at most the game's last), and a mask."""
         shape = rows.rows, len(apart)
         numbers, valid = np.empty(shape, np.int64), np.empty(shape, np.bool_)
         _expand(numbers_and_runs(rows), self.table, apart, numbers, valid)
@@ -127,10 +119,7 @@ def numbers_and_runs(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.uint32
 
 
 class Windows:
-    """Windows of K boards, ``stride`` rows apart; the last board of a game is repeated.
-
-    ``left_out``: number of rows before each run, in the corpus, that start no window: ``i64[R]``.
-    """
+    """Windows of K boards; a game's last board repeats. ``left_out`` rows before each run start none."""
 
     def __init__(self, games: Games, window: int, stride: int, left_out: NDArray[np.int64]) -> None:
         self._games = games
@@ -171,7 +160,6 @@ class Ahead:
         self._runs = tables.runs
 
     def fill(self, batch: Batch) -> None:
-        """Fill the fields of a batch whose other fields are there."""
         later = np.empty((batch.rows, len(self._apart), 16), np.uint8)
         if later.size:
             flat, gatherer = self._games.expand(batch, self._apart)[0].reshape(-1), self._games.gatherer

@@ -28,14 +28,8 @@ LabelDtype: TypeAlias = Literal["bool", "float32"]
 class BatchLayout(NamedTuple):
     """The fields of a batch, and the parameters of their types.
 
-    Attributes:
-        fields: names out of :data:`FIELDS` and of ``columns``, each once.
-        thresholds: T, the number of labels.
-        label_dtype: dtype of the labels.
-        columns: name and type of all columns that are gathered, including ``weight`` and ``targets``.
-        weight: name of the column that the weights are multiplied by.
-        targets: name of the column that replaces the labels.
-        window: K, the boards of a window, ``[B, K, ...]``; None for single rows, ``[B, ...]``.
+    ``columns`` are all that are gathered: ``weight`` multiplies the weights, and ``targets`` replaces the
+    labels. ``window`` is K of ``[B, K, ...]``; None for single rows, ``[B, ...]``.
     """
 
     fields: tuple[str, ...]
@@ -47,7 +41,6 @@ class BatchLayout(NamedTuple):
     window: int | None = None
 
     def type_of(self, field: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Return dtype and shape of a row's or a window's entry in a field."""
         of_windows = () if self.window is None else (self.window,)
         if field == "labels":
             return np.dtype(self.label_dtype), (*of_windows, self.thresholds)
@@ -57,7 +50,6 @@ class BatchLayout(NamedTuple):
         return info.numpy_dtype, (*of_windows, *info.shape[1:])
 
     def empty(self, field: str, rows: int) -> NDArray[Any]:
-        """Make a new buffer of a field or column."""
         dtype, shape = self.type_of(field)
         return np.empty((rows, *shape), dtype)
 
@@ -68,8 +60,6 @@ class BatchLayout(NamedTuple):
 
 
 class BatchOptions(TypedDict, total=False):
-    """The keyword arguments of ``Batches``, which a corpus and the PyTorch loader pass on."""
-
     shuffle: bool
     seed: int
     fields: Sequence[str]
@@ -101,10 +91,7 @@ def check_options(owner: str, options: BatchOptions, own: Sequence[str] = ("batc
 def check_fields(
     fields: Sequence[str], label_dtype: str, known: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Return the fields as a tuple; raise ValueError for invalid fields or another type of labels.
-
-    Without ``known``, other fields than :data:`FIELDS` are names of columns.
-    """
+    """Return the fields; ValueError if one is invalid. Without ``known``, other fields are columns."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     unknown = [name for name in names if not isinstance(name, str) or (known and name not in known)]
     if unknown or not names or len(set(names)) != len(names):
@@ -294,10 +281,7 @@ def _capacity_of(arrays: Mapping[str, NDArray[Any]], layout: BatchLayout) -> int
 
 
 class BatchPool:
-    """Buffers of an iteration. A buffer is filled again once nothing else refers to it or to its owners.
-
-    All views of an owner (slices, tensors, memory views) count as references.
-    """
+    """Buffers that are filled again once nothing refers to them, to their owners or to owners' views."""
 
     #: Buffers to recycle beside the buffers that are made ahead. A caller that holds more gets new memory.
     SPARE_MAX = 8
@@ -324,7 +308,6 @@ def _references(batch: Batch) -> int:
 
 
 def floats_of(batch: Batch, name: str) -> NDArray[np.float32]:
-    """Return a column of the current rows as ``f32``."""
     values: NDArray[Any] = batch._columns[name][: batch.rows]  # noqa: SLF001 - of this module
     if name in batch.layout.halves:
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -332,7 +315,6 @@ def floats_of(batch: Batch, name: str) -> NDArray[np.float32]:
 
 
 def make_fields(batch: Batch, runs: Any) -> None:
-    """Write the fields that are computed from other fields and the view's run table."""
     for name, field in batch._made.items():  # noqa: SLF001 - of this module
         if field.make is not None:
             batch[name][:] = field.make(runs, *(output_of(batch, need) for need in field.needs))

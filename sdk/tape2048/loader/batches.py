@@ -152,16 +152,10 @@ DEFAULTS: BatchOptions = {
 
 
 class RowServer:
-    """A corpus or a capped sample that serves fields of its rows at the places of an order.
+    """A source that serves fields of its rows at the places of an order.
 
-    Attributes:
-        source: as given.
-        corpus: the view that the rows come from.
-        batch_size: rows of each batch that come from this server.
-        layout: the fields.
-        rows: rows of an epoch.
-        shared_rows: rows that the ranks serve together; with a pool, each serves as many as the rank with the
-            fewest.
+    ``rows`` are of an epoch. The ranks together serve ``shared_rows``; with a pool, each serves as many as
+    the rank with the fewest.
     """
 
     def __init__(self, source: Any, batch_size: int, options: BatchOptions, ranks: tuple[int, int]) -> None:
@@ -409,7 +403,6 @@ class Batches:
         return [server], []
 
     def __len__(self) -> int:
-        """Number of batches of this epoch on this rank, since ``start``."""
         return self._shares(self.epoch).batches
 
     def _shares(self, epoch: int) -> Shares:
@@ -530,18 +523,15 @@ class Batches:
         return epoch, 0, 0, *self._bases_of(epoch)
 
     def _bases_of(self, epoch: int) -> list[int]:
-        """Return the place of each source of a mixture at the start of an epoch."""
         whole = self._shares_from(0).batches
         batches = (epoch - self.epoch) * whole + (len(self) - whole if epoch > self.epoch else 0)
         return [max(0, base + batches * each) for base, each in zip(self._bases, self._strides, strict=True)]
 
     def _taken(self, epoch: int, start: int, position: int) -> Sequence[int]:
-        """Return the rows of each source of a mixture in the batches of all ranks before one."""
         del epoch, start
         return [position * each for each in self._strides]
 
     def _counts(self, epoch: int, index: int) -> Sequence[int]:
-        """Return the rows of each source in a batch."""
         del epoch, index
         return [server.batch_size for server in self._servers]
 
@@ -709,19 +699,10 @@ class Batches:
 
 
 class MixedBatches(Batches):
-    """Batches of a mixture; see :meth:`tape2048.Mixture.batches`.
+    """Batches of a mixture; options as for :class:`Batches`, and all batches are whole.
 
-    The weights of each source are divided by their mean, so that its share of the rows is its share of a
-    weighted loss.
-
-    Attributes:
-        mean_weights: the mean weight of each source. ``weight`` times the mean of its source is the number of
-            rows that a row represents.
-
-    Args:
-        source: a mixture.
-        batch_size: rows of a batch.
-        **options: as for :class:`Batches`; ``drop_last`` changes nothing, since all batches are whole.
+    The weights of each source are divided by their mean (``mean_weights``), so that its share of the rows is
+    its share of a weighted loss.
     """
 
     def _open(self) -> tuple[list[RowServer], list[int]]:
@@ -821,10 +802,7 @@ class MixedBatches(Batches):
         self._served.clear()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state, as :meth:`Batches.load_state_dict`.
-
-        Sources that are functions serve the sessions of the state.
-        """
+        """Continue from a state. Sources that are functions serve the sessions of the state."""
         before, names = self.source, state.get("sessions")
         try:
             if names and self.source.grows:
@@ -887,7 +865,6 @@ def _check_window(own: BatchOptions) -> None:
 
 
 def launched_ranks(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-    """Return rank and number of ranks, by default from the environment."""
     found = []
     for name, given, default in (("RANK", rank, "0"), ("WORLD_SIZE", world_size, "1")):
         text = os.environ.get(name) or default

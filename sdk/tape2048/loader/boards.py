@@ -66,7 +66,6 @@ def pack(cells: Any) -> Any:
 
 @register_jitable
 def board_of(row: Any) -> Any:
-    """Pack the board of the row at an address, as :func:`pack` does."""
     return pack(row + EXPS)
 
 
@@ -88,10 +87,7 @@ def pack_rows(
     path: str | os.PathLike[str],
     offset: int | None = None,
 ) -> None:
-    """Pack the boards of rows in memory, ``u8[n, row bytes]``, into ``boards``, ``u64[n]``.
-
-    Raises CorpusError for an exponent above 15, with ``path`` and its offset; ``offset`` is of the first row.
-    """
+    """Pack boards into ``u64[n]``; CorpusError with ``path`` and offset for an exponent above 15."""
     bad = int(_pack_rows(rows, U64(rows.shape[1]), boards))
     if bad >= 0:
         exps = rows[bad, EXPS_OFFSET : EXPS_OFFSET + 16].tolist()
@@ -110,11 +106,7 @@ def read_boards(
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
 ) -> NDArray[np.uint64]:
-    """Read ranges of whole rows, in the given order, and return their packed boards, a read-only ``u64[n]``.
-
-    ``progress`` is called, in this thread, with the number of bytes of each step. Errors are as for
-    :func:`pack_rows` and ``io.bulk_read.read_rows``.
-    """
+    """Read ranges of whole rows as boards; this thread calls ``progress`` with the bytes of each step."""
     check_lengths(ranges)
     boards = allocate(sum(one.bytes for one in ranges) // row_bytes * BOARD_BYTES).view(np.uint64)
     piece_rows, scratch = READ_BYTES // row_bytes, threading.local()
@@ -147,19 +139,16 @@ LACKS = ~U64(0)
 
 @register_jitable
 def line_of(rows: Any, segment: Any) -> Any:
-    """Return the ordinal of a segment's line."""
     return load32(rows.line + (segment << U64(2))) if rows.line else segment
 
 
 @register_jitable
 def run_of(rows: Any, segment: Any) -> Any:
-    """Return the ordinal of a segment's run."""
     return load32(rows.run + (segment << U64(2))) if rows.run else segment
 
 
 @register_jitable
 def stride_of(rows: Any, segment: Any) -> Any:
-    """Return the bytes from a row of a segment to the next row."""
     return word(rows.strides, line_of(rows, segment)) if rows.strides else rows.row_bytes
 
 
@@ -177,14 +166,12 @@ def layout_of(rows: Any, segment: Any) -> Any:
 
 @register_jitable
 def first_of(rows: Any, segment: Any) -> Any:
-    """Return the address of the first byte of a segment's game on tape."""
     first = word(rows.address, line_of(rows, segment)) + word(rows.guide.starts, segment)
     return first - load32(rows.tape.cuts + (segment << U64(3))) if rows.tape.cuts else first
 
 
 @register_jitable
 def end_of(rows: Any, segment: Any) -> Any:
-    """Return the address of the end of a segment's game on tape."""
     if rows.tape.cuts:
         return first_of(rows, segment) + load32(rows.tape.cuts + (segment << U64(3)) + U64(4))
     return word(rows.address, line_of(rows, segment)) + word(rows.guide.starts, segment + U64(1))
@@ -257,10 +244,9 @@ def _empty_at(row: Any, layout: Any, packed: Any) -> Any:
 
 @kernel
 def _mark(bounds: Any, map_words: Any, low: Any, high: Any, words: Any) -> Any:
-    """Set the bits of rows with ``low <= empty cells < high``; ``bounds`` are multiples of 64.
+    """Set bits of rows by empty cells; ``bounds`` are multiples of 64.
 
-    Returns:
-        -1, or the number of a row that breaks the rules.
+    Return a row against the rules, or -1.
     """
     rows = _read_rows(_entries(map_words, ROWS_WORDS))
     bad, at, board, layout, on_tape = U64(0), U64(0), U64(0), U64(0), False
@@ -386,7 +372,6 @@ def _count_below(numbers: Any, words: Any, ranks: Any, counts: Any) -> None:
 
 
 def masked(rows: RowMap, words: NDArray[np.uint64]) -> RowMap:
-    """Restrict a map to the rows whose bits are set."""
     # Counts for each block: counts for each word would take as much memory as the mask.
     ranks = np.zeros(len(words) // BLOCK_WORDS + 1, U64)
     np.cumsum(np.bitwise_count(words).reshape(-1, BLOCK_WORDS).sum(axis=1, dtype=U64), out=ranks[1:])

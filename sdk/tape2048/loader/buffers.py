@@ -58,10 +58,7 @@ def open_sessions(
     damaged: Literal["raise", "skip"] = "raise",
     columns: str | os.PathLike[str] | None = None,
 ) -> tuple[tuple[Session, ...], list[Skipped]]:
-    """Open the sessions of :func:`find_sessions`; return the open and the skipped sessions.
-
-    Arguments and errors are as for ``Corpus.open``.
-    """
+    """Open the found sessions; return also the skipped sessions. Arguments as for ``Corpus.open``."""
     if damaged not in {"raise", "skip"}:
         raise ValueError(f"damaged={damaged!r}; expected 'raise' or 'skip'")
     seen: set[object] = set()
@@ -145,12 +142,7 @@ HeldLoad: TypeAlias = Literal["mmap", "packed", "ram"]
 
 
 class PackedBoards(NamedTuple):
-    """The packed boards of a store's rows.
-
-    Attributes:
-        memory: the arrays that hold the boards.
-        addresses: address of the board of each segment's first row, ``u64[S]``.
-    """
+    """The packed boards of a store; ``addresses`` (``u64[S]``) are of each segment's first board."""
 
     memory: tuple[NDArray[np.uint64], ...]
     addresses: NDArray[np.uint64]
@@ -217,14 +209,8 @@ class ViewChunk(NamedTuple):
 class RowBuffers:
     """Sessions, runs and rows that views share.
 
-    Attributes:
-        sessions: the open sessions.
-        runs: their runs, by session and then in the session's order.
-        load: ``"mmap"``, ``"packed"`` or ``"ram"``.
-        remote: whether rows are in stores. If so, only rows of held sessions may be read, see :meth:`hold`.
-        memory: the arrays that hold the rows, by address.
-        boards: the packed boards; None unless ``load`` is ``"packed"``.
-        tapes: the tables that decode rows on tape; None if no rows are on tape.
+    If ``remote``, rows are in stores, and only rows of held sessions may be read: see :meth:`hold`.
+    ``boards`` is None unless ``load`` is ``"packed"``, and ``tapes`` is None without rows on tape.
     """
 
     def __init__(
@@ -251,14 +237,10 @@ class RowBuffers:
         self._files = [state for session in sessions if load != "ram" for state in _file_states(session)]
 
     def hold(self, ordinals: Iterable[int]) -> Hold:
-        """Fetch the rows of sessions in stores, and keep them in the cache as long as the result lives.
-
-        Errors are as for ``Hold.of``. Does nothing for rows in memory and for local sessions.
-        """
+        """Keep sessions of stores in the cache while the result lives; errors as for ``Hold.of``."""
         return Hold.of([self.sessions[each] for each in ordinals] if self.remote else [])
 
     def bytes_at(self, address: int, count: int) -> NDArray[np.uint8]:
-        """Return a read-only view of ``count`` bytes from the address of a row on."""
         at = int(np.searchsorted(self._begins, _U64(address), "right")) - 1
         first = address - int(self._begins[at])
         found: NDArray[np.uint8] = self.memory[at].view(np.uint8).reshape(-1)[first : first + count]
@@ -273,7 +255,6 @@ class RowBuffers:
 
     @cached_property
     def rows(self) -> int:
-        """Number of rows."""
         return sum(int(chunk.segments.rows.sum()) for chunk in self.chunks())
 
     def chunks(self) -> Iterator[ViewChunk]:
@@ -296,10 +277,7 @@ class RowBuffers:
         raise ReplayError(f"run {run['id']} was damaged when it was read before", path=session.path)
 
     def check_files(self) -> None:
-        """Raise CorpusError if a mapped file was truncated: reading a missing page would kill the process.
-
-        A file that was deleted or replaced stays mapped completely.
-        """
+        """Raise CorpusError if a mapped file was truncated: reading a missing page would kill the process."""
         for path, before in self._files:
             try:
                 found = path.stat()
@@ -322,10 +300,7 @@ def load_rows(
     ram_budget: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> RowBuffers:
-    """Return the row buffers of the runs of sessions, with their rows or boards in memory as requested.
-
-    Errors are as for ``Corpus.open``, and TruncatedError for a file that was truncated since it was opened.
-    """
+    """Return buffers with rows or boards as ``load`` says; TruncatedError for a file that was cut since."""
     if ram_budget is not None and as_int("ram_budget", ram_budget) < 0:
         raise ValueError(f"ram_budget={ram_budget}; expected at least 0")
     if load == "auto" and any(session.is_remote for session in sessions):
@@ -389,7 +364,6 @@ def _load(
 
 
 def _joined(runs: RunColumns) -> Segments:
-    """Make the segments of all runs."""
     parts = [each._replace(run=each.run + where.start) for where, _, each in _chunks(runs)]
     return Segments(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -474,7 +448,6 @@ def _segments(runs: RunColumns, owners: Sequence[int]) -> Segments:
 
 
 def _in_files(sessions: Sequence[Session], segments: Segments) -> NDArray[np.bool_]:
-    """Return a mask of the segments in mapped ``steps.npy`` files of a recorder."""
     mapped = [session.load == "mmap" and session.foreign is None for session in sessions]
     found: NDArray[np.bool_] = np.array(mapped)[segments.session]
     return found & ~segments.on_tape
@@ -495,12 +468,7 @@ def _foreign_bytes(session: Session) -> int:
 def _of_files(
     sessions: Sequence[Session], segments: Segments
 ) -> Iterator[tuple[NDArray[np.bool_], list[FileRange], NDArray[np.uint64], int]]:
-    """Yield the segments in ``steps.npy``, once for each size of a row.
-
-    Yields:
-        A mask of the segments; ranges of files, in the order of the files; the number of each segment's
-        first row among all rows of the ranges; and the size of a row.
-    """
+    """Yield segments in ``steps.npy`` by row size: a mask, ranges, each segment's first row, the size."""
     in_files = _in_files(sessions, segments)
     for row_bytes in np.unique(segments.stride[in_files]).tolist():
         mine = in_files & (segments.stride == row_bytes)
@@ -522,10 +490,7 @@ def _of_files(
 
 
 def _counter(progress: Callable[[int, int], object] | None, total: int) -> Callable[[int], None]:
-    """Return a function of the bytes of each step, which calls ``progress`` with bytes done and total.
-
-    Anchors of tapes are not in the total, so bytes done stop at the total.
-    """
+    """Return a function of a step's bytes, which calls ``progress``; anchors are not in the total."""
     done = 0
 
     def advance(count: int) -> None:
@@ -594,12 +559,7 @@ _PACK_ROWS = 1 << 20
 
 
 class Tapes(NamedTuple):
-    """The tables that decode a store's sessions on tape.
-
-    Attributes:
-        spans: spans, as in ``row_map.TapeMap``.
-        starts: the first board of each run, ``u64[R]``; 0 for a run that is not on tape.
-    """
+    """The tapes of a store: spans, and the first board of each run, ``u64[R]``; 0 if not on tape."""
 
     spans: NDArray[np.uint64]
     starts: NDArray[np.uint64]
@@ -623,11 +583,7 @@ def map_tapes(sessions: Sequence[Session], runs: RunColumns) -> Tapes:
 def read_tapes(
     sessions: Sequence[Session], segments: Segments, report: Callable[[int], object]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-    """Read the bytes and anchors of segments on tape into one array, and set the segments' addresses in it.
-
-    Returns:
-        The array, and a span for each range of adjacent segments. A span starts at an anchor.
-    """
+    """Read segments on tape, and set their addresses; return the array, and spans that start at anchors."""
     order, begins = segments.in_file_order()
     first = segments.first_row[order[begins]]
     end = (segments.first_row + segments.rows)[order[np.append(begins[1:], len(order)) - 1]]
@@ -673,11 +629,7 @@ def decode_tapes(
     starts: NDArray[np.uint64],
     report: Callable[[int], object],
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Decode whole runs on tape on all cores, and compare them with the rules and with their run table.
-
-    Returns:
-        The boards of all rows, and the address of each segment's first board.
-    """
+    """Decode whole runs, checked, on all cores; return the boards, and each segment's first address."""
     from tape2048.session.tape_reader import check_games  # loads the compiler
 
     order, _ = segments.in_file_order()

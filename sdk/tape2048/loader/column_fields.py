@@ -31,14 +31,7 @@ _SHARED_FACTS = ("model_sha", "pooling", "player_sha256", "thresholds", "moves",
 
 
 class ViewColumn(NamedTuple):
-    """A column over the rows of a view.
-
-    Attributes:
-        info: its name, type and shared facts.
-        entries: where the kernel finds the values.
-        paths: the file of each session with rows in the view, by ordinal; empty for an array in memory.
-        kept: the arrays that ``entries`` points to.
-    """
+    """A column over the rows of a view; ``kept`` has the arrays that ``entries`` points to."""
 
     info: ColumnInfo
     entries: ColumnEntries
@@ -47,7 +40,6 @@ class ViewColumn(NamedTuple):
 
     @property
     def path(self) -> Path | None:
-        """The file of the first session."""
         return next(iter(self.paths.values()), None)
 
 
@@ -62,7 +54,6 @@ def plan_fields(
     targets: str | None = None,
     turned: bool = False,
 ) -> tuple[BatchLayout, list[ViewColumn]]:
-    """Return the layout of batches of a view, and their columns; arguments and errors as for ``Batches``."""
     names = list(check_fields(fields, label_dtype))
     arrays = dict(extra or {})
     names += [name for name in arrays if name not in {*names, weight, targets}]
@@ -211,7 +202,6 @@ def renumbered(values: NDArray[Any], own: dict[str, int], names: dict[str, int],
 
 
 def describe_difference(found: BatchLayout, expected: BatchLayout) -> str:
-    """Return the first column that differs between two layouts with the same fields, as text."""
     pairs = zip(found.columns, expected.columns, strict=True)
     own, other = next((own, other) for own, other in pairs if own != other)
     return f"found {own.name}: {_describe(own)}; expected {_describe(other)}"

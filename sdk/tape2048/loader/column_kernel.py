@@ -75,7 +75,6 @@ def locate(numbers: Any, lines: Any, count: Any, where: Any, out: Any) -> None:
 
 @register_jitable
 def locate_columns(chunk: Any, count: Any, plan: Any) -> None:
-    """Compute the addresses of the rows' values in each column."""
     for c in range(plan.column_count):
         at = plan.columns + c * _COLUMN_BYTES
         numbers = chunk.base if word(at, _MAPPED) else chunk.number

@@ -45,12 +45,7 @@ _CHUNK_ROWS = 1 << 18
 
 
 class Condition:
-    """A parsed condition; ConfigError if it is invalid.
-
-    Attributes:
-        text: its start, for messages.
-        names: the columns that it names, in lower case.
-    """
+    """A parsed condition; ConfigError if it is invalid. Column ``names`` are in lower case."""
 
     def __init__(self, text: str) -> None:
         self.text = text[:200]
@@ -62,7 +57,6 @@ class Condition:
             raise self.rejected(getattr(error, "msg", str(error))) from error
 
     def rejected(self, reason: str, hint: str | None = None) -> ConfigError:
-        """Make the error of this condition."""
         message = f"the condition {self.text!r} is rejected: {reason}"
         return ConfigError(message, hint=hint or f"Write a condition of {_KNOWN}.")
 
@@ -85,10 +79,7 @@ class Condition:
         count: int,
         words: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
     ) -> NDArray[np.bool_]:
-        """Return where the condition is true, ``bool[count]``, by values ``[count]`` or ``[count, D]``.
-
-        ``words`` are the columns with names for their numbers.
-        """
+        """Return where the condition is true, ``bool[count]``; ``words`` are columns with named numbers."""
         try:
             with np.errstate(all="ignore"):
                 return np.broadcast_to(_Rows(self.names, values, words).truth(self._tree, want=True), count)
@@ -99,8 +90,6 @@ class Condition:
 
 
 class _Rows(NamedTuple):
-    """The values of columns, and of the nodes of a condition on them."""
-
     names: list[str]
     values: Mapping[str, NDArray[Any]]
     words: Mapping[str, Mapping[str, int]]
@@ -135,11 +124,7 @@ class _Rows(NamedTuple):
         raise ValueError(f"found {shown[:200]}")
 
     def beside(self, node: ast.expr, other: ast.expr) -> Any:
-        """Return the value of a node that is compared with another one.
-
-        Compared with a time, it becomes an instant; compared with a column that names its numbers, a name
-        becomes its number.
-        """
+        """Return a compared node's value: an instant beside a time, a number beside a column of names."""
         found = self.value(node)
         near = {each.id for each in ast.walk(other) if isinstance(each, ast.Name)} - {"abs"}
         beside = {self.names[int(word[1:])] for word in near}
@@ -215,10 +200,7 @@ _COMPARISONS: dict[type, tuple[np.ufunc, np.ufunc]] = {
 def mark_rows(
     tables: ViewTables, text: str, of_runs: Mapping[str, Callable[[], NDArray[Any]]]
 ) -> NDArray[np.uint64]:
-    """Return a mask of the rows of a view for which a condition is true.
-
-    ``of_runs`` makes the columns that have a value for each run, ``[R]``. The others are fields of batches.
-    """
+    """Return a mask of the rows that meet a condition; ``of_runs`` makes the columns by run, ``[R]``."""
     condition = Condition(text)
     own = {name: of_runs[name]() for name in condition.names if name in of_runs}
     fields = dict.fromkeys(name for name in condition.names if name not in own)

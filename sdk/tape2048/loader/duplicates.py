@@ -36,8 +36,6 @@ _NAMED = 5  # pairs that a message names
 
 
 class Holder(Named, Protocol):
-    """A session, as far as the detection needs it."""
-
     @property
     def path(self) -> Path:
         """Its directory or file."""
@@ -56,14 +54,10 @@ class Holder(Named, Protocol):
 
 
 class Doubled(msgspec.Struct, frozen=True):
-    """Games that are left out of a session, because another session holds them, too.
+    """Games that are left out of ``session``, because ``also_in`` holds them, too.
 
-    Attributes:
-        session: path or address of the session whose games are left out.
-        also_in: path or address of the session that the games are taken from.
-        games: number of games.
-        why: reason why ``also_in`` is preferred, as a relative clause without its "which", and the columns
-            that it lacks.
+    ``why`` gives the reason for the preference, as a relative clause without "which", and the columns that
+    ``also_in`` lacks.
     """
 
     session: str
@@ -73,13 +67,7 @@ class Doubled(msgspec.Struct, frozen=True):
 
 
 class Copies:
-    """The games that several sessions hold, each with its runs in the order of preference.
-
-    Args:
-        runs: the run table of a corpus, or a mapping of its columns.
-        sessions: the sessions that ``runs["session"]`` indexes.
-        held: number of sessions at the start that are preferred to all others.
-    """
+    """Games that several sessions hold, by preference; the first ``held`` sessions precede all others."""
 
     def __init__(self, runs: Any, sessions: Sequence[Holder], held: int = 0) -> None:
         self._sessions, self._count, self._held = sessions, len(runs), held
@@ -112,14 +100,7 @@ class Copies:
         return -len(self._columns[session]), self._sessions[session].tape is None
 
     def left_out(self, chosen: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.bool_], list[Doubled]]:
-        """Find the runs of a selection to leave out, since another session in it holds the same game.
-
-        Args:
-            chosen: the selection, ``bool[R]``; None: all runs.
-
-        Returns:
-            A mask of these runs, ``bool[R]``, and their number for each pair of sessions.
-        """
+        """Return a mask of the chosen runs (None: all) to leave out, and their number by pair of sessions."""
         mask = np.zeros(self._count, np.bool_)
         kept = np.arange(len(self._runs)) if chosen is None else np.flatnonzero(chosen[self._runs])
         if not len(kept):
@@ -141,7 +122,6 @@ class Copies:
         ]
 
     def same_game(self, run: int) -> NDArray[np.int64]:
-        """Return the runs of all sessions that are the same game as a run, including that run."""
         game = self._game[self._runs == run]
         return self._runs[self._game == game[0]] if len(game) else np.array([run])
 
@@ -184,7 +164,6 @@ def _game_hashes(runs: Any, sessions: Sequence[Holder]) -> NDArray[np.uint64]:
 
 
 def describe_doubled(several: Sequence[Doubled]) -> str:
-    """Return text about the games that are left out, and the reasons."""
     texts = [
         f"{counted(one.games, 'game')} of {printable(one.session)}, also in {printable(one.also_in)}, "
         f"which {one.why}"
@@ -195,7 +174,6 @@ def describe_doubled(several: Sequence[Doubled]) -> str:
 
 
 def warn_of_doubled(several: Sequence[Doubled], what: str = "left out") -> None:
-    """Log a warning about these games, if there are any; ``what`` tells what is done with them."""
     if several:
         logging.getLogger("tape2048").warning("%s: %s", what, describe_doubled(several))
 

@@ -100,10 +100,7 @@ class Filters(TypedDict, total=False):
 
 
 def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters that are not None, with dates as text and names as tuples.
-
-    Raises ValueError for an unknown filter or a value of another type.
-    """
+    """Return filters that are not None, dates as text and names as tuples; ValueError for invalid ones."""
     found: dict[str, Any] = {}
     for name, value in filters.items():
         if value is None and name in Filters.__annotations__:
@@ -161,10 +158,7 @@ def choose_runs(
     *,
     stop: Callable[[], bool] = lambda: False,
 ) -> NDArray[np.bool_]:
-    """Return a mask, ``bool[R]``, of the runs that pass a condition, or a mask, and all checked filters.
-
-    ``stop`` is called repeatedly. If it returns true, the condition is interrupted.
-    """
+    """Return a mask of the runs that pass a condition or mask, and all filters; ``stop`` interrupts it."""
     chosen = np.ones(count, np.bool_)
     names = {"score": "max_score", "steps": "steps", "tile": "highest_tile"}
     for name, value in filters.items():
@@ -223,10 +217,7 @@ def _session_tag(session: Named) -> str:
 
 
 def newest_sessions(sessions: Sequence[Named], rows: NDArray[Any], rows_min: float) -> list[int]:
-    """Return the ordinals of the newest sessions that together have at least ``rows_min`` rows.
-
-    ``rows`` are the numbers of rows of the sessions.
-    """
+    """Return the ordinals of the newest sessions with at least ``rows_min`` of the ``rows`` together."""
     starts = np.nan_to_num([_session_start(session) for session in sessions], nan=-np.inf)
     newest = sorted(range(len(sessions)), key=lambda i: (starts[i], sessions[i].name), reverse=True)
     return sorted(newest[: 1 + int(np.searchsorted(np.cumsum(rows[newest]), rows_min))])
@@ -246,14 +237,7 @@ def _instant(value: str, name: str) -> float:
 
 
 def as_instant(text: str) -> float:
-    """Parse a time in a condition into seconds since 1970.
-
-    Args:
-        text: a time in ISO 8601, which is UTC unless it has an offset, or seconds since 1970.
-
-    Raises:
-        ValueError: any other text.
-    """
+    """Parse ISO 8601, by default in UTC, or seconds since 1970, into seconds; ValueError for other text."""
     try:
         return iso_seconds(text)
     except ValueError as error:
@@ -290,7 +274,6 @@ def _check_times(condition: str) -> None:
 
 
 def _is_time(words: list[str], at: int, calls: list[str]) -> bool:
-    """Check whether a word is compared with a time, or passed to a function of times."""
     first, last, depth = at - 1, at + 1, len(calls)
     while words[first] == ".":  # runs.started
         first -= 2
@@ -404,14 +387,7 @@ def _refused(condition: str, error: Exception, columns: list[str]) -> ConfigErro
 def check_some(
     rows: NDArray[Any], chosen: NDArray[np.bool_], what: str, hint: Callable[[], str] | None = None
 ) -> None:
-    """Raise EmptyCorpusError if no run is left that has rows.
-
-    Args:
-        rows: number of rows of each run.
-        chosen: mask of the runs that are left.
-        what: text that names the selection.
-        hint: function that makes the hint.
-    """
+    """Raise EmptyCorpusError if no chosen run has rows; ``what`` names the selection."""
     if not rows[chosen].any():
         raise EmptyCorpusError(
             f"{what} leaves {np.count_nonzero(chosen):,} of {counted(len(rows), 'run')} and "

@@ -96,18 +96,11 @@ _inlined: Callable[[Callable[..., Any]], Any] = register_jitable(forceinline=Tru
 class Chunk(NamedTuple):
     """Addresses of the tables of a chunk, ``u64[CHUNK]`` each.
 
-    Attributes:
-        number: places of the rows; after the look-up, their numbers in the view.
-        base: numbers of the rows in the map; without a mask, the table ``number``.
-        segment: segments of the rows.
-        exponent: exponents of the highest tiles of the rows' games.
-        row: addresses of the rows.
-        board: addresses of the rows' packed boards.
-        source: for rows on tape, addresses of the bytes from which they are decoded, starting with the board
-            at ``board``; 0 for a row that follows the row before it in the chunk.
-        line: lines of the segments; if each segment is a line, the table ``segment``.
-        turned_by: numbers that draw the symmetries: the table ``base``, or a table of the order.
-        columns: a table for each column, with the addresses of the rows' values.
+    ``number`` has places, and after the look-up the numbers in the view; ``base`` has the numbers in the map
+    (without a mask, the table ``number``). ``source`` is for rows on tape: the bytes to decode from the board
+    at ``board`` on; 0 for a row that follows the row before it in the chunk. ``line`` is the table
+    ``segment`` if each segment is a line. ``turned_by`` draws the symmetries: ``base``, or a table of the
+    order.
     """
 
     number: Any
@@ -123,10 +116,7 @@ class Chunk(NamedTuple):
 
 
 class Wants(NamedTuple):
-    """The parts of a row that the outputs need: segment, label, bytes ``lead`` to ``last``, packed board.
-
-    ``taped``: rows or boards of the view are decoded from tape.
-    """
+    """The parts of a row that outputs need. ``taped``: rows or boards of the view are decoded from tape."""
 
     segments: Any
     labels: Any
@@ -144,7 +134,6 @@ def _address_of(base: Any, segment: Any, rows: Any) -> Any:
 
 @_inlined
 def _segment_of(number: Any, guide: Any) -> Any:
-    """Return the range of a guide that a number is in."""
     return find(number, guide.entries, guide.starts, guide.shift)
 
 
@@ -220,7 +209,6 @@ def _take_from_pool(chunk: Any, count: Any, plan: Any) -> Any:
 
 @register_jitable
 def _exponent(base: Any, plan: Any) -> Any:
-    """Return the exponent of the highest tile of a row's game, by the row's segment."""
     return load8(plan.labels.exponents + _segment_of(base, plan.rows.guide))
 
 
@@ -244,10 +232,7 @@ def _label(chunk: Any, count: Any, plan: Any) -> None:
 
 @register_jitable
 def _resolve(chunk: Any, count: Any, plan: Any, cap: Any) -> Any:
-    """Turn places into numbers in the view and in the map; return how many are within the view.
-
-    ``cap``: its key, and the address for the weights of the drawn rows, or 0.
-    """
+    """Turn places into numbers in view and map; return how many are within. ``cap``: key, weights or 0."""
     cap_key, weight = cap
     if plan.pool.count:
         count = _take_from_pool(chunk, count, plan)
@@ -298,11 +283,7 @@ def _find_sources(chunk: Any, count: Any, plan: Any) -> None:
 
 @register_jitable
 def look_up(chunk: Any, count: Any, plan: Any, cap: Any, wants: Any) -> Any:
-    """Fill the wanted tables of a chunk from its places; ``cap`` as for :func:`_resolve`.
-
-    Returns:
-        The number of leading places within the view.
-    """
+    """Fill the wanted tables of a chunk; return the number of leading places within the view."""
     count, rows = _resolve(chunk, count, plan, cap), plan.rows
     if wants.segments:
         for k in range(count):
@@ -411,10 +392,7 @@ def decode_chunk(chunk: Any, count: Any, plan: Any, wants: Any, scratch: Any) ->
 
 @register_jitable
 def _follow(chunk: Any, count: Any, plan: Any, boards: Any) -> Any:
-    """Decode the rows that follow on the one before them, in all parts of the chunk by turns.
-
-    Returns as :func:`decode_chunk`.
-    """
+    """Decode rows that follow on the row before, the chunk's parts by turns; see :func:`decode_chunk`."""
     bad = U64(0)
     for within in range(U64(1), U64(PART)):
         for k in range(within, count, U64(PART)):
@@ -702,12 +680,9 @@ def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None
 
 @kernel
 def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -> Any:
-    """Write a batch.
+    """Write a batch; return the number of rows written, the index of the first place outside the view.
 
-    Returns:
-        The number of rows written: all, or the index of the first place outside the view. Or a negative
-        number, -1 - the number in the map of a row before which its tape has a step that the rules do not
-        allow.
+    For a step on tape against the rules, return -1 - the number in the map of the row after it.
     """
     plan = _read_plan(_entries(words, PLAN_WORDS))
     order = OrderEntries(*_entries(order_words, _ORDER_ENTRIES))
@@ -764,11 +739,7 @@ def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -
 
 @kernel
 def copy_records(line: Any, limit: Any, row_bytes: Any, numbers: Any, records: Any) -> Any:
-    """Copy whole rows of adjacent memory: :func:`fill` without its look-ups.
-
-    Returns:
-        The number of rows copied: n, or the index of the first number outside the view.
-    """
+    """Copy whole rows of adjacent memory; return the number of rows before a number outside the view."""
     # Prefetch into the second-level cache first, which allows more lines in flight, then into the first. The
     # distance covers the latency of memory, and no line is evicted before its turn.
     ahead, near = 48, 8

@@ -70,15 +70,9 @@ class _Held(dict[str, Any]):
 class Gatherer:
     """A view with the tables that the kernel needs for some fields of its rows; keeps the rows alive.
 
-    Attributes:
-        store: the row buffers of the view.
-        words: the plan, as the kernel takes it.
-        reads_rows: whether a field is read from rows or tapes, and not from packed boards in memory.
-        takes_boards: whether boards as words suffice for all fields.
-        fetches: whether rows are read from sessions in stores, which :meth:`hold` brings here.
-        pool_stride: bytes of a pool's row: the row or its board, and its values in all columns.
-        session_starts: number of each session's first row in the order of the view, after the cap, and the
-            number of rows, ``i64[S + 1]``.
+    ``reads_rows`` is false if packed boards in memory suffice. ``fetches``: :meth:`hold` brings the rows from
+    stores. ``pool_stride`` is the bytes of a pool's row, with its values in all columns. ``session_starts``
+    (``i64[S + 1]``) are in the order of the view, after the cap.
     """
 
     def __init__(
@@ -145,7 +139,6 @@ class Gatherer:
                 populate(values)
 
     def with_pool(self, pool: Pool) -> Plan:
-        """Return the plan with a pool instead of the view's rows."""
         columns = self._plan.columns.copy()
         columns[:, :1] = np.array(self._offsets, np.uint64).reshape(-1, 1)
         return self._plan._replace(packed=int(self.takes_boards), pool=pool, columns=columns)
@@ -163,11 +156,9 @@ class Gatherer:
         self.words = self._plan.words
 
     def allocate_pool(self, rows: int) -> NDArray[np.uint8]:
-        """Allocate the memory of a pool."""
         return allocate(rows * self.pool_stride).reshape(rows, self.pool_stride)
 
     def read(self, order: Order, first: int, rows: NDArray[np.uint8]) -> None:
-        """Copy consecutive rows of a straight order to a pool."""
         begin, stride = address_of(rows), self.pool_stride
         outputs = Outputs(**{"boards" if self.takes_boards else "records": begin, "stride": stride})
         lines = itertools.chain(*((begin + at, stride) for at in self._offsets))
@@ -181,14 +172,12 @@ class Gatherer:
         return found
 
     def sessions_between(self, first: int, end: int) -> list[int]:
-        """Return the ordinals of the sessions with rows in [first, end)."""
         starts = self.session_starts
         here = (starts[:-1] < end) & (starts[1:] > first) & (starts[1:] > starts[:-1])
         found: list[int] = np.flatnonzero(here).tolist()
         return found
 
     def size_of(self, sessions: Iterable[int]) -> int:
-        """Return the bytes of the sessions that are in stores."""
         found = (self.store.sessions[each] for each in sessions)
         return sum(session.bytes for session in found if session.is_remote)
 
@@ -208,10 +197,7 @@ class Gatherer:
             prefetch([self.store.sessions[each] for each in sessions], threads)
 
     def gather(self, numbers: NDArray[np.int64], batch: Batch, order: Order | None = None) -> None:
-        """Fill a batch with the rows of these numbers; raise IndexError for a number outside the view.
-
-        ``order``: the listed order of these numbers, if it has keys.
-        """
+        """Fill a batch with these rows; IndexError for a number outside the view. ``order`` has its keys."""
         order = order or Order.listed(numbers)
         with self.store.hold(self.sessions_of(numbers) if self.fetches else []):
             done = self.run(self.words, order, (0, len(numbers)), words_of(batch))
@@ -235,13 +221,10 @@ class Gatherer:
             raise IndexError(f"row {numbers[done]}; expected 0 <= row < {int(self._rowmap.run_starts[-1])}")
 
     def fill(self, order: Order, places: tuple[int, int], batch: Batch) -> None:
-        """Fill a batch with the rows of some places of an order, which is not listed.
+        """Fill a batch from the first of ``places`` on, as many as the second; the order is not listed.
 
-        ``places`` are the first place and their number. Runs in any number of threads, each with its own
-        batch, and releases the GIL.
-
-        Sessions in stores are held: all sessions of the view for a shuffled order, and the batch's sessions
-        for a straight order, until the next batch.
+        Runs in any number of threads, each with its own batch, and releases the GIL. Sessions in stores are
+        held: all for a shuffled order, the batch's for a straight order, until the next batch.
         """
         if self.fetches:
             if not order.shuffled:
@@ -262,11 +245,7 @@ class Gatherer:
         return done
 
     def finish(self, batch: Batch, rows: int) -> None:
-        """Set the number of rows, and make the fields that the kernel does not write.
-
-        Raises:
-            CorpusError: a weight or a target is invalid.
-        """
+        """Set the number of rows, and make the fields beyond the kernel's; CorpusError if one is invalid."""
         batch.rows, layout = rows, batch.layout
         make_fields(batch, self._held_runs)
         if self._ahead is not None:
@@ -281,7 +260,6 @@ class Gatherer:
             self._check(batch, layout.weight, weights, _F32_MAX, "a weight of at least 0")
 
     def _check(self, batch: Batch, name: str, values: NDArray[Any], most: float, expected: str) -> None:
-        """Raise CorpusError if a batch's values of a column are not between 0 and ``most``."""
         if not batch.rows or (values.min() >= 0 and values.max() <= most):  # NaN fails every comparison
             return
         at = int(((values >= 0) & (values <= most)).reshape(batch.rows, -1).all(axis=1).argmin())

@@ -118,7 +118,6 @@ class Mixture:
         return mixture
 
     def __len__(self) -> int:
-        """Number of rows of all sources."""
         return sum(map(len, self.sources))
 
     @property

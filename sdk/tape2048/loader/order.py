@@ -23,14 +23,10 @@ _NO_KEYS = np.empty(0, np.uint64)
 
 
 class OrderEntries(NamedTuple):
-    """An order as the kernel takes it, ``u64``.
+    """An order as the kernel takes it, ``u64``; ``kind`` is STRAIGHT, SHUFFLED or LISTED.
 
-    Attributes:
-        kind: STRAIGHT, SHUFFLED or LISTED.
-        listed: address of the listed numbers, ``i64``.
-        cap_key: key of the capped rows.
-        symmetry_key: key of the symmetries. 0 leaves boards unchanged.
-        turned_by: address of the number that draws the symmetry of each listed row; 0: the row's own.
+    A ``symmetry_key`` of 0 leaves boards unchanged. ``turned_by`` is the address of the numbers that draw the
+    symmetries of listed rows; 0: their own numbers.
     """
 
     kind: Any
@@ -41,13 +37,7 @@ class OrderEntries(NamedTuple):
 
 
 class Order(NamedTuple):
-    """An order of rows.
-
-    Attributes:
-        words: its :class:`OrderEntries`, ``u64[5]``.
-        keys: keys of the permutation; empty unless shuffled.
-        numbers: the listed numbers, ``i64[n]``.
-    """
+    """An order of rows. ``keys`` is empty unless it is shuffled; ``numbers`` are the listed, ``i64[n]``."""
 
     words: NDArray[np.uint64]
     keys: NDArray[np.uint64] = _NO_KEYS
@@ -55,7 +45,6 @@ class Order(NamedTuple):
 
     @classmethod
     def straight(cls, cap_key: int = 0) -> Self:
-        """Return the order of the view."""
         return cls(np.array(OrderEntries(STRAIGHT, cap_key=cap_key), np.uint64))
 
     @classmethod
@@ -69,23 +58,19 @@ class Order(NamedTuple):
 
     @property
     def shuffled(self) -> bool:
-        """Whether the order is shuffled."""
         return bool(self.words[0] == SHUFFLED)
 
     @property
     def cap_key(self) -> int:
-        """Key of the capped rows."""
         return int(OrderEntries(*self.words).cap_key)
 
     @property
     def symmetry_key(self) -> int:
-        """Key of the symmetries."""
         return int(OrderEntries(*self.words).symmetry_key)
 
 
 @lru_cache(maxsize=64)
 def order_of(rows: int, seed: int, epoch: int, shuffle: bool, augment: bool) -> Order:  # noqa: FBT001
-    """Return the order of an epoch of ``rows`` rows."""
     name = b"tape2048 batches 1" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
     words = np.frombuffer(hashlib.sha256(name).digest(), "<u8")
     symmetry = int(words[1]) | 1 if augment else 0  # 0 means no symmetry

@@ -15,13 +15,10 @@ _STEPS_MAX = 1 << 32  # above every step_idx
 
 
 class Phase(NamedTuple):
-    """A part of each game, by half-open ranges. A range of None is no condition.
+    """A part of each game, by half-open ranges; None is no condition.
 
-    Attributes:
-        steps: range of ``step_idx``.
-        fraction: range of ``step_idx / steps``.
-        empties: range of the number of empty cells.
-        rows_left: range of the number of rows that follow in the game.
+    ``fraction`` is of ``step_idx / steps``, ``empties`` of empty cells, and ``rows_left`` of the rows that
+    follow in the game.
     """
 
     steps: tuple[int, int] | None = None

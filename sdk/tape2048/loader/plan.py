@@ -26,11 +26,9 @@ _NONE = np.empty(0, np.uint64)
 class Cap(NamedTuple):
     """A cap on the rows of each range, a run or a part of a run. The order's key draws them.
 
-    Attributes:
-        guide: guide over the capped numbers of the ranges' rows.
-        firsts: the view's number of each range's first row, and the number of rows, ``u64[n + 1]``.
-        evenly: 1 to draw rows at equal distances; 0 to draw one random row of each of equal parts.
-        weights: rows of the view that a drawn row of each range represents, ``f32[n]``.
+    ``firsts`` (``u64[n + 1]``) are numbers of the view. ``evenly``: 1 to draw rows at equal distances, 0 to
+    draw one random row of each of equal parts. ``weights`` (``f32[n]``) are the rows that a drawn row
+    represents.
     """
 
     guide: Guide
@@ -42,12 +40,8 @@ class Cap(NamedTuple):
 class Pool(NamedTuple):
     """Copied rows or boards, each with its values in all columns: chunks of the view, one after the other.
 
-    Attributes:
-        rows: the copied rows, or their packed boards, ``u8[n, stride]``.
-        firsts: the view's number of each chunk's first row, ``u64[C]``.
-        shift: a chunk has ``2**shift`` rows; only the last one may be shorter.
-        count: n.
-        stride: bytes from a row to the next one.
+    ``firsts`` (``u64[C]``) are numbers of the view. A chunk has ``2**shift`` rows; only the last one may be
+    shorter.
     """
 
     rows: NDArray[np.uint8]
@@ -58,7 +52,6 @@ class Pool(NamedTuple):
 
     @classmethod
     def of(cls, rows: NDArray[np.uint8], firsts: NDArray[np.uint64], shift: int) -> Pool:
-        """Make a pool of some rows."""
         return cls(rows, firsts, shift, *rows.shape)
 
 
@@ -82,23 +75,17 @@ class Labels(NamedTuple):
         thresholds: NDArray[np.uint8],
         guide: NDArray[np.uint32] = NO_LABELS,
     ) -> Labels:
-        """Make the labels of segments of games with these exponents."""
         patterns = np.zeros((256 if len(thresholds) <= 8 else 0, 8), np.uint8)
         patterns[:, : len(thresholds)] = np.arange(len(patterns))[:, None] >= thresholds[:8]
         return cls(guide, exponents, thresholds, len(thresholds), patterns)
 
 
 class ColumnEntries(NamedTuple):
-    """A column, ``u64``.
+    """A column, ``u64``. ``line`` is the address of row 0, or in a pool the place in the pool's row.
 
-    Attributes:
-        line: address of row 0; in a pool, the place in the pool's row.
-        origins: a table of that address for each line, or 0.
-        stride: bytes from a row to the next one.
-        size: bytes of a row.
-        moves: bytes of a move's value if a row has a value for each move, ``A_MOVE`` where a row is the
-            number of a move, and else 0.
-        mapped: 1 where rows have their number in the map, not the view.
+    ``origins`` is a table of that address for each line, or 0. ``moves`` is the bytes of a move's value if a
+    row has a value for each move, ``A_MOVE`` where a row is the number of a move, and else 0. ``mapped`` is 1
+    where rows have their number in the map.
     """
 
     line: Any
@@ -112,15 +99,9 @@ class ColumnEntries(NamedTuple):
 class Plan(NamedTuple):
     """The tables of all steps: arrays, or their addresses in the kernel.
 
-    Attributes:
-        limit: number of rows of the view, after the cap.
-        cap: the rows that are drawn.
-        rows: where the rows of the view are, or were before they were copied to the pool.
-        packed: 1 where boards are served as words: of a pool, packed in memory, or made of tape.
-        labels: labels of rows.
-        pool: rows that replace the view's.
-        columns: :class:`ColumnEntries` of each column, ``u64[C, 6]``.
-        column_count: C.
+    ``limit`` is the number of rows of the view, after the cap. ``rows`` is where they are, or were before
+    they were copied to ``pool``. ``packed``: 1 where boards are served as words. ``columns`` are ``u64[C,
+    6]``, a :class:`ColumnEntries` each.
     """
 
     limit: Any
@@ -134,7 +115,6 @@ class Plan(NamedTuple):
 
     @classmethod
     def of(cls, rows: RowMap, labels: Labels, cap: Cap, columns: Sequence[ColumnEntries] = ()) -> Plan:
-        """Make the plan of a view."""
         limit = (cap.guide.starts if len(cap.guide.entries) else rows.run_starts)[-1]
         entries = np.array(columns, np.uint64).reshape(-1, len(ColumnEntries._fields))
         packed = int(len(rows.board) > 0 or rows.tape.alone)

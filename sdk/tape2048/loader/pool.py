@@ -48,14 +48,7 @@ READ_AHEAD_AFTER = 16
 
 
 class _Epoch(NamedTuple):
-    """This rank's share of an epoch.
-
-    Attributes:
-        chunks: chunk numbers of each pool.
-        starts: first row of each pool in the rank's order, and the number of rows, ``i64[P + 1]``.
-        seed: seed of the pools' orders.
-        cap_key: key of the capped rows.
-    """
+    """This rank's share of an epoch; ``starts`` (``i64[P + 1]``) are in the rank's order."""
 
     chunks: list[NDArray[np.int64]]
     starts: NDArray[np.int64]
@@ -64,13 +57,7 @@ class _Epoch(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """A pool in memory.
-
-    Attributes:
-        plan: plan that gathers the pool's rows. It owns the arrays that ``words`` points to.
-        words: the plan as 64-bit words for the kernel.
-        keys: keys of the random order of the pool's rows.
-    """
+    """A pool in memory; ``plan`` owns the arrays that ``words`` points to."""
 
     plan: Plan
     words: NDArray[np.uint64]
@@ -78,11 +65,7 @@ class _Loaded(NamedTuple):
 
 
 class PoolReader:
-    """Reader of pools that fills batches from them.
-
-    Attributes:
-        rank_rows: rows that each rank serves in an epoch: as many as the rank with the fewest has.
-    """
+    """Reader of pools; each rank serves ``rank_rows``, as many as the rank with the fewest has."""
 
     def __init__(
         self,
@@ -151,11 +134,7 @@ class PoolReader:
         places: tuple[int, int],
         order: Order,
     ) -> None:
-        """Fill a batch from this rank's order of an epoch (a seed and a number). A batch may span two pools.
-
-        ``places``: first place in the rank's order, and number of rows; ``order``: that of the epoch, for its
-        keys of draws and symmetries.
-        """
+        """Fill a batch from this rank's order, from the first of ``places`` on; it may span two pools."""
         if self._process != os.getpid():
             self._reset()  # a forked child has its parent's futures but not the thread that completes them
         share = self._epoch(epoch, order.cap_key)

@@ -59,11 +59,9 @@ NO_LABELS = np.empty(0, np.uint32)
 class RowMask(NamedTuple):
     """A mask of the rows of a map that are in a view, with counts to find the k-th row of the view.
 
-    Attributes:
-        words: the mask, ``u64[W]``, W a multiple of 8: bit ``i % 64`` of word ``i // 64`` is row i.
-        ranks: number of bits set before each block of 8 words, and in all, ``u64[W / 8 + 1]``.
-        samples: block that has the set bit number 512 x k, for each k, and the last block,
-            ``u64[ceil(bits set / 512) + 1]``.
+    ``words`` is ``u64[W]``, W a multiple of 8; bit ``i % 64`` of word ``i // 64`` is row i. ``ranks``
+    (``u64[W / 8 + 1]``) counts bits before each block of 8 words. ``samples`` has the block with set bit 512
+    x k for each k, and the last block.
     """
 
     words: NDArray[np.uint64]
@@ -88,7 +86,6 @@ class Segments(NamedTuple):
     layout: NDArray[np.uint64]  #: address of the words of ``foreign.Layout``; 0 for a recorder's rows
 
     def take(self, chosen: NDArray[Any]) -> Segments:
-        """Return the segments that a mask or indices select."""
         return Segments(*(column[chosen] for column in self))
 
     @property
@@ -99,7 +96,6 @@ class Segments(NamedTuple):
 
     @property
     def on_tape(self) -> NDArray[np.bool_]:
-        """Mask of the segments on tape, ``bool[S]``."""
         found: NDArray[np.bool_] = self.stride == TAPE_STRIDE
         return found
 
@@ -115,17 +111,12 @@ class Segments(NamedTuple):
 class TapeMap(NamedTuple):
     """The tables that make rows from tape, or from rows of another program's layout; empty if not needed.
 
-    Attributes:
-        span: address of the entry of each line's span, ``u64[L]``; 0 for a line that is not on tape.
-        layout: address of the words of each line's layout, ``u64[L]``; 0 for a recorder's rows or tape.
-        spans: entries of the spans of adjacent rows on tape, ``u64[n, 3]``, sorted by address: the address of
-            the first byte, which has an anchor; the address of this anchor; and the binary logarithm of the
-            rows between two anchors.
-        starts: first board of each run, ``u64[R]``.
-        cuts: rows of each segment's game before the segment, and of the whole game, ``u32[S, 2]``; empty if
-            all segments are whole games.
-        ids: ids of the runs, ``u64[R]``, for the rows that are made; if empty, their ids are 0.
-        alone: whether all rows are made.
+    ``span`` (``u64[L]``) is the address of the entry of each line's span; 0 for a line that is not on tape.
+    ``layout`` (``u64[L]``) is 0 for a recorder's rows or tape. ``spans`` (``u64[n, 3]``, sorted by address)
+    have the address of the first byte, which has an anchor; the address of this anchor; and the binary
+    logarithm of the rows between two anchors. ``starts`` is the first board of each run. ``cuts`` (``u32[S,
+    2]``) are rows of the game before the segment, and of the whole game; empty for whole games. ``ids`` is
+    for rows that are made; if empty, their ids are 0. ``alone``: all rows are made.
     """
 
     span: NDArray[np.uint64]
@@ -142,8 +133,6 @@ NO_TAPE = TapeMap(_NONE, _NONE, _NONE, _NONE, np.empty((0, 2), np.uint32), _NONE
 
 
 class RowMap(NamedTuple):
-    """The tables that locate the rows of a view."""
-
     rows: Any  #: number of rows in the map, before the mask
     row_bytes: Any  #: bytes of a row of the view, 28 or 29; longer rows are cut, and rows on tape are made
     guide: Guide  #: guide from row numbers to segments
@@ -170,16 +159,11 @@ class RowMap(NamedTuple):
         tapes: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None,
         scattered: Sequence[int] = (),
     ) -> RowMap:
-        """Make the map of all rows of some segments.
+        """Make the map of all rows of some segments; ``parts`` have ascending runs.
 
-        Args:
-            parts: tuples of three values: segments whose runs ascend; the address of each segment's first
-                packed board, ``u64[S]``, or None; and :attr:`TapeMap.cuts`, or None for whole games.
-            runs: number of runs, including runs without rows.
-            row_bytes: bytes of a row.
-            tapes: spans and starts, as in :class:`TapeMap`.
-            scattered: ordinals of the sessions whose columns may have gaps between segments. Each of their
-                segments becomes a line.
+        With each part come the address of each segment's first packed board, ``u64[S]``, or None; and
+        :attr:`TapeMap.cuts`, or None for whole games. ``runs`` includes runs without rows. The ``scattered``
+        sessions have columns with gaps between segments, so each of their segments becomes a line.
         """
         # Lists of arrays would stay on the heap: 1.6 GB for 1e8 runs.
         starts, line = np.zeros(runs + 1, _U64), np.empty(runs, np.uint32)
@@ -254,12 +238,10 @@ class RowMap(NamedTuple):
 
     @property
     def line_firsts(self) -> NDArray[np.uint64]:
-        """First row of each line, ``u64[L]``."""
         firsts = np.arange(len(self.address))
         return self.guide.starts[np.searchsorted(self.line, firsts) if len(self.line) else firsts]
 
     def line_at(self, number: int) -> int:
-        """Return the line of a row of the map."""
         segment = int(np.searchsorted(self.guide.starts, _U64(number), "right")) - 1
         return int(self.line[segment]) if len(self.line) else segment
 
@@ -299,17 +281,10 @@ def line_of(addresses: NDArray[np.uint64]) -> int:
 
 
 def make_label_guide(guide: Guide, exponents: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Make a guide from row numbers to the exponents of their labels.
+    """Make a guide from row numbers to the exponents of their labels; empty if buckets are too large.
 
     It has half the size of the guide to segments, whose 3 MB for 200M rows do not fit a core's private
-    caches.
-
-    Args:
-        guide: guide to segments.
-        exponents: exponent of the highest tile of each segment's game, ``u8[S]``.
-
-    Returns:
-        An entry for each bucket, ``u32[G]``; an empty array if the buckets are too large.
+    caches. ``exponents`` (``u8[S]``) are by segment.
     """
     if not len(exponents) or guide.shift > LABEL_SHIFT_MAX:
         return NO_LABELS

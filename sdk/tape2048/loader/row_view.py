@@ -87,7 +87,6 @@ class ViewTables:
 
     @property
     def whole(self) -> ViewTables:
-        """The tables of all rows of the same runs."""
         if self.phase == ALL and self.selected is None:
             return self
         return ViewTables(self.store, self.chosen, ALL, None)
@@ -105,7 +104,6 @@ class ViewTables:
 
     @cached_property
     def rowmap(self) -> RowMap:
-        """The tables that locate the view's rows."""
         store, held = self.store, None
         if (tapes := store.tapes) is not None:
             held = tapes.spans, tapes.starts if self.chosen is None else tapes.starts[self.chosen]
@@ -163,7 +161,6 @@ class ViewTables:
 
     @cached_property
     def label_guide(self) -> NDArray[np.uint32]:
-        """The guide from rows to labels."""
         return make_label_guide(self.rowmap.guide, self.rowmap.of_runs(self.exponents))
 
     def in_place(self, first: int, end: int) -> NDArray[np.void] | None:

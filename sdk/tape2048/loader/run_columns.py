@@ -30,10 +30,8 @@ assert CORPUS_RUN_DTYPE.itemsize == 44
 class RunColumns:
     """The run table of sessions, or a selection of its runs. ``columns[name]`` has the shape ``[R]``.
 
-    Attributes:
-        sessions: the sessions.
-        chosen: ordinals of the selected runs, ascending; None: all runs of the sessions.
-        firsts: the first run of each session, and the number of runs, ``i64[S + 1]``.
+    ``chosen`` are the ordinals of the selected runs, ascending; None: all. ``firsts`` (``i64[S + 1]``) is the
+    first run of each session.
     """
 
     def __init__(
@@ -52,19 +50,16 @@ class RunColumns:
 
     @classmethod
     def of(cls, sessions: Sequence[Session]) -> RunColumns:
-        """Return the run table of all sessions."""
         found = cls(sessions, [session.run_count for session in sessions])
         found._kept = found.read(0, len(sessions)) if len(found) <= KEPT_RUNS else None
         return found
 
     @classmethod
     def of_table(cls, sessions: Sequence[Session], table: NDArray[np.void]) -> RunColumns:
-        """Return a run table in memory, ``CORPUS_RUN_DTYPE[R]`` by session."""
         return cls(sessions, np.bincount(table["session"], minlength=len(sessions)), None, table)
 
     @property
     def in_memory(self) -> bool:
-        """Whether the table stays in memory."""
         return self._kept is not None
 
     def take(self, chosen: NDArray[Any]) -> RunColumns:
@@ -135,7 +130,6 @@ class RunColumns:
                 yield slice(*self.firsts[[begin, end]].tolist()), self.read(begin, end)
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of sessions with about ``KEPT_RUNS`` runs."""
         begin, count = 0, len(self.sessions)
         while begin < count:
             most = self._starts[begin] + KEPT_RUNS
@@ -144,10 +138,7 @@ class RunColumns:
             begin = end
 
     def each(self, make: Callable[[NDArray[np.void]], NDArray[Any]]) -> NDArray[Any]:
-        """Return a value of each run, ``[R]``, without reading the whole table at once.
-
-        ``make`` computes the values of a part of the table: the runs of some sessions.
-        """
+        """Return a value of each run, ``[R]``, which ``make`` computes part by part to save memory."""
         values: NDArray[Any] | None = None
         for where, table in self.chunks():
             made = make(table)
@@ -183,10 +174,7 @@ class RunColumns:
 
 
 def keep_runs(session: Session, games: int) -> int:
-    """Add a session's games to ``games``, the games before it; drop its table if there are too many.
-
-    Returns the sum.
-    """
+    """Return ``games`` plus a session's games; drop the session's table if these are too many."""
     games += session.run_count
     if games > KEPT_RUNS:
         session.drop_runs()

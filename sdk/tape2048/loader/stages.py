@@ -23,7 +23,6 @@ _STAGE_RUNS = 4096
 
 
 def stage_firsts(gatherer: Gatherer, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first row of each stage of each run, of runs with these ``row_starts``."""
     layout = BatchLayout(("tokens",), 0, "bool")
 
     def highest(rows: NDArray[np.int64]) -> Any:
@@ -51,15 +50,10 @@ def stage_firsts(gatherer: Gatherer, starts: NDArray[np.int64]) -> NDArray[np.in
 def even_shares(
     rows: NDArray[np.int64], begins: NDArray[np.int64], taken: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Share the rows that are taken from each run evenly among its stages, as far as these have rows.
+    """Share the rows taken from each run evenly among its stages, as far as these have rows.
 
-    Args:
-        rows: number of rows of each stage, ``i64[n]``.
-        begins: first stage of each run, then n: ``i64[R + 1]``.
-        taken: number of rows to take from each run, at least one per stage: ``i64[R]``.
-
-    Returns:
-        The number of rows to take from each stage, ``i64[n]``.
+    ``begins`` (``i64[R + 1]``) is the first stage of each run. Of each run, ``taken`` is at least one per
+    stage.
     """
     counts, left, shares = np.diff(begins), taken.copy(), np.empty_like(rows)
     order = np.lexsort((rows, np.repeat(np.arange(len(counts)), counts)))  # of each run, the smallest first

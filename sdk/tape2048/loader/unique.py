@@ -43,7 +43,6 @@ _PASS_BITS_MAX = 16
 
 @register_jitable
 def _least(board: Any) -> Any:
-    """Return the least of a board and its mirror images."""
     other = mirror(board)
     return min(board, flip(board), other, flip(other))
 
@@ -65,17 +64,11 @@ def _make_keys(tokens: Any, symmetry: Any, keys: Any) -> Any:
 
 @kernel
 def _mark_new(keys: Any, chosen: Any, table: Any, counts: Any, words: Any) -> Any:
-    """Set the bits of the rows whose keys are not in a table, and add these keys.
+    """Set bits of rows with keys not in a table, and add these; return its used entries, -1 if full.
 
-    Args:
-        keys: keys of consecutive rows.
-        chosen: number of highest bits of a key that give its pass, and the pass; other keys are skipped.
-        table: address of the table and number of its entries. One more entry is for the key 0.
-        counts: number of the first row, and number of used entries.
-        words: the mask.
-
-    Returns:
-        The number of used entries; -1 if the table is full.
+    ``chosen`` is the number of highest bits of a key that give its pass, and the pass; other keys are
+    skipped. ``table`` has one more entry, for the key 0. ``counts`` is the number of the first row, and of
+    used entries.
     """
     bits, turn = chosen
     address, entries = table

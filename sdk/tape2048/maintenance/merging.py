@@ -161,7 +161,6 @@ def columns_to_join(
 
 
 def join_columns(draft: Path, sessions: Sequence[Session], columns: Mapping[str, ColumnInfo]) -> None:
-    """Write the joined columns of sessions into the merged session."""
     merged = Session.open(draft)
     for name, info in columns.items():
         values = (session.column(name).values for session in sessions)
@@ -315,7 +314,6 @@ def _write_rows(
     facts: dict[str, Any],
     report: Callable[[int, int], object],
 ) -> int:
-    """Write a session of rows with the ids of the tables; return the size of its files."""
     header = rows_header(sessions[0].dtype, facts["rows"], STEPS_HEADER_BYTES)
     checksum, rows = crc32c(header), 0
     blocks = []

@@ -96,7 +96,6 @@ def explain_refusal(path: Path) -> str | None:  # noqa: PLR0911 - one line for e
 
 
 def find_leftovers(root: Path) -> list[Path]:
-    """List the hidden sessions that interrupted removals have left, sorted; raise OSError."""
     with os.scandir(root) as entries:
         return sorted(
             Path(entry.path)
@@ -150,10 +149,7 @@ def remove_sessions(root: Path, paths: Iterable[Path], removal_lock: RemovalLock
 
 
 def _hide(path: Path, removal_lock: RemovalLock) -> tuple[Path, Path | TapeError | None, int | None]:
-    """Hide a session; return its path, the outcome, and its lock.
-
-    The outcome is its hidden path, an error, or None if a process reads the session.
-    """
+    """Hide a session; return its path, its hidden path (or an error, or None if it is read), its lock."""
     locked = None
     try:
         locked = removal_lock.try_lock(path)
@@ -171,10 +167,7 @@ _REASON = ".reason.json"
 
 
 def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) -> Path:
-    """Move a directory of ``root`` to the quarantine; return its new path. No other process may use it.
-
-    The reason is written first: even after a crash, each directory in the quarantine has its reason.
-    """
+    """Move a directory to the quarantine, the reason first, in case of a crash; return its new path."""
     home = root / QUARANTINE
     name = path.name.lstrip(".")
     text = pretty_json(
@@ -242,7 +235,6 @@ def quarantine_damaged(report: Report, check: Callable[[Path], Report], *, by: s
 
 
 def list_quarantine(root: Path) -> list[str]:
-    """List the names of the directories in the quarantine, sorted; an empty list without a quarantine."""
     try:
         with os.scandir(Path(root) / QUARANTINE) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

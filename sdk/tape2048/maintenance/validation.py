@@ -77,7 +77,6 @@ class Place(NamedTuple):
     row_bytes: int
 
     def plus(self, rows: int) -> Place:
-        """Return the place of the row that is ``rows`` rows later."""
         return self._replace(first=self.first + rows, offset=self.offset + rows * self.row_bytes)
 
 
@@ -85,11 +84,8 @@ class RowChecks:
     """A comparison of rows with the run table. Update it with chunks in row order, then get the defects.
 
     If the run table has consistent ranges of rows, each row is compared with them. Otherwise, a row belongs
-    to the run of its ``run_id``, as the next row of that run.
-
-    Attributes:
-        rows_without_run: number of rows so far whose run is not in the table.
-        rows_beyond: number of rows so far with a tile above 32768, if another program's rules allow it.
+    to the run of its ``run_id``, as the next row of that run. ``rows_beyond`` counts rows with a tile above
+    32768, if another program's rules allow it.
     """
 
     def __init__(
@@ -131,7 +127,6 @@ class RowChecks:
         self.rows_without_run = self.rows_beyond = 0
 
     def update(self, given: NDArray[np.void], place: Place) -> None:
-        """Check the next rows; ``place`` is the place of the first."""
         if len(given) == 0:
             return
         chunk, bad_mask = self._layout.steps(given)
@@ -322,11 +317,7 @@ class RowChecks:
 
 
 class BlockSums:
-    """The checksums of the blocks of a session, computed from the bytes of its rows in order.
-
-    Attributes:
-        found: checksums of the blocks so far.
-    """
+    """The checksums of a session's blocks (``found`` so far), from the bytes of its rows in order."""
 
     def __init__(self, blocks: NDArray[np.void], rows: int, row_bytes: int, path: Path) -> None:
         check_tiles(blocks, blocks["rows"], rows, path, "block")
@@ -338,7 +329,6 @@ class BlockSums:
         self._wrong: list[int] = []
 
     def __len__(self) -> int:
-        """Number of blocks."""
         return len(self._blocks)
 
     def update(self, content: memoryview) -> None:
@@ -370,10 +360,7 @@ class BlockSums:
 
 
 class TapeChecks:
-    """A comparison of tape and anchors with the rules and the run table.
-
-    Update it with pieces in row order, then get the defects.
-    """
+    """A check of tape and anchors. Update it with pieces in row order, then get the defects."""
 
     def __init__(
         self,
@@ -392,7 +379,6 @@ class TapeChecks:
         self._anchors: tuple[FormatError, int] | None = None
 
     def pieces(self, rows_max: int) -> Iterator[tuple[slice, slice, slice]]:
-        """Yield games, rows and anchors of each piece of :func:`game_pieces`."""
         for games, rows in game_pieces(self._runs, rows_max):
             first, end = (anchor_count(row, self._anchor_rows) for row in (rows.start, rows.stop))
             yield games, rows, slice(first, end)
@@ -439,15 +425,8 @@ class Outcomes(NamedTuple):
 
     Column 0 is a move up or down, column 1 a move left or right: lines merge equally towards both ends, so a
     board has at most two outcomes. The score of a board follows from its tiles and the number of moves before
-    it. Each spawn adds a 2 or a 4 to the sum of the tiles, so the sum determines the number of 4s. The score
-    is the board score minus 4 for each spawned 4.
-
-    Attributes:
-        moves: ``i64[n]``, the number of moves before each board.
-        before: ``i64[n]``, the score of each board.
-        scores: ``i64[n, 2]``, the score after the move.
-        tiles: ``i64[n, 2]``, the highest tile after the move, before its spawn.
-        legal: ``bool[n, 2]``, whether the move exists.
+    it: each spawn adds a 2 or a 4 to the sum of the tiles, so the sum determines the number of 4s, and the
+    score is the board score minus 4 for each spawned 4. ``tiles`` are those before the spawn.
     """
 
     moves: NDArray[np.int64]
@@ -457,10 +436,7 @@ class Outcomes(NamedTuple):
     legal: NDArray[np.bool_]
 
     def explain(self, runs: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Return which runs (``RUN_DTYPE[n]``) have a possible score and highest tile: ``bool[n]``.
-
-        A run that continued after the last recorded board must have at least the score of that board.
-        """
+        """Return which runs have a possible result; a run may have continued after its last board."""
         score, tile = runs["max_score"].astype(np.int64), runs["highest_tile"].astype(np.int64)
         fits = self.legal & (self.scores == score[:, None])
         # On a board of 2s, the spawn can be the highest tile.
@@ -469,7 +445,6 @@ class Outcomes(NamedTuple):
         return np.where(ended, fits.any(axis=1), score >= self.before)
 
     def describe(self, run: np.void) -> str:
-        """Describe how a run differs from its only board."""
         found = f"has max_score {run['max_score']} and highest_tile {run['highest_tile']}"
         if self.moves[0] < int(run["steps"]) - 1:
             return f"{found}, but its last row shows a score of {self.before[0]}"
@@ -484,13 +459,10 @@ def _some(starts: NDArray[np.uint8] | None, which: Any) -> NDArray[np.uint8] | N
 def outcomes(
     rows: NDArray[np.uint8], moves: NDArray[np.int64], starts: NDArray[np.uint8] | None = None
 ) -> Outcomes:
-    """Compute the outcomes of the last rows of games.
+    """Compute the outcomes of games from their last rows, ``u8[n, 17]``: exponents and action.
 
-    Args:
-        rows: ``u8[n, 17]``: exponents of the board, and the action, above 3 if unknown.
-        moves: ``i64[n]``, the number of moves before each board.
-        starts: ``u8[n, 16]``, exponents of the first boards; None for games that start with two spawns.
-            Scores count from the start.
+    An action above 3 is unknown. ``starts`` has the first boards, from which scores count; None for games
+    that start with two spawns.
     """
     exps = rows[:, :16].astype(np.int64)
     tiles = np.where(exps > 0, np.int64(1) << exps, 0)
@@ -625,7 +597,6 @@ class _Validation:
         return metadata
 
     def run(self, overlay: str | os.PathLike[str] | None) -> Report:
-        """Check rows, other files, names and columns."""
         on_tape = bool(self._parts) and self._files.on_tape
         headers = self._tape_headers() if on_tape else self._row_headers()
         rows = left_out = beyond = 0
@@ -751,10 +722,7 @@ class _Validation:
 
     @contextlib.contextmanager
     def _summed(self, path: Path) -> Iterator[tuple[Callable[[NDArray[Any]], memoryview], int]]:
-        """Open a file to read it from front to back, and compare its checksum with the manifest at the end.
-
-        Yields a function that fills an array with the next bytes and returns them, and the file's size.
-        """
+        """Open a file to read in order; yield a reader and the size, and check the checksum at the end."""
         at = total = 0
 
         def read(into: NDArray[Any]) -> memoryview:

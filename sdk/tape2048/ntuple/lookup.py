@@ -187,11 +187,7 @@ def addresses_at(
 def sums_at(
     typing_context: Any, table: Any, pairs: Any, singles: Any, base: Any, board: Any, turned: Any
 ) -> Any:
-    """Add up each tuple's entries over a board's eight images.
-
-    Returns:
-        A tuple of sums, ``i32`` or ``f32``: each pair's a, then each pair's b, then each single.
-    """
+    """Sum tuples over the eight images: each pair's a, then each pair's b, then singles (i32 or f32)."""
     entry = types.float32 if table.dtype == types.float32 else types.int32
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -228,7 +224,6 @@ U64 = np.uint64
 
 @register_jitable
 def highest_at_least(board: Any, exponent: Any) -> Any:
-    """Return whether a tile of the board has at least this exponent (1..15)."""
     return stage_of((U64(1) << exponent,), board) != U64(0)
 
 
@@ -268,7 +263,6 @@ def _symmetries(board: Any) -> Any:
 
 @register_jitable(forceinline=True)
 def value_of(places: Any, table: Any, scales: Any, board: Any) -> Any:
-    """Return the value of a board, ``f32``."""
     stage = stage_of(places.stage_begins, board)
     base = stage * places.stage_bytes
     sums = sums_at(table, places.pairs, places.singles, base, board, transpose(board))

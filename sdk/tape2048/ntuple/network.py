@@ -91,7 +91,6 @@ def parse_tuple(text: str) -> tuple[int, ...]:
 
 
 def tuple_text(cells: Iterable[int]) -> str:
-    """Return the text that :func:`parse_tuple` reads."""
     return "".join(_DIGITS[cell] for cell in cells)
 
 
@@ -184,7 +183,6 @@ class NetworkLayout:
 
 
 def downgrade_of(facts: Mapping[str, Any]) -> int:
-    """Return :attr:`Network.downgrade` from a network's facts."""
     training = facts.get("training")
     found = training.get("downgrade") if isinstance(training, dict) else None
     return found if type(found) is int and found in {0, *TILES} else DOWNGRADE
@@ -350,7 +348,6 @@ def file_facts(name: str) -> dict[str, Any]:
 
 
 def map_network(name: str) -> memoryview:
-    """Map a network's file; name and errors are as for :func:`load_network`."""
     path = network_path(name)
     try:
         return map_path(path).data
@@ -373,10 +370,7 @@ class StoredNetwork(NamedTuple):
 
     @classmethod
     def of(cls, data: memoryview | bytes, path: str) -> StoredNetwork:
-        """Decode the bytes of a network file except for its tables.
-
-        ``path`` is for messages, and states the format as for :func:`load_network`.
-        """
+        """Decode a network file except for its tables; ``path`` is for messages, and states the format."""
         if tdl2048 := split_name(path):
             return cls._of_tdl2048(data, *tdl2048)
         forms = FORMAT, SPARSE_FORMAT
@@ -420,7 +414,6 @@ class StoredNetwork(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the entries."""
         dtype = next(iter(self.arrays.values())).dtype
         return np.dtype(np.int16) if dtype == np.uint8 else dtype
 
@@ -451,7 +444,6 @@ class StoredNetwork(NamedTuple):
             yield tables
 
     def expanded(self) -> Network:
-        """Expand all tables."""
         # Copied into one array: contiguous, aligned, and in huge pages where the system has them.
         table = np.empty(self.layout.entries, self.dtype)
         for part, tables in zip(table.reshape(len(self.scales), -1), self.stages(), strict=True):
@@ -460,7 +452,6 @@ class StoredNetwork(NamedTuple):
 
 
 def read_network(data: memoryview | bytes, path: str) -> Network:
-    """Decode the bytes of a network file; ``path`` is for messages."""
     return StoredNetwork.of(data, path).expanded()
 
 
@@ -469,14 +460,8 @@ def decode_tables(
 ) -> tuple[dict[str, Any], dict[str, str], NetworkLayout, F]:
     """Decode a file of tables into its arrays, metadata, layout and facts.
 
-    A compressed file is expanded to the size that its header declares, after a check of the header.
-
-    Args:
-        data: bytes of the file.
-        path: path for messages.
-        forms: accepted values of ``format``.
-        facts: type of the facts.
-        command: command that makes such files, for the hint.
+    A compressed file is expanded to the size that its header declares, after a check of the header. ``forms``
+    are the accepted values of ``format``, and ``command`` makes such files, for the hint.
     """
     first = bytes(_expanded(data, path, 8)[:8])
     if is_weight_file(first):
@@ -523,7 +508,6 @@ def _check_expanded(found: int, most: int, path: str) -> None:
 
 
 def file_texts(form: str, layout: NetworkLayout, facts: object, **more: str) -> dict[str, str]:
-    """Return the metadata that :func:`decode_tables` reads."""
     stages = " ".join(map(str, layout.stages))
     return {"format": form, "stages": stages, **more, "facts": msgspec.json.encode(facts).decode()}
 
@@ -629,8 +613,6 @@ PADDING = 4
 
 
 class Places(NamedTuple):
-    """The offsets of entries, for the kernels."""
-
     # For each pair of tuples, its byte offset in a stage, and the fields of its entries' offsets (`sums_at`).
     pairs: tuple[tuple[np.uint64, ...], ...]
     singles: tuple[tuple[np.uint64, ...], ...]  # the same for each tuple outside pairs
@@ -676,7 +658,6 @@ def place(
 def place_stage(
     layout: NetworkLayout, tables: Iterable[npt.NDArray[np.int16]], placed: npt.NDArray[np.int16]
 ) -> None:
-    """Write the entries of a stage's tuples in the order of a player."""
     for entries, target in zip(tables, stage_tables(layout, placed), strict=True):
         target[...] = entries.reshape(target.shape)
 
@@ -747,10 +728,7 @@ def _order(layout: NetworkLayout, t: int, tuples: tuple[int, ...]) -> list[int]:
 
 
 def _fields(cells: Sequence[int], lowest: int) -> list[int]:
-    """Return ``[rotation, mask, ...]`` that move the cells' digits to the bits from ``lowest`` on.
-
-    Cells that move by the same distance share a field.
-    """
+    """Return ``[rotation, mask, ...]`` for the cells' digits; cells with equal distances share a field."""
     masks: dict[int, int] = {}
     for i, cell in enumerate(reversed(cells)):
         to = lowest + 4 * i

@@ -76,10 +76,7 @@ class _About(msgspec.Struct, frozen=True):
 
 
 class PlacedNetwork(NamedTuple):
-    """A network in the order of a player; its ``scales`` are in the order of the network's file.
-
-    ``kept`` is the directory of a shared table, which is read-only; None for memory of this process.
-    """
+    """A network in a player's order, ``scales`` in the file's; ``kept`` is a shared table's directory."""
 
     layout: NetworkLayout
     table: npt.NDArray[Any]
@@ -95,7 +92,6 @@ class PlacedNetwork(NamedTuple):
 
     @property
     def downgrade(self) -> int:
-        """The same value as :attr:`Network.downgrade`."""
         return downgrade_of(self.facts)
 
     def tables(self) -> list[npt.NDArray[Any]]:
@@ -106,10 +102,7 @@ class PlacedNetwork(NamedTuple):
         return [table for stage in stages for table in stage_tables(self.layout, stage)]
 
     def remember(self, key: str, make: Callable[[], str]) -> str:
-        """Return the text of ``make``, which is called once for a ``key`` and kept in a file's name.
-
-        A hash of 0.5 GB takes longer than all other steps of loading.
-        """
+        """Return the text of ``make``, kept by ``key``: a hash of 0.5 GB takes longer than all of loading."""
         if self.kept is None:
             return make()
         for path in self.kept.glob(f"{key}-*"):

@@ -86,7 +86,6 @@ def split_name(name: str) -> Name | None:
 
 
 def is_weight_file(first: bytes) -> bool:
-    """Check whether a file that starts with these 8 bytes is a weight file."""
     return re.match(rb"w?\x00.{4}\x04", first, re.DOTALL) is not None
 
 
@@ -100,17 +99,9 @@ class Table(NamedTuple):
 
 
 def read_tables(data: memoryview | bytes, path: str, bytes_max: int) -> list[Table]:
-    """Decode a weight file.
+    """Decode a weight file; ModelError, TruncatedError or ChecksumError.
 
-    Args:
-        data: bytes of the file.
-        path: path of the file, for messages.
-        bytes_max: largest size of the tables as ``f32`` if the file is compressed.
-
-    Raises:
-        ModelError: it is not a weight file, or has other features than patterns of 4 to 6 cells.
-        TruncatedError: it is cut off.
-        ChecksumError: its compressed data (xz) are damaged.
+    Tables of more than ``bytes_max`` bytes as ``f32`` in a compressed file are an error.
     """
     file = _Reader(data, path)
     kind = file.byte("the head")
@@ -137,8 +128,6 @@ def read_tables(data: memoryview | bytes, path: str, bytes_max: int) -> list[Tab
 
 
 class _Reader:
-    """The bytes of a file from front to back, expanded if it is compressed."""
-
     def __init__(self, data: memoryview | bytes, path: str) -> None:
         self._data, self._path, self._at = memoryview(data), path, 0
         self._xz = XzReader(data, path) if is_xz(data) else None

@@ -95,8 +95,6 @@ LENGTH_MAX: Final = 2**32 - 1
 
 
 class PackLayout(NamedTuple):
-    """Positions of a pack's parts."""
-
     entries: NDArray[np.void]  # INDEX_DTYPE[count], a copy
     data_begin: int  # offset of the first entry; data_end without entries
     data_end: int
@@ -105,7 +103,6 @@ class PackLayout(NamedTuple):
 
 
 def align_up(offset: int, align: int) -> int:
-    """Round ``offset`` up to a multiple of ``align``."""
     return -(-offset // align) * align
 
 
@@ -236,7 +233,6 @@ _PACKAGES = {"zstd": "zstandard", "lz4": "lz4.frame"}
 
 
 def codec(compression: str) -> Any:
-    """Import the package of a compression."""
     name = _PACKAGES[compression]
     try:
         return importlib.import_module(name)
@@ -248,7 +244,6 @@ def codec(compression: str) -> Any:
 
 
 def compress(payload: bytes | memoryview, compression: str) -> bytes:
-    """Compress a payload as one frame."""
     package = codec(compression)
     compressor = package.ZstdCompressor() if compression == "zstd" else package
     frame: bytes = compressor.compress(payload)
@@ -322,8 +317,6 @@ class PackStats(msgspec.Struct, frozen=True):
 
 
 class _More(msgspec.Struct):
-    """The fields of the JSON object."""
-
     highest_tile_hist: dict[int, int] | None = None
     engine_counts: dict[str, int] | None = None
 
@@ -334,7 +327,6 @@ _PERCENTILES = {"p50_len": 50, "p90_len": 90, "p99_len": 99}
 
 
 def count_stats(metas: list[RunMeta]) -> PackStats:
-    """Compute the statistics of runs from their metadata."""
     lengths = sorted(meta.steps for meta in metas)
     count, total = len(lengths), sum(lengths)
     ranks = {
@@ -367,10 +359,7 @@ def agrees(found: PackStats, metas: list[RunMeta]) -> bool:
 
 
 def parse_stats(block: bytes) -> PackStats | None:
-    """Parse a stats block; return None for a JSON object with other fields.
-
-    Raises FieldError for other bytes.
-    """
+    """Parse a stats block; None for a JSON object with other fields, FieldError for other bytes."""
     # JSON first: a brace is also the count of a postcard block of 123 runs, but the rest is then not JSON.
     if _is_object(block):
         return _decode(block, PackStats)
@@ -405,8 +394,6 @@ _BUFFER_BYTES = 4 << 20
 
 
 class PackedRun(NamedTuple):
-    """A run's file as a pack stores it."""
-
     stored: bytes | memoryview
     kind: int
     raw_length: int
@@ -484,7 +471,6 @@ class PackWriter:
             self._finish()
 
     def __len__(self) -> int:
-        """Entries so far."""
         return len(self._index) // INDEX_DTYPE.itemsize
 
     @property

@@ -148,7 +148,6 @@ class PackReader:
         return cls(Path(os.path.abspath(path)), data, read_layout(data, path), verify=verify)
 
     def __len__(self) -> int:
-        """Number of runs."""
         return len(self.indices)
 
     def __repr__(self) -> str:
@@ -240,7 +239,6 @@ class PackReader:
             ) from error
 
     def __getitem__(self, i: SupportsIndex) -> RunV2:
-        """Decode a run; see :meth:`decode`."""
         return self.decode(i)
 
     def __iter__(self) -> Iterator[RunV2]:

@@ -316,11 +316,9 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """Number of remaining bytes."""
         return len(self.data) - self.at
 
     def take(self, count: int, what: str) -> bytes:
-        """Read ``count`` bytes."""
         if count > self.left:
             raise TruncatedError(
                 f"found {self.left} bytes, expected {count} for {what}", path=self.path, offset=len(self.data)
@@ -329,7 +327,6 @@ class Cursor:
         return bytes(self.data[self.at - count : self.at])
 
     def varint(self, bits: int) -> int:
-        """Read an unsigned integer of at most ``bits`` bits."""
         begin = self.at
         raw = self.data[begin : begin + -(-bits // 7)]
         value = 0

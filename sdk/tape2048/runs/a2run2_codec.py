@@ -98,10 +98,7 @@ def decode_steps(
 
 @kernel
 def encode_steps(boards: Any, moves: Any, value_bits: Any, legal: Any, has_branches: Any, out: Any) -> Any:
-    """Encode steps into ``out``, ``u8``, which has ``STEP_BYTES_MAX`` for each step; return the bytes used.
-
-    The other arrays are as for :func:`decode_steps`. Values of moves without a bit in ``legal`` are left out.
-    """
+    """Encode steps into ``out``, ``STEP_BYTES_MAX`` each; values of illegal moves are left out."""
     at = 0
     for step in range(moves.shape[0]):
         board = boards[step]

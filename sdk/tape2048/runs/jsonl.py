@@ -242,16 +242,8 @@ def _decode(path: Path, decode: Callable[[bytes], Any]) -> Any:
 def read_game(path: Path) -> Run:
     """Read a game of another program from its ``.jsonl.gz`` and ``.meta.json``; see this module.
 
-    Returns:
-        The run, with ``branch_evs`` as branch values. The files do not have its final board, so it is a
-        possible one (:func:`tape2048.game.moves.last_boards`).
-
-    Raises:
-        TruncatedError: the compressed file ends early.
-        BookkeepingError: the facts disagree with the steps.
-        FieldError: the steps are not numbered from 0, or have another seed.
-        FormatError: the content is malformed, or too long.
-        StorageError: a file cannot be read.
+    The files do not have its final board, so it is a possible one (:func:`tape2048.game.moves.last_boards`).
+    Raises TruncatedError, BookkeepingError, FieldError, FormatError or StorageError.
     """
     from tape2048.game.moves import last_boards
     from tape2048.game.rules import exps_to_boards

@@ -39,7 +39,6 @@ _BRANCHES = (("branch_values", np.float32), ("branch_legal", np.uint8), ("has_br
 
 
 def pyarrow() -> tuple[Any, Any]:
-    """Import ``pyarrow`` and ``pyarrow.parquet``."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -118,10 +117,7 @@ def _holds(types: Any, found: Any, due: Any) -> bool:
 
 
 def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatError]]]:
-    """Yield the names and rows for :func:`parse_row`, some at a time.
-
-    If a row group is damaged, its last row is the error, with the name of all rows that cannot be read.
-    """
+    """Yield names and rows; the last row of a damaged group is the error, which names all lost rows."""
     pa, _ = pyarrow()
     with _open(path) as file:
         for group in range(file.num_row_groups):

@@ -159,7 +159,6 @@ class Run(RowView):
         return int(self.states[-1])
 
     def __len__(self) -> int:
-        """Number of steps, n."""
         return len(self.moves)
 
     def __repr__(self) -> str:
@@ -281,11 +280,7 @@ def exps_at(states: Sequence[int] | NDArray[Any], moves: Sequence[int] | NDArray
 
 
 def until_win(run: Run) -> Run:
-    """Cut a run of another program after the first merge of two 32768 tiles, which ends a game here.
-
-    Raises:
-        ReplayError: the run is of this program, recorded under rules 1, and continues after a 65536.
-    """
+    """Cut a run after the first merge to 65536; ReplayError if it is of this program, under rules 1."""
     from tape2048.game.moves import find_fault, find_win
 
     if run.meta.highest_tile < 1 << 15:
@@ -334,7 +329,6 @@ class RunRows(RowView):
         self._rows = np.concatenate([np.empty(0, ROW_DTYPE), *parts])
 
     def __len__(self) -> int:
-        """Number of steps of all runs."""
         return len(self._rows)
 
     def __repr__(self) -> str:

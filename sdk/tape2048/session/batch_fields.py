@@ -20,16 +20,10 @@ if TYPE_CHECKING:
 class Field(NamedTuple):
     """A field of a batch, with a value for each row.
 
-    Attributes:
-        dtype: type of the values; None for ``labels``, whose type is an option.
-        about: what the values are.
-        width: values of a row, if there are several.
-        of_rows: whether it needs the whole row, and not only the board.
-        needs: fields that ``make`` takes.
-        make: makes the values from the table of the view's runs (``CORPUS_RUN_DTYPE[R]``), and from the
-            arrays of ``needs``. None: a kernel writes the field.
-        moves: for a field of ``batches.ahead``, the moves from the row's board to the later board; 0 if the
-            end of the game suffices. None for other fields.
+    ``dtype`` is None for ``labels``, whose type is an option. ``of_rows``: it needs the whole row, not only
+    the board. ``make`` takes the table of the view's runs (``CORPUS_RUN_DTYPE[R]``) and the arrays of
+    ``needs``; None: a kernel writes the field. ``moves``, for a field of ``batches.ahead``, is the moves to
+    the later board; 0 if the end of the game suffices; None for other fields.
     """
 
     dtype: type[np.generic] | None
@@ -104,7 +98,6 @@ _MOVES_DIGITS_MAX = 6
 
 
 def field_of(name: str) -> Field | None:
-    """Return a built-in field by its name; None for any other name."""
     kind, _, moves = name.rpartition("_")
     if kind in AHEAD and moves.isascii() and moves.isdigit() and len(moves) <= _MOVES_DIGITS_MAX:
         return AHEAD[kind]._replace(moves=int(moves)) if moves[0] != "0" else None

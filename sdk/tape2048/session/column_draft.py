@@ -68,8 +68,6 @@ COLUMN_HEADER_BYTES = 128
 
 
 class ColumnOwner(Protocol):
-    """A session, as far as the writer needs it."""
-
     path: Path
     rows_without_run: int
 
@@ -82,8 +80,6 @@ class ColumnOwner(Protocol):
 
 
 class Written(NamedTuple):
-    """The result of :func:`write_columns`."""
-
     # `"there"`: the columns existed already; `"waiting"`: this share is done, but other shares are not
     status: Literal["made", "there", "waiting"]
     rows: int  # rows of the session, N
@@ -103,23 +99,11 @@ def write_columns(
 ) -> Written:
     """Make columns of a session, or this process's share of them. After a kill, the same call resumes.
 
-    Args:
-        session: the session.
-        columns: the columns to write. Their ``rows`` and ``steps_crc32c`` are filled in.
-        make: function that makes, for a range of rows, the values of each column by name, in its type.
-        chunk_rows: rows of a range, at least 1. A resumed job keeps its first value.
-        share: index of this process's share, from 0, and number of shares.
-        force: whether to replace columns with other facts, or an unfinished job. The old columns stay until
-            the new columns are complete.
-        progress: called with the number of rows of this share that are done, and of all rows of the share.
-
-    Raises:
-        ValueError: an invalid argument.
-        ChecksumError: ``steps.npy`` or ``tape.npy`` does not match its manifest.
-        ColumnError: the session has a column of this name with other facts or rows (without ``force``), or
-            rows of no run.
-        BusyError: another process works on this share.
-        StorageError: the operating system refused something.
+    ``make`` returns the values of each column for a range of rows. A resumed job keeps its first
+    ``chunk_rows``. ``share`` is an index from 0 and the number of shares. With ``force``, columns with other
+    facts and unfinished jobs are replaced; the old columns stay until the new ones are complete. Raises
+    ValueError, ChecksumError (of the rows), ColumnError (without ``force``), BusyError for a share in work,
+    or StorageError.
     """
     index, count = share
     if chunk_rows < 1 or not 0 <= index < count:
@@ -303,26 +287,18 @@ class ColumnPlan(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Number of rows, N."""
         return self.columns[0].rows
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
         return -(-self.rows // self.chunk_rows)
 
     def rows_of(self, chunk: int) -> range:
-        """Return the rows of a chunk."""
         return range(chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.rows))
 
 
 class ColumnDraft:
-    """A context manager for one process's share of a job. It locks the share's journal.
-
-    Attributes:
-        plan: the plan, with the ``chunk_rows`` of an existing draft.
-        path: directory of the draft.
-    """
+    """The context of a share of a job, with the journal locked; ``plan`` has the draft's ``chunk_rows``."""
 
     def __init__(
         self,
@@ -399,10 +375,7 @@ class ColumnDraft:
         return checksum
 
     def publish(self, *, verify: bool = True) -> list[int]:
-        """Rename the files to their final names, or return the missing chunks.
-
-        ``verify=False`` skips the check for missing chunks, if this process has written all rows.
-        """
+        """Rename the files to their final names, or return the missing chunks (if ``verify``)."""
         with self._storage_errors():
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # waits, unlike try_lock()
             try:
@@ -464,7 +437,6 @@ class ColumnDraft:
             self.path.mkdir()
 
     def _take(self, fd: int) -> None:
-        """Lock a journal."""
         if not try_lock(fd):
             names = ", ".join(column.name for column in self.plan.columns)
             message = "another process is making share {}/{} of {}".format(*self._share, names)

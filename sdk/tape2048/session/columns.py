@@ -154,12 +154,8 @@ class Column(NamedTuple):
 class Located(NamedTuple):
     """A column whose rows may be in several files.
 
-    Attributes:
-        info: description of the column.
-        path: the file, or the first file.
-        rows: array with the values, which may be strided.
-        index_of: function from row numbers of the session to indices of ``rows``; None if they are equal.
-        linear: whether the rows of each segment of the session are at equal distances in ``rows``.
+    ``rows`` may be strided. ``index_of`` maps row numbers of the session to indices of ``rows``; None if they
+    are equal. ``linear``: the rows of each segment are at equal distances in ``rows``.
     """
 
     info: ColumnInfo
@@ -169,7 +165,6 @@ class Located(NamedTuple):
     linear: bool = True
 
     def take(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the values of rows by number."""
         values: NDArray[Any] = self.rows[numbers if self.index_of is None else self.index_of(numbers)]
         return values
 
@@ -178,12 +173,7 @@ class Columns(Mapping[str, ColumnInfo]):
     """A mapping of a session's columns, found by listing its directories. Facts are read on access.
 
     An access raises KeyError for an unknown name, and ColumnError for a damaged or half-written column.
-
-    Attributes:
-        directories: directories with columns, in the order of the search; new columns go to the first.
-        rows: number of rows of the session.
-        rows_entry: the manifest's entry of the rows; None for a session of another program.
-        foreign: rows of another program, whose fields are columns, too; None for a recorder's session.
+    ``directories`` are in the order of the search, and new columns go to the first.
     """
 
     def __init__(
@@ -212,15 +202,12 @@ class Columns(Mapping[str, ColumnInfo]):
         return name in self._found or name in self._fields
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names, sorted."""
         return iter(sorted({*self._found, *self._fields}))
 
     def __len__(self) -> int:
-        """Number of columns."""
         return len({*self._found, *self._fields})
 
     def is_field(self, name: str) -> bool:
-        """Check whether a column is a field of the rows."""
         return name in self._fields and name not in self._found
 
     def is_made(self, name: str) -> bool:
@@ -228,7 +215,6 @@ class Columns(Mapping[str, ColumnInfo]):
         return path_exists(self.directories[0] / f"{name}.json")
 
     def read(self, name: str) -> Column:
-        """Return a column after all checks; see ``Session.column``."""
         found, rows = self.open(name), self.rows
         values = found.rows[:rows]
         # Indices ascend: if the last index is equal to its row number, all are.
@@ -238,7 +224,6 @@ class Columns(Mapping[str, ColumnInfo]):
         return Column(values, found.info, found.path)
 
     def open(self, name: str) -> Located:
-        """Return a column after all checks, with the rows of its files; errors as for ``Session.column``."""
         if self.foreign is not None and self.is_field(name):
             rows = self.foreign.field(name)
             return Located(self[name], self.foreign.paths[0], rows, self.foreign.index_of)
@@ -330,7 +315,6 @@ def find_columns(directory: Path) -> dict[str, list[str]]:
 
 
 def _annotated_fields(path: Path) -> dict[str, ColumnInfo]:
-    """Return the columns of a shard of annotations."""
     header = peek_header(path)
     fields = {} if header.dtype.names is None else {name: header.dtype[name] for name in header.dtype.names}
     return (
@@ -341,7 +325,6 @@ def _annotated_fields(path: Path) -> dict[str, ColumnInfo]:
 
 
 def column_files(directory: Path) -> set[str]:
-    """Return the names of all files and drafts of columns in a directory."""
     files = {file for name, files in find_columns(directory).items() for file in (*files, f"{name}.json")}
     return files | {*find_drafts(directory)}
 
@@ -354,10 +337,7 @@ def find_drafts(directory: Path) -> list[str]:
 def shared_columns(
     sessions: Sequence[Columns], skip: Collection[str] = ()
 ) -> tuple[dict[str, ColumnInfo], str]:
-    """Return the columns that all sessions have with the same type, width and facts.
-
-    Also returns text with the reasons why the other columns are missing.
-    """
+    """Return the columns that all sessions have alike, and text on why the others are missing."""
     shared, others = {}, []
     for name in sorted({name for columns in sessions for name in columns}.difference(skip)):
         try:
@@ -374,7 +354,6 @@ def shared_columns(
 
 
 def check_column_name(name: str) -> None:
-    """Raise ValueError for an invalid name of a column."""
     if field_of(name):
         raise ValueError(f"column name {name!r} is a built-in field of batches; expected another name")
     if name in RESERVED:
@@ -454,7 +433,6 @@ def _fields_of(foreign: ForeignRows) -> dict[str, ColumnInfo]:
 
 
 def _columns_of(fields: Mapping[str, np.dtype[Any]], rows: int) -> dict[str, ColumnInfo]:
-    """Return the fields that can be columns, without their facts."""
     found: dict[str, ColumnInfo] = {}
     types = {text: name for name, text in COLUMN_DTYPES.items() if name != "bf16"}
     for name, each in fields.items():

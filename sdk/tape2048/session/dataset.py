@@ -104,14 +104,7 @@ _PACKDAT_FIELDS = PACKDAT_STEP_DTYPE[[name for name in PACKDAT_STEP_DTYPE.names 
 
 
 class OpenDataset(NamedTuple):
-    """An open data set or pack.dat.
-
-    Attributes:
-        rows: the rows.
-        table: the runs with all their facts.
-        manifest: manifest of a data set; None if it has none.
-        padded: number of steps of a pack.dat whose padding is not zero.
-    """
+    """An open data set or pack.dat; ``padded`` counts steps of a pack.dat with padding that is not 0."""
 
     rows: ForeignRows
     table: RunTable
@@ -120,14 +113,10 @@ class OpenDataset(NamedTuple):
 
     @property
     def metadata(self) -> Metadata:
-        """The run table as the metadata of a session."""
         return _metadata(self.table)
 
     def shifted(self, shift: int) -> OpenDataset:
-        """Return the data set with ``shift`` added to the run ids in its tables.
-
-        The rows keep the run ids of their files.
-        """
+        """Return the data set with ``shift`` added to the run ids in its tables; the rows keep theirs."""
         rows, table = copy.copy(self.rows), self.table.rows.copy()
         rows.runs = rows.runs.copy()
         rows.runs["id"] += np.uint64(shift)
@@ -136,7 +125,6 @@ class OpenDataset(NamedTuple):
 
     @property
     def is_pack(self) -> bool:
-        """Whether this is a pack.dat."""
         return self.rows.layout.dtype == _PACKDAT_FIELDS
 
 
@@ -150,14 +138,12 @@ def is_packdat(path: Path) -> bool:
 
 
 def is_table(path: Path) -> bool:
-    """Check whether a path is a data set or a pack.dat."""
     with reading(path):
         is_directory = path.is_dir()
     return is_dataset(path, list_names(path)) if is_directory else is_packdat(path)
 
 
 def open_table(path: Path, load: Load = "mmap") -> OpenDataset:
-    """Open a data set or a pack.dat."""
     return open_packdat(path) if is_packdat(path) else open_dataset(path, load)
 
 
@@ -174,10 +160,7 @@ def of_records(
     padded: int = 0,
     again: Callable[[], Shards] | None = None,
 ) -> OpenDataset:
-    """Return the records of a pack.dat, ``u8[32 * N]``, as an open data set.
-
-    ``again`` reads mapped records into memory.
-    """
+    """Return the records of a pack.dat as an open data set; ``again`` reads mapped records into memory."""
     made = {"ev_values": values_of_steps}
     rows = ForeignRows([path], _shard(records), _metadata(table), path, tiled=True, again=again, made=made)
     return OpenDataset(rows, table, None, padded)
@@ -261,7 +244,6 @@ def _open_once(directory: Path, load: Load) -> OpenDataset:
 
 
 def check_files(manifest: DatasetManifest, directory: Path) -> None:
-    """Compare the manifest's names and sizes of files with the directory; raise the first defect."""
     for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch):
         raise defect
 
@@ -276,7 +258,6 @@ def check_whole(manifest: DatasetManifest | None, rows: int, table: RunTable, di
 
 
 def find_parts(directory: Path) -> list[Path]:
-    """List the file or the shards with the rows, in order; check that ``metadata.db`` exists."""
     with reading(directory):
         names = {entry.name for entry in directory.iterdir()}
         shards = [entry.name for entry in ((directory / SHARDS).iterdir() if SHARDS in names else ())]

@@ -58,14 +58,7 @@ _FACTS = ["steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s"]
 
 
 class Identities(NamedTuple):
-    """The players and the seeds of the runs of a table.
-
-    Attributes:
-        facts: facts of each player, named as in the facts of a session.
-        player: index of each run's player in ``facts``, ``i64[R]``.
-        seeds: seed of each run, ``u64[R]``; 0 if unknown.
-        known: whether the player and the seed of each run are known, ``bool[R]``.
-    """
+    """The players and the seeds of a table's runs, ``[R]`` each; ``player`` is an index in ``facts``."""
 
     facts: list[Mapping[str, Any]]
     player: NDArray[np.int64]
@@ -74,12 +67,7 @@ class Identities(NamedTuple):
 
 
 class RunTable:
-    """Runs, and the names of their engines.
-
-    Attributes:
-        rows: ``RUN_TABLE_DTYPE[R]``, read-only.
-        engines: the names that ``rows["engine"]`` refers to.
-    """
+    """Runs, ``RUN_TABLE_DTYPE[R]``, and the names of their engines, which ``rows["engine"]`` refers to."""
 
     def __init__(self, rows: NDArray[np.void], engines: Sequence[str] = ()) -> None:
         self.rows = rows
@@ -87,14 +75,12 @@ class RunTable:
         self.engines = tuple(engines)
 
     def __len__(self) -> int:
-        """Number of runs, R."""
         return len(self.rows)
 
     def __repr__(self) -> str:
         return f"<RunTable: {len(self):,} runs, engines {', '.join(self.engines) or 'unknown'}>"
 
     def meta(self, ordinal: int) -> RunMeta:
-        """Return the metadata of one run."""
         row = self.rows[ordinal]
         return RunMeta(
             steps=int(row["steps"]),
@@ -106,7 +92,6 @@ class RunTable:
         )
 
     def engine_names(self) -> list[str | None]:
-        """Return the engine of each run."""
         return [None if index == NO_ENGINE else self.engines[index] for index in self.rows["engine"].tolist()]
 
     @cached_property
@@ -156,7 +141,6 @@ class RunTable:
         return runs
 
     def choose(self, chosen: NDArray[Any]) -> RunTable:
-        """Return a table of the runs that a mask or ordinals select."""
         return RunTable(self.rows[chosen], self.engines)
 
     @classmethod
@@ -199,11 +183,7 @@ class RunTable:
         return RunTable(rows, self.engines)
 
     def check(self, rows: int, id_max: int, path: str | os.PathLike[str]) -> None:
-        """Check that the runs cover each row once, and that their ids are valid.
-
-        Raises BookkeepingError for rows that are not covered once, or for an id that occurs twice, and
-        FieldError for an id above ``id_max``.
-        """
+        """Raise BookkeepingError or FieldError for rows not covered once, duplicate ids, or ids too high."""
         check_tiles(self.rows, self.rows["steps"], rows, path)
         ids = np.sort(self.rows["id"])
         twice = np.flatnonzero(ids[1:] == ids[:-1])
@@ -250,10 +230,7 @@ _TABLES = frozenset({"runs", _EXTRA})
 
 
 def write_runs_db(path: str | os.PathLike[str], table: RunTable) -> None:
-    """Write the table to a new file, as :func:`tape2048.files.sqlite.fresh_database` does.
-
-    No number may be above 2**63 - 1.
-    """
+    """Write the table to a new file, as ``fresh_database`` does; no number may be above 2**63 - 1."""
     columns = {name: table.rows[name].tolist() for name in RUN_TABLE_DTYPE.names or ()}
     columns["engine"] = table.engine_names()
     records = zip(*(columns[_COLUMN_OF.get(name, name)] for name in _REQUIRED), strict=True)
@@ -316,10 +293,7 @@ def _read_columns(
 def table_of_columns(
     counts: list[list[int]], elapsed: list[float], engines: list[str | None], path: str | os.PathLike[str]
 ) -> RunTable:
-    """Make the run table, sorted by first row, from columns of the table ``runs``.
-
-    ``counts`` are the columns of ``_COLUMN_OF``, in this order.
-    """
+    """Make the run table by first row; ``counts`` are the columns of ``_COLUMN_OF``, in this order."""
     columns: dict[str, Any] = {}
     for (name, field), column in zip(_COLUMN_OF.items(), counts, strict=True):
         highest = _HIGHEST[field]

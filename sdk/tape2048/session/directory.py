@@ -47,10 +47,7 @@ PLAIN_NAME = re.compile(r"(?!\.{1,2}\Z)[^/\0]{1,63}")
 
 
 def is_dataset(directory: Path, names: Collection[str]) -> bool:
-    """Check whether a directory is a data set, given the names of its entries.
-
-    A session also has ``steps.npy`` and ``metadata.db``: the header of ``steps.npy`` tells them apart.
-    """
+    """Check for a data set; ``steps.npy``'s header tells it from a session with the same names."""
     if METADATA_DB not in names:
         return False
     if STEPS_NPY not in names:
@@ -68,11 +65,7 @@ def is_session(names: Collection[str]) -> bool:
 
 
 def kind_of_directory(directory: Path) -> str | None:
-    """Return the kind of a directory that is a session, a data set or the directory of a pack.
-
-    The directory of a pack holds only ``pack.dat``. Returns None for other directories, and for a directory
-    that cannot be listed.
-    """
+    """Return a directory's kind: session, data set, or only ``pack.dat``; None for any other."""
     try:
         names = list_names(directory)
     except StorageError:
@@ -112,7 +105,6 @@ def describe_path(path: Path) -> str:
 
 
 def refuse_dataset(directory: Path) -> None:
-    """Raise NotASessionError if the directory is a data set."""
     if is_dataset(directory, list_names(directory)):
         raise NotASessionError(
             "found a data set, expected a session",
@@ -135,7 +127,6 @@ def whole_shards(
 
 
 def as_unsigned(rows: NDArray[np.void]) -> NDArray[np.void]:
-    """Return a view of rows as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``."""
     return rows.view(STEP_DTYPE if rows.dtype.itemsize == STEP_DTYPE.itemsize else ACTION_STEP_DTYPE)
 
 
@@ -146,6 +137,5 @@ def rows_entry(manifest: Manifest | DatasetManifest | None) -> FileEntry | None:
 
 
 def list_names(directory: Path) -> list[str]:
-    """List the names in the directory, sorted; raise StorageError if it cannot be read."""
     with reading(directory):
         return sorted(os.listdir(directory))  # noqa: PTH208 - making paths takes longer than listing names

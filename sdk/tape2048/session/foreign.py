@@ -89,12 +89,10 @@ class Layout(NamedTuple):
 
     @property
     def is_packed(self) -> bool:
-        """Whether boards are packed."""
         return self.dtype[self.board].subdtype is None
 
     @property
     def is_native(self) -> bool:
-        """Whether rows are of the type of recorded sessions."""
         return self.dtype in STEP_DTYPES
 
     @property
@@ -113,11 +111,7 @@ class Layout(NamedTuple):
         return np.array((rows[self.board] > 15).any(axis=1))
 
     def steps(self, rows: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
-        """Convert rows to ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``. Cells in ``tile_65536_mask`` become 16.
-
-        Returns:
-            The rows, and a mask of the rows whose ``tile_65536_mask`` contradicts their board.
-        """
+        """Convert rows, 16 for cells in ``tile_65536_mask``; return also a mask of contradicting rows."""
         bad = np.zeros(len(rows), np.bool_)
         if self.is_native:
             return as_unsigned(rows), bad
@@ -137,7 +131,6 @@ class Layout(NamedTuple):
         return out, bad
 
     def contradiction(self, row: np.void) -> str:
-        """Describe a row whose ``tile_65536_mask`` contradicts its board."""
         board = f"{row[self.board]:#018x}" if self.is_packed else row[self.board].tolist()
         return f"has {self.mask} {row[self.mask]:#06x}, which contradicts its board {board}"
 
@@ -145,11 +138,7 @@ class Layout(NamedTuple):
 def check_ends(
     runs: NDArray[np.void], ends: tuple[NDArray[np.void], NDArray[np.void]], layout: Layout, path: Path
 ) -> None:
-    """Compare the first and the last row of runs with the run table, ``RUN_DTYPE[R]``.
-
-    Raises:
-        BookkeepingError: a row is of another run or step; with ``path``.
-    """
+    """Raise BookkeepingError, with ``path``, if a run's first or last row is of another run or step."""
     for is_last, rows in enumerate(ends):
         steps = (runs["steps"].astype(np.int64) - 1) * is_last
         ids, found = (rows[name].astype(np.int64) for name in (layout.run, layout.step))
@@ -167,20 +156,10 @@ def check_ends(
 class ForeignRows:
     """The rows of a session of another program. Row numbers count only the rows that are not left out.
 
-    Attributes:
-        rows: the rows of all files as one array, see ``npy.Shards``.
-        layout: their fields.
-        words: the layout for the kernels.
-        paths: the files.
-        counts: number of rows of each file.
-        file_begins: place of each file's first row in ``rows``.
-        made: functions that make more columns from rows, by the column's name.
-        runs: the run table, as in ``Session``.
-        owners: the runs of the rows.
-        begins: place of each segment in ``rows``.
-        ends: place in ``rows`` of the end of each segment's file.
-        dense: whether the runs are stored one after the other, with a row for each step.
-        without_run: number of rows whose run is not in the table.
+    ``rows`` are all rows of the files, as in ``npy.Shards``; ``file_begins``, ``begins`` and ``ends`` are
+    places in it: of each file's first row, of each segment, and of the end of its file. ``made`` makes more
+    columns from rows. ``dense``: the runs are stored one after the other, with a row for each step.
+    ``without_run`` counts rows whose run is not in the table.
     """
 
     def __init__(
@@ -195,18 +174,11 @@ class ForeignRows:
         again: Callable[[], Shards] | None = None,
         made: Mapping[str, Callable[[NDArray[np.void]], NDArray[Any]]] | None = None,
     ) -> None:
-        """Find the rows of each run.
+        """Find the rows of each run; with ``whole``, a row of no run is an error.
 
-        Args:
-            paths: the files.
-            shards: their rows.
-            metadata: the run table.
-            database: the file of the run table.
-            whole: whether a row of no run is an error.
-            tiled: whether the run table says that the runs are stored one after the other, with a row for
-                each step. Other rows are then an error.
-            again: function that reads the files into memory; None for rows that are in memory.
-            made: functions that make more columns from rows, by the column's name.
+        If the run table says ``tiled`` (runs one after the other, a row for each step), other rows are
+        errors. ``again`` reads the files into memory; None for rows that are in memory. ``made`` makes more
+        columns from rows.
         """
         layout = self.layout = Layout.of(shards.rows.dtype, paths[0])
         self.made = dict(made or {})
@@ -238,7 +210,6 @@ class ForeignRows:
         self._shifts, self._left_out = self.begins - self._firsts, numbers - self._firsts
 
     def __len__(self) -> int:
-        """Number of rows."""
         return self.owners.rows
 
     def _assign(
@@ -321,12 +292,10 @@ class ForeignRows:
         return found
 
     def type_made(self, name: str) -> np.dtype[Any]:
-        """Return the type of a field in ``made``."""
         none = self.made[name](self.rows[:0])
         return np.dtype((none.dtype, none.shape[1:]))
 
     def index_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the indices of rows in ``rows``."""
         indices: NDArray[np.int64] = (
             numbers + self._shifts[np.searchsorted(self._firsts, numbers, "right") - 1]
         )
@@ -339,16 +308,11 @@ class ForeignRows:
         return found
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[np.void]:
-        """Copy rows by their indices."""
         # An untyped view, since NumPy copies structured rows field by field.
         return np.take(self.rows.view(f"V{self.rows.itemsize}"), indices).view(self.rows.dtype)
 
     def read(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
-        """Return rows by number as ``STEP_DTYPE`` or ``ACTION_STEP_DTYPE``.
-
-        Raises:
-            BookkeepingError: a row has a tile of 65536 or more, above the highest tile in the run table.
-        """
+        """Return rows by number; BookkeepingError for a tile of 65536 or more above the run's highest."""
         found, layout = self.take(self.index_of(numbers)), self.layout
         if not layout.is_native and (above := layout.above(found)).any():
             row = found[above.argmax()]

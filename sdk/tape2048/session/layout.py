@@ -142,13 +142,8 @@ class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """``manifest.json``, the last file of a session to be written.
 
-    Attributes:
-        version: :data:`FORMAT_VERSION`.
-        rows: number of rows.
-        runs: number of runs.
-        files: a mapping of the other files to size and checksum.
-        anchor_rows: rows between the anchors of a session on tape; None without a tape.
-        release: release of tape2048 that wrote the session; empty in sessions of other programs.
+    ``files`` are all others. ``anchor_rows`` is None without a tape. ``release`` is empty in sessions of
+    other programs.
     """
 
     version: int
@@ -188,7 +183,6 @@ M = TypeVar("M")
 
 
 def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, bytes_max: int) -> M | None:
-    """Read a manifest. None if it does not exist."""
     if not os.path.lexists(path):
         return None
     with open_regular(path) as fd:
@@ -202,7 +196,6 @@ def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, by
 def parse_manifest(
     content: bytes, path: str | os.PathLike[str], kind: type[M], *, version: int, what: str
 ) -> M:
-    """Parse a manifest; arguments and errors as for :func:`read_manifest_file`."""
     try:
         head = msgspec.json.decode(content, type=_ManifestHead)
         if head.version != version:

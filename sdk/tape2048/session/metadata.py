@@ -83,12 +83,9 @@ def _packed_hint(path: str | os.PathLike[str]) -> str:
 class Metadata(NamedTuple):
     """The content of a ``metadata.db``.
 
-    Attributes:
-        runs: ``RUN_DTYPE[R]`` in the file's order; ``first_row`` and ``rows`` are 0 if the file lacks them.
-        blocks: ``BLOCK_DTYPE[B]`` by ``first_row``; None without the table.
-        session: decoded JSON values of the table ``session``.
-        has_rows: whether ``runs`` has ``first_row`` and ``rows``.
-        start_boards: ``u64[R]`` of ``runs``, packed boards; None without the column ``start_board``.
+    ``runs`` (``RUN_DTYPE[R]``) are in the file's order; ``first_row`` and ``rows`` are 0 unless ``has_rows``.
+    ``blocks`` are by ``first_row``; None without the table. ``start_boards`` (``u64[R]``) is None without the
+    column.
     """
 
     runs: NDArray[np.void]
@@ -143,10 +140,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
 
 
 def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the table ``session`` of a ``metadata.db`` alone; values that are not JSON stay text.
-
-    Errors are as for :func:`read_metadata`.
-    """
+    """Read the table ``session`` alone; values that are not JSON stay text. See :func:`read_metadata`."""
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         if "session" not in tables:
             return {}
@@ -155,10 +149,7 @@ def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:
-    """Compare the packed copy of the run table, which readers prefer, with the table ``runs``.
-
-    Return None if they are equal, or there is no valid copy. Errors are as for :func:`read_metadata`.
-    """
+    """Compare the packed run table, which readers prefer, with ``runs``; None if equal or no valid copy."""
     with open_untrusted(path, _TABLES, READ_LIMIT) as (database, tables):
         packed = _read_packed(database, tables, path)
         if packed is None:

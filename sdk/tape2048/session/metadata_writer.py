@@ -140,11 +140,7 @@ def finish_session(
     start_boards: NDArray[np.uint64] | None = None,
     anchor_rows: int | None = None,
 ) -> int:
-    """Write ``metadata.db`` and the manifest of an unpublished session, and flush both and the directory.
-
-    Returns:
-        The bytes of all files of the session.
-    """
+    """Write and flush ``metadata.db``, the manifest and the directory; return the bytes of all files."""
     database = directory / METADATA_DB
     write_metadata(database, runs=runs, blocks=blocks, session=facts, start_boards=start_boards)
     files = {**rows_files, METADATA_DB: flush_entry(database)}

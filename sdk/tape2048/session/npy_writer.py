@@ -22,16 +22,8 @@ if TYPE_CHECKING:
 class NpyWriter:
     """A new ``.npy`` file of rows. A context manager, which closes an unfinished file.
 
-    Rows are appended; :meth:`finish` writes the header and flushes the file. Methods raise OSError.
-
-    Args:
-        path: the file, which must not exist.
-        dtype: type of its rows.
-        header_bytes: length of its header.
-        block_rows: maximum number of rows that share a checksum.
-
-    Attributes:
-        rows: number of rows so far.
+    Rows are appended; :meth:`finish` writes the header and flushes the file. At most ``block_rows`` rows
+    share a checksum. Methods raise OSError.
     """
 
     def __init__(
@@ -51,11 +43,9 @@ class NpyWriter:
 
     @property
     def blocks(self) -> NDArray[np.void]:
-        """The checksums of the rows so far, ``BLOCK_DTYPE[B]``."""
         return np.array(self._blocks, BLOCK_DTYPE)
 
     def append(self, rows: NDArray[Any]) -> None:
-        """Append rows of the file's type, or their bytes."""
         assert self._fd is not None
         size = self._dtype.itemsize
         data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
@@ -71,7 +61,6 @@ class NpyWriter:
             data = data[len(piece) :]
 
     def finish(self) -> FileEntry:
-        """Write the header, flush and close the file; return its size and checksum."""
         assert self._fd is not None
         header = rows_header(self._dtype, self.rows, self._header_bytes)
         write_all(self._fd, header, 0)
@@ -83,7 +72,6 @@ class NpyWriter:
         return FileEntry(self._header_bytes + self.rows * size, total)
 
     def close(self) -> None:
-        """Close an unfinished file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -76,15 +76,12 @@ _RUNS_AT_ONCE = 256
 
 
 class Header(NamedTuple):
-    """The fields of a file's header."""
-
     runs: int
     steps: int
     metadata_offset: int
 
 
 def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> Header:
-    """Parse a header and compare its counts with the file's size."""
     if head[:4] != MAGIC[: len(head)] or not head:
         raise MagicError(f"not a pack.dat: the magic {MAGIC!r} is missing", path=path, offset=0)
     if len(head) < HEADER_BYTES:
@@ -152,11 +149,7 @@ def parse_runs(content: bytes, header: Header, path: str | os.PathLike[str]) -> 
 
 
 def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.PathLike[str]) -> int:
-    """Raise for the first step that is invalid or belongs to another run.
-
-    Returns:
-        The number of steps whose padding is not zero.
-    """
+    """Raise for the first invalid or misplaced step; return the number of steps with padding not 0."""
     steps = records.view(PACKDAT_STEP_DTYPE)
     padded = 0
     lengths = table.rows["steps"].astype(np.int64)
@@ -189,7 +182,6 @@ def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.Path
 
 
 def encode_runs(table: RunTable) -> bytes:
-    """Encode a run table."""
     parts = []
     for row, engine in zip(table.rows.tolist(), table.engine_names(), strict=True):
         name = (engine or "").encode()
@@ -207,7 +199,6 @@ def encode_runs(table: RunTable) -> bytes:
 
 
 def check_fits(name: str, value: int) -> None:
-    """Raise FieldError if a field of 32 bits cannot hold a value."""
     if value > U32_MAX:
         raise FieldError(
             f"{name} would be {value}; expected at most {U32_MAX} (32 bits) in a pack.dat",
@@ -218,11 +209,7 @@ def check_fits(name: str, value: int) -> None:
 def parse(
     content: NDArray[np.uint8], path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.uint8], RunTable, int]:
-    """Parse a whole file into its records, ``u8[32 * N]``, its runs, and the number of padded steps.
-
-    Raises:
-        FormatError: the first defect. Every byte is checked.
-    """
+    """Parse a whole file: records, runs, number of padded steps. FormatError for the first defect."""
     header = read_header(content[:HEADER_BYTES].tobytes(), len(content), path)
     records = content[HEADER_BYTES : header.metadata_offset]
     end = len(content) - CRC_BYTES

@@ -55,21 +55,18 @@ class Owners:
         return np.repeat(values[self._runs], self._lengths, axis=0)
 
     def between(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return the run of each row in [first, last)."""
         begin = int(np.searchsorted(self._starts, first, "right")) - 1
         end = int(np.searchsorted(self._starts, last, "left"))
         edges = np.clip(self._starts[begin:end], first, last)
         return np.repeat(self._runs[begin:end], np.diff(edges, append=last))
 
     def of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the run of each given row, all in [0, N)."""
         if self.contiguous:
             return self._runs[np.searchsorted(self._starts, rows, "right") - 1]
         # There may be a segment for each row. A table of 4 bytes for each row is then faster than a search.
         return self._dense[rows].astype(np.int64)
 
     def rows_of(self, run: int) -> NDArray[np.int64]:
-        """Return all rows of one run, ascending."""
         mine = np.flatnonzero(self._runs == run)
         parts = [np.arange(self._starts[i], self._starts[i] + self._lengths[i]) for i in mine]
         return np.concatenate([np.empty(0, np.int64), *parts])
@@ -128,9 +125,7 @@ def find_owners(
     *,
     whole: bool = True,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the rows of each run by the ``run_id`` of every row, which ``ids`` returns for row numbers.
-
-    Returns the first row and the run of each segment, ``i64[S]``. The run is -1 for rows of no run.
+    """Return the first row and the run (-1: none) of each segment, by every row's ``run_id``.
 
     Raises BookkeepingError for a row of no run if ``whole`` is true, or if all rows are of no run.
     """
@@ -149,11 +144,7 @@ def find_owners(
 def keep_owned(
     runs: NDArray[np.void], starts: NDArray[np.int64], owner: NDArray[np.int64], rows: int
 ) -> tuple[NDArray[np.void], Owners, NDArray[np.int64]]:
-    """Leave out rows of no run, and number the other rows. Segments are as for :func:`find_owners`.
-
-    Returns:
-        The run table by first row, the runs of the remaining rows, and the indices of their segments.
-    """
+    """Leave out rows of no run; return run table, owners, and the indices of the segments that remain."""
     kept = np.flatnonzero(owner >= 0)
     owner, lengths = owner[kept], np.diff(starts, append=rows)[kept]
     starts, rows = np.cumsum(lengths) - lengths, int(lengths.sum())
@@ -214,7 +205,6 @@ def warn_of_constants(run_labels: NDArray[np.bool_], thresholds: Sequence[int]) 
 
 
 def constant_labels(run_labels: NDArray[np.bool_], thresholds: Sequence[int]) -> list[str]:
-    """Describe each threshold that all runs or no runs reached."""
     return [
         f"{tile:,} was reached by {'all' if column.any() else 'none'} of {len(column):,} games"
         for tile, column in zip(thresholds, run_labels.T, strict=True)
@@ -229,12 +219,7 @@ def exponents_of(tiles: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def prevalence(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the share of rows with a true label, ``f64[T]``.
-
-    Args:
-        run_labels: labels of the runs, ``bool[R, T]``.
-        row_counts: number of rows of each run, ``i64[R]``.
-    """
+    """Return the share of rows, ``f64[T]``, whose run has a true label, ``bool[R, T]``."""
     shares: NDArray[np.float64] = _true_rows(run_labels, row_counts) / row_counts.sum()
     return shares
 
@@ -253,7 +238,6 @@ def _true_rows(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> 
 
 
 def game_facts(runs: Any) -> tuple[dict[str, object], dict[str, float]]:
-    """Return facts of the games of a run table, and the share of games by highest tile."""
     tiles, counts = np.unique(runs["highest_tile"], return_counts=True)
     facts: dict[str, object] = {"games": len(runs)}
     if len(runs):

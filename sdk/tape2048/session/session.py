@@ -259,7 +259,6 @@ class Session(RowView):
         return self._steps
 
     def __len__(self) -> int:
-        """Number of rows, N."""
         return self._row_count
 
     def __repr__(self) -> str:
@@ -544,7 +543,6 @@ def sessions(root: str | os.PathLike[str]) -> list[Path]:
 
 
 def session_names(root: str | os.PathLike[str]) -> list[str]:
-    """List the names of :func:`sessions`, which is faster than making paths."""
     try:
         with os.scandir(os.fspath(root)) as entries:  # scandir(None) would list the current directory
             found = [entry.name for entry in entries if _is_session(entry)]

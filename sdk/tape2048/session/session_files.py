@@ -50,16 +50,12 @@ if TYPE_CHECKING:
 
 
 class SessionFiles:
-    """The names, manifest, run table and rows in a session directory. Each is read once, at its first use.
+    """Names, manifest, run table and rows of a session directory, each read once, at its first use.
 
     An attribute raises only errors of the files that it reads, so that validation can collect all errors.
-
-    Attributes:
-        path: absolute path of the directory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Raise MissingPathError or NotASessionError for a path that cannot be a session's directory."""
         # Not Path.resolve, since the given name counts, and not the name of a link's target.
         self.path = Path(os.path.abspath(path))
         if self.path.name.startswith("."):
@@ -76,7 +72,6 @@ class SessionFiles:
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """All names in the directory, sorted."""
         return list_names(self.path)
 
     @functools.cached_property
@@ -107,7 +102,6 @@ class SessionFiles:
 
     @property
     def on_tape(self) -> bool:
-        """Whether the rows are a tape."""
         return self.parts[0].name == TAPE_NPY
 
     @functools.cached_property
@@ -123,12 +117,10 @@ class SessionFiles:
 
     @functools.cached_property
     def metadata(self) -> Metadata:
-        """The run table, the facts and the blocks."""
         return read_metadata(self.path / METADATA_DB)
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """The fields of rows that are not on tape."""
         return Layout.of(peek_header(self.parts[0]).dtype, self.parts[0])
 
     def defects(self, parts: list[Path]) -> Iterator[ManifestError | TruncatedError | StorageError]:
@@ -140,7 +132,6 @@ class SessionFiles:
             yield from file_defects(self.manifest.files, self.path, PLAIN_NAME.fullmatch)
 
     def open_rows(self, load: Load) -> NDArray[np.void] | Tape | ForeignRows:
-        """Open the rows, and compare their number with the manifest."""
         rows: NDArray[np.void] | Tape | ForeignRows
         metadata, manifest, parts = self.metadata, self.manifest, self.parts
         if self.on_tape:

@@ -61,7 +61,6 @@ class Hold:
 
     @classmethod
     def of(cls, sessions: Iterable[Session]) -> Hold:
-        """Hold sessions. Sessions in stores are fetched, several at a time."""
         remote: list[Any] = [session for session in sessions if session.is_remote]
         check_fits(remote, "these rows are read together")
         hold = cls()
@@ -104,7 +103,6 @@ def check_fits(sessions: Sequence[Session], what: str, hint: str | None = None) 
 
 
 def prefetch(sessions: Iterable[Session], threads: int | None = None) -> None:
-    """Fetch sessions in stores into the cache, several at a time; errors are as for ``Hold.of``."""
     remote: list[Any] = [session for session in sessions if session.is_remote]
     for _ in map_ordered(methodcaller("prefetch"), remote, threads or min(_FETCHES, max(1, len(remote)))):
         pass

@@ -263,14 +263,11 @@ def judge(  # noqa: PLR0917 - a kernel takes arrays
     kinds: Any,
     at: Any,
 ) -> Any:
-    """Find the defect, the score and the highest tile of each game that :func:`decode` has decoded.
+    """Find the defect, the score and the highest tile of each decoded game; return the number of defects.
 
     The score is computed without the merges: it is the board score at the end minus the board score at the
-    start, minus 4 for each spawned 4.
-
-    The first arguments are as for :func:`decode`. The outputs are ``scores``, ``tiles`` (the highest tiles),
-    ``kinds`` (the kind of each game's first defect) and ``at`` (its step; see :func:`find_defect`). Returns
-    the number of games with a defect.
+    start, minus 4 for each spawned 4. The first arguments are as for :func:`decode`. ``kinds`` and ``at`` are
+    of each game's first defect (see :func:`find_defect`).
     """
     bad = 0
     for game in range(first.shape[0]):

@@ -58,5 +58,4 @@ GAME_STEPS_MAX = (16 * 32768 - 4) // 2
 
 
 def anchor_count(rows: int, anchor_rows: int = ANCHOR_ROWS) -> int:
-    """Return the number of anchors of a tape."""
     return -(-rows // anchor_rows)

@@ -52,13 +52,8 @@ _DIFFERS = (
 class Defect(NamedTuple):
     """A defect of a game.
 
-    Attributes:
-        game: position of the game among the checked games.
-        step: 0-based step of the defect; the number of steps for a defect that is found after the last step.
-        kind: class of the error.
-        text: text with the found and the expected value.
-        games: number of games whose first defect is of this kind, including this game.
-        code: the kind as a number.
+    ``game`` is the position among the checked games. ``step`` is 0-based; the number of steps for a defect
+    after the last step. ``games`` counts games whose first defect is of this kind, including this game.
     """
 
     game: int
@@ -71,7 +66,6 @@ class Defect(NamedTuple):
     def error(
         self, run: np.void, path: str | os.PathLike[str], data_offset: int = TAPE_HEADER_BYTES
     ) -> FormatError:
-        """Make the error of this defect."""
         offset = data_offset + int(run["first_row"]) + self.step
         more = f" ({self.games} runs like it)" if self.games > 1 else ""
         text = f"run {run['id']}, step {self.step}: {self.text}{more}"
@@ -79,13 +73,9 @@ class Defect(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The result of :func:`check_games`.
+    """The result of :func:`check_games`; ``boards`` is undefined in games with a defect.
 
-    Attributes:
-        boards: board before each step, ``u64[n]``; undefined in games with a defect.
-        finals: board after the last step of each game, ``u64[G]``.
-        defects: the first defect of each kind.
-        sound: whether each game has no defect, ``bool[G]``.
+    ``finals`` and ``sound`` have a value for each game; ``defects`` are the first of each kind.
     """
 
     boards: NDArray[np.uint64]
@@ -174,10 +164,7 @@ def anchors_of(
 
 
 def game_pieces(runs: NDArray[np.void], rows_max: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the games and the rows of pieces of a tape: whole games, of at most ``rows_max`` rows together.
-
-    A longer game is a piece of its own.
-    """
+    """Yield games and rows of pieces: whole games of at most ``rows_max`` rows, or a single longer game."""
     ends = (runs["first_row"] + runs["rows"]).astype(np.int64)
     first = begin = 0
     while first < len(ends):
@@ -190,7 +177,6 @@ def game_pieces(runs: NDArray[np.void], rows_max: int) -> Iterator[tuple[slice, 
 def anchor_error(  # noqa: PLR0917
     row: int, found: int, due: int, run: np.void, path: str | os.PathLike[str], offset: int
 ) -> BookkeepingError:
-    """Make the error of an anchor that differs from the board that the tape leads to."""
     return BookkeepingError(
         f"run {run['id']}, step {row - int(run['first_row'])}: the anchor of row {row} is {found:#018x}. "
         f"The tape leads to {due:#018x}",
@@ -246,14 +232,7 @@ class Tape:
 
     The board of a row is decoded from the nearest anchor or start of its game before it, and each step on the
     way is checked. If an anchor is wrong, but all steps from it are legal, only :meth:`boards` of rows before
-    it and ``validate`` detect it.
-
-    Attributes:
-        memory: :attr:`data` and :attr:`anchors`, for their addresses.
-        anchor_rows: number of rows from an anchor to the next, K, a power of two.
-        runs: run table, ``RUN_DTYPE[G]`` by ``first_row``. Its runs cover the tape.
-        starts: first board of each run, ``u64[G]``.
-        first_rows: first row of each run, ``i64[G]``.
+    it and ``validate`` detect it. ``anchor_rows`` is a power of two, and ``runs`` cover the tape.
     """
 
     def __init__(  # noqa: PLR0917
@@ -285,17 +264,14 @@ class Tape:
 
     @property
     def runs(self) -> NDArray[np.void]:
-        """The run table, see above."""
         return self._read_games()[0]
 
     @property
     def starts(self) -> NDArray[np.uint64]:
-        """The first boards, see above."""
         return self._read_games()[1]
 
     @cached_property
     def first_rows(self) -> NDArray[np.int64]:
-        """The first rows, see above."""
         return self.runs["first_row"].astype(np.int64)
 
     @property
@@ -309,11 +285,9 @@ class Tape:
         return self.memory[1]
 
     def __len__(self) -> int:
-        """Number of rows, N."""
         return len(self.memory[0])
 
     def moves(self, rows: slice | NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the moves of some rows, as a new array ``u8[n]``."""
         return self.data[rows] & np.uint8(MOVE_BITS)
 
     def boards(self, first: int, end: int) -> NDArray[np.uint64]:
@@ -407,7 +381,6 @@ def make_tape(  # noqa: PLR0917
     anchor_rows: int,
     offsets: tuple[int, int],
 ) -> Tape:
-    """Make the tape of a session after a check of its parts; errors are as for :func:`open_tape`."""
     runs, starts = tape_runs(metadata, directory)
     path = directory / ANCHORS_NPY
     check_anchor_count(len(anchors), len(data), anchor_rows, path)

@@ -72,16 +72,7 @@ class TapeWriter:
         self._open.close()
 
     def add(self, tape: NDArray[np.uint8], runs: NDArray[np.void], starts: NDArray[np.uint64]) -> None:
-        """Append whole games.
-
-        Args:
-            tape: bytes of the games, one after the other, ``u8[n]``.
-            runs: their rows of the run table, ``RUN_DTYPE[G]``. ``first_row`` is computed.
-            starts: their first boards, ``u64[G]``.
-
-        Raises:
-            FormatError: the first defect, as for :func:`check_games`.
-        """
+        """Append whole games, ``first_row`` computed; FormatError as for :func:`check_games`."""
         runs = runs.copy()
         runs["first_row"] = np.uint64(self.rows) + np.cumsum(runs["rows"], dtype=np.uint64) - runs["rows"]
         if not self._given_starts:
@@ -102,17 +93,10 @@ class TapeWriter:
         finals: NDArray[np.uint64],
         runs: NDArray[np.void],
     ) -> None:
-        """Append whole games from their boards.
+        """Append whole games from their boards, one game after the other; ``finals`` are the last boards.
 
-        Args:
-            boards: board before each step, one game after the other, ``u64[n]``.
-            moves: move of each step, ``u8[n]``.
-            finals: board after the last step of each game, ``u64[G]``.
-            runs: rows of the run table, as for :meth:`add`.
-
-        Raises:
-            ReplayError: a run has no steps, or a move and one spawn do not lead to the next board.
-            FormatError: as for :meth:`add`.
+        Raises ReplayError for a run without steps, or if a move and one spawn do not lead to the next board;
+        FormatError as for :meth:`add`.
         """
         from tape2048.session.tape_codec import encode
 
@@ -137,14 +121,7 @@ class TapeWriter:
         self.add(tape, runs, boards[first])
 
     def finish(self, facts: dict[str, Any]) -> int:
-        """Write headers, metadata and manifest, and flush all files.
-
-        Args:
-            facts: content of the table ``session``. ``rows``, ``runs`` and ``storage`` are added.
-
-        Returns:
-            The size of all files in bytes.
-        """
+        """Write headers, metadata (``rows``, ``runs``, ``storage`` added) and manifest; return the size."""
         runs = np.concatenate([np.empty(0, RUN_DTYPE), *self._runs])
         starts = np.concatenate([np.empty(0, np.uint64), *self._starts])
         blocks = self._tape.blocks

@@ -120,7 +120,6 @@ class Store(ABC):
             self.remove(f"{directory}/{each}")
 
     def get(self, key: str, bytes_max: int) -> bytes:
-        """Return the content of a file of at most ``bytes_max`` bytes."""
         data = b""
         for chunk in self.chunks(key):
             data += chunk
@@ -131,7 +130,6 @@ class Store(ABC):
         return data
 
     def path(self, key: str) -> str:
-        """Return the address of a key, for messages."""
         return f"{self.url}/{key}"
 
     # The methods above call these, with the path or address that _reached() yields.
@@ -150,7 +148,6 @@ class Store(ABC):
 
 
 def open_store(url: str) -> Store:
-    """Open the store at a URL or at the path of a directory."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme == "file":
         return DirectoryStore(Path(os.path.abspath(rest if colon else url)))
@@ -166,8 +163,6 @@ def open_store(url: str) -> Store:
 
 
 class DirectoryStore(Store):
-    """Files below a directory."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = str(root)
@@ -224,7 +219,6 @@ class DirectoryStore(Store):
 
     @contextlib.contextmanager
     def publishing(self, directory: str, name: str, data: bytes) -> Iterator[str]:
-        """Yield the key below which to write the files of a new directory; see :meth:`Store.publishing`."""
         with self._reached(directory, "publishing") as target:
             self._make_directory(target.parent)
             with Draft(target) as draft:
@@ -240,7 +234,6 @@ class DirectoryStore(Store):
                     shutil.rmtree(left, ignore_errors=True)
 
     def retract(self, directory: str, name: str) -> None:  # noqa: ARG002 - the rename hides all files at once
-        """Remove a directory, its last file first."""
         with self._reached(directory, "removing") as path, contextlib.suppress(FileNotFoundError):
             hidden = path.with_name(f".{path.name}.removed")
             shutil.rmtree(hidden, ignore_errors=True)
@@ -441,18 +434,10 @@ class HubStore(Store):
         removed: Iterable[str] = (),
         private: bool = False,
     ) -> str:
-        """Write files and remove directories in one commit, which readers see atomically.
+        """Write files and remove directories in one commit, which readers see atomically; return its address.
 
         Repeat an interrupted call to continue it: files that the server has are not uploaded again.
-
-        Args:
-            files: local files, or contents, by key.
-            message: text of the commit.
-            removed: keys of the directories to remove.
-            private: whether to make a missing repository private.
-
-        Returns:
-            Address of the commit.
+        ``private`` is for a missing repository.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 

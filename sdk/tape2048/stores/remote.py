@@ -89,15 +89,12 @@ REQUESTS = 16
 
 
 class RemoteName(NamedTuple):
-    """The parts of a session's name in a store."""
-
     session: str
     label: str
     digest: str
 
     @classmethod
     def parse(cls, name: str) -> RemoteName | None:
-        """Split a name; return None for the name of something else."""
         parts = name.rsplit(".", 2)
         return cls(*parts) if len(parts) == 3 and len(parts[2]) == _DIGEST_LENGTH else None
 
@@ -110,10 +107,7 @@ class _Tombstone(msgspec.Struct, frozen=True):
 
 
 def put_session(store: Store, session: Path, label: str) -> str:
-    """Write a published session to a store, read it back, and return its name there.
-
-    An existing copy stays if it is complete and has the same bytes. Otherwise, it is written again.
-    """
+    """Write a session, read it back, and return its name; a complete equal copy stays."""
     try:
         local = read_path(session / MANIFEST).tobytes()
     except MissingPathError as error:
@@ -148,10 +142,7 @@ def put_session(store: Store, session: Path, label: str) -> str:
 
 
 def list_sessions(store: Store) -> list[str]:
-    """List the complete sessions of a store, without removed sessions; raise StoreError.
-
-    They are sorted by the session's name, then by label and digest.
-    """
+    """List the complete sessions, without removed sessions, by name, label and digest; StoreError."""
     return list(list_files(store))
 
 
@@ -186,7 +177,6 @@ def list_copied(store: Store, session: str = "") -> dict[str, dict[str, int]]:
 
 
 def place_of(name: str) -> str:
-    """Return the directory of a session in its store."""
     parsed = RemoteName.parse(name)
     return parsed.session if parsed and not parsed.label else f"{SESSIONS}/{name}"
 
@@ -194,10 +184,7 @@ def place_of(name: str) -> str:
 def download(
     store: Store, name: str, manifest: Manifest, directory: Path, files: Collection[str] | None = None
 ) -> None:
-    """Write the files of a session into a directory, and compare every byte with its checksum.
-
-    With ``files``, only these files are written, and they are not flushed: the cache compares them again.
-    """
+    """Write a session's files, every byte checked; with ``files`` only these, not flushed."""
     for file, entry in manifest.files.items():
         if files is None or file in files:
             with open_fd(directory / file, os.O_WRONLY | os.O_CREAT) as fd:
@@ -254,7 +241,6 @@ def _parse(text: bytes, path: str | Path) -> Manifest:
 
 
 def read_manifest(store: Store, name: str) -> tuple[Manifest, bytes]:
-    """Read and check the manifest of a session; return it, and its bytes."""
     key = f"{place_of(name)}/{MANIFEST}"
     text = store.get(key, MANIFEST_BYTES_MAX)
     return parse_named(name, text, store.path(key)), text
@@ -287,10 +273,7 @@ def _check_sha256(found: str, entry: FileEntry, path: str | Path) -> None:
 def compare_file(
     store: Store, key: str, entry: FileEntry, write: Callable[[bytes], object] = lambda _: None
 ) -> None:
-    """Read a file of the store, pass its bytes to ``write``, and compare it with the manifest.
-
-    Raises TruncatedError or ChecksumError.
-    """
+    """Pass a file's bytes to ``write``; TruncatedError or ChecksumError if they differ from the manifest."""
     found = checksum = 0
     digest = hashlib.sha256()
     for data in store.chunks(key):
@@ -338,8 +321,6 @@ class _Entry(NamedTuple):
 
 
 class SessionCache:
-    """Sessions and run tables of stores in a local directory."""
-
     def __init__(self, directory: Path, max_mb: int | None) -> None:
         if max_mb is not None and max_mb < 0:
             raise ValueError(f"cache_max_mb={max_mb}; expected at least 0")
@@ -351,7 +332,6 @@ class SessionCache:
             make_readers_lock(directory)
 
     def check_fits(self, size: int, what: str, hint: str | None = None) -> None:
-        """Raise CorpusError if ``size`` bytes exceed the limit of the cache."""
         if self.max_mb is not None and size > self.max_mb * MEGABYTE:
             raise CorpusError(
                 f"{what}: {-(-size // MEGABYTE):,} MB at once; expected at most {self.max_mb:,} MB, the "
@@ -361,15 +341,11 @@ class SessionCache:
             )
 
     def has_table(self, name: str) -> bool:
-        """Check whether a session's run table is in the cache."""
         return os.path.isdir(self.directory / _TABLES / name)  # noqa: PTH112 - a name may be too long
 
     @contextlib.contextmanager
     def room(self, size: int, what: str) -> Iterator[Callable[[int], None]]:
-        """Reserve space for files that are written in the block.
-
-        Yields a function to call with the size of each file before it is written.
-        """
+        """Reserve space for the block's files; yield a function to call with each size before writing."""
         left, lock = size, threading.Lock()
         if size == 0:
             yield lambda _: None
@@ -434,11 +410,7 @@ class SessionCache:
         )
 
     def _found(self, target: Path, find: Callable[[], T | None], fetch: Callable[[Draft], T | None]) -> T:
-        """Find something in the cache. Otherwise fetch it, unless another process or thread does.
-
-        ``find`` and ``fetch`` return None if another process has removed it. Then, this function starts
-        again.
-        """
+        """Find it in the cache, or fetch it once; start again if one returns None (removed meanwhile)."""
         while (found := find()) is None:
             with storage_errors(target, "writing it"), contextlib.ExitStack() as stack:
                 try:
@@ -480,10 +452,7 @@ class SessionCache:
 
     @contextlib.contextmanager
     def _room(self, size: int, what: str) -> Iterator[None]:
-        """Remove sessions until ``size`` bytes fit, and exclude others while the block reserves the space.
-
-        Raises CorpusError if sessions in use leave too little space.
-        """
+        """Remove sessions until ``size`` bytes fit, and lock; CorpusError if too much is in use."""
         self.check_fits(size, what)
         deadline = time.monotonic() + _PATIENCE_S
         while True:

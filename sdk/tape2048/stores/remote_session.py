@@ -74,7 +74,6 @@ class RemoteSessions:
 
     @property
     def is_session(self) -> bool:
-        """Whether the address is of a single session."""
         return self._only is not None
 
     def __reduce__(self) -> tuple[Callable[..., RemoteSessions], tuple[Any, ...]]:
@@ -109,16 +108,13 @@ class RemoteSessions:
             return list(zip(map(self.address, names), opened, strict=True))
 
     def address(self, name: str) -> str:
-        """Return the address of a session."""
         return self.store.path(place_of(name))
 
     def open(self, name: str) -> RemoteSession:
-        """Open a session; errors are as for ``SessionCache.table``, and FormatError."""
         return RemoteSession(self, name, *self.cache.table(self.store, name))
 
 
 def open_remote(url: str, cache: str | os.PathLike[str] | None, max_mb: int | None) -> RemoteSessions:
-    """Open a store of sessions, and its cache."""
     if cache is None:
         from tape2048.jit.compiler import cache_base  # loads the compiler
 
@@ -145,13 +141,11 @@ class _RemoteTape(Tape):
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """The same array as ``Tape.data``."""
         self.held()
         return self.memory[0]
 
     @property
     def anchors(self) -> NDArray[np.uint64]:
-        """The same array as ``Tape.anchors``."""
         self.held()
         return self.memory[1]
 

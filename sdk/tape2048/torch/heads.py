@@ -27,8 +27,6 @@ _Count = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 
 
 class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of :class:`CriticHead`, except the thresholds."""
-
     in_dim: _Count
     hidden: _Count | None = None
     dropout: float = 0.0

@@ -186,7 +186,6 @@ class CriticLoader(IterableDataset[Tensors]):
         self._publish()
 
     def __len__(self) -> int:
-        """Number of batches of an epoch."""
         return len(self.batches)
 
     def __repr__(self) -> str:
@@ -490,7 +489,6 @@ class CriticDataset(Dataset[Tensors]):
         return cast("Tensors", self.__getitems__([row])[0])
 
     def __getitems__(self, rows: Sequence[int]) -> RowBatch:
-        """Return several rows at once, as ``DataLoader`` requests them."""
         arrays = self.corpus.fetch(
             rows, self.fields, thresholds=self.thresholds, label_dtype=self.label_dtype
         )

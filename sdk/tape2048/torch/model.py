@@ -43,8 +43,6 @@ _PREFETCH_MIN = 4
 
 
 class TrainingData(NamedTuple):
-    """The rows of a training."""
-
     corpus: Corpus  # all rows, before the split
     players: list[PlayedBy]  # players of the games
     train: CriticLoader  # the loader of the training part: whole batches, equally many on each rank
@@ -170,15 +168,11 @@ class CriticModel(nn.Module):
 
 
 def inputs(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return the model's input from a batch."""
     return batch["embeddings"] if "embeddings" in batch else batch["tokens"]
 
 
 def make_model(config: CriticConfig, data: TrainingData) -> CriticModel:
-    """Make a new model, which predicts the prevalence for every row.
-
-    Raises errors of the configured tower.
-    """
+    """Make a model that predicts the prevalence for every row; errors are of the configured tower."""
     tower: nn.Module | None = None
     if data.embeddings is not None:
         _check_tower(config, data.embeddings)
@@ -239,7 +233,6 @@ def split_of_tower(config: CriticConfig) -> str | None:
 
 
 def tower_info(config: CriticConfig, data: TrainingData, model: CriticModel) -> TowerInfo:
-    """Describe the tower for ``critic.json``."""
     if data.embeddings is not None:
         facts = data.embeddings.info.facts
         return TowerInfo(sha256=facts.get("model_sha", ""), pooling=facts.get("pooling", "mean"))

@@ -24,8 +24,6 @@ _NAMED = 5  # differences that an error names
 
 
 class Ranks(NamedTuple):
-    """This process's rank, the number of ranks, and this process's device."""
-
     rank: int
     world_size: int
     device: torch.device
@@ -36,7 +34,6 @@ class Ranks(NamedTuple):
         return self.rank == 0
 
     def mean(self, value: float) -> float:
-        """Return the mean of a value over the ranks."""
         if self.world_size == 1:
             return value
         total = torch.tensor(value, dtype=torch.float64, device=self.device)
@@ -44,7 +41,6 @@ class Ranks(NamedTuple):
         return float(total / self.world_size)
 
     def any(self, flag: bool) -> bool:  # noqa: FBT001 - the only argument
-        """Return whether a flag is true on any rank."""
         if self.world_size == 1:
             return flag
         found = torch.tensor([float(flag)], device=self.device)
@@ -52,10 +48,7 @@ class Ranks(NamedTuple):
         return bool(found.item())
 
     def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors of all ranks, in the order of the ranks, in CPU memory.
-
-        They must have the same shape and type.
-        """
+        """Return all ranks' tensors, which have the same shape and type, by rank, in CPU memory."""
         if self.world_size == 1:
             return [values.cpu()]
         mine = values.to(self.device).contiguous()
@@ -82,13 +75,10 @@ class Ranks(NamedTuple):
         return cast("T", told[0])
 
     def check_alike(self, facts: Mapping[str, Mapping[str, str]], failed: TapeError | None) -> None:
-        """Raise ConfigError if the ranks differ in these facts, or if another rank has failed.
+        """Raise ConfigError if ranks differ in these facts, or if another rank has failed.
 
-        Ranks that differ could make different numbers of steps, and wait for each other forever.
-
-        Args:
-            facts: facts to compare, by kind and name.
-            failed: error of this rank, or None.
+        Ranks that differ could make different numbers of steps, and wait for each other forever. ``failed``
+        is the error of this rank.
         """
         if self.world_size == 1:
             return
@@ -121,10 +111,7 @@ def _differences(kind: str, found: Mapping[str, str], expected: Mapping[str, str
 
 @contextlib.contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """Join the process group of ``$RANK`` and ``$WORLD_SIZE`` for the block: gloo on CPUs, NCCL on CUDA.
-
-    With the devices ``auto`` and ``cuda``, each process takes the CUDA device of its ``$LOCAL_RANK``.
-    """
+    """Join the process group: gloo on CPUs, NCCL on CUDA, with the device of ``$LOCAL_RANK``."""
     rank, world_size = launched_ranks()
     chosen = local_device(device)
     if world_size == 1:
@@ -151,7 +138,6 @@ class RanksDirectory(TrainingDirectory):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the directory on rank 0."""
         lock = super().locked()
         with contextlib.ExitStack() as stack:
             self._ranks.from_first(lambda: stack.enter_context(lock))
@@ -172,10 +158,8 @@ class RanksDirectory(TrainingDirectory):
         return None if content is None else memoryview(content)
 
     def cut_metrics(self, steps: int) -> None:
-        """Drop the lines after a checkpoint, on rank 0 only."""
         if self._ranks.first:
             super().cut_metrics(steps)
 
     def append_metrics(self, line: Mapping[str, Any], report: Callable[[str], None]) -> bool:
-        """Append a line, on rank 0 only."""
         return not self._ranks.first or super().append_metrics(line, report)

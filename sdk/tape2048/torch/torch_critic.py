@@ -57,8 +57,6 @@ VERSION = 2
 
 
 class TowerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The tower of a critic."""
-
     sha256: str  # identity of the tower; for kind `"embeddings"`, the `model_sha` of the embeddings
     pooling: Pooling = "mean"  # how its states become vectors
     config: TowerConfig | None = None  # sizes of a built-in tower that the critic contains
@@ -66,8 +64,6 @@ class TowerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CriticInfo(CriticFacts, frozen=True, kw_only=True):
-    """The content of ``critic.json``."""
-
     version: int = VERSION
     release: str = __version__  # release that wrote it
     kind: Literal["tokens", "embeddings"]  # input: `"tokens"` (boards), or `"embeddings"` by the tower
@@ -207,10 +203,7 @@ class TorchCritic(DrawsBoards):
         return f"<TorchCritic: {self.kind} -> {self.thresholds}, step {self.info.step:,}, on {self.device}>"
 
     def __call__(self, boards: ArrayLike) -> NDArray[np.float32]:
-        """Return the probabilities that the game reaches each threshold, ``f32[N, T]``.
-
-        ``boards`` are packed, ``u64[N]``, or exponents, ``u8[N, 16]``.
-        """
+        """Return P(the game reaches each threshold), ``f32[N, T]``; boards can be exponents ``u8[N, 16]``."""
         found = boards if isinstance(boards, np.ndarray) else np.asarray(boards, object)
         if found.ndim != 1 and (found.shape[1:] != (16,) or found.dtype != np.uint8):
             given = f"{found.dtype} of shape {found.shape}"

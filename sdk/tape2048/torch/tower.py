@@ -159,15 +159,12 @@ def pool(states: torch.Tensor, pooling: Pooling) -> torch.Tensor:
 
 
 class OpenTower(NamedTuple):
-    """A tower in evaluation mode, and its identity."""
-
     module: nn.Module  # maps `u8[B, 16]` to `f32[B, D]`
     sha256: str  # 64 hexadecimal digits
     pooling: Pooling  # how its states become vectors
 
 
 def is_factory(spec: str) -> bool:
-    """Check whether text specifies a factory (``module:factory``) and not a directory."""
     return _FACTORY.fullmatch(spec) is not None and not Path(spec).exists()
 
 
@@ -177,14 +174,10 @@ def open_tower(
     checkpoint: str | os.PathLike[str] | None = None,
     pooling: Pooling = "mean",
 ) -> OpenTower:
-    """Open a tower in evaluation mode.
+    """Open a tower in evaluation mode; ``spec`` is a directory, or ``module:factory``.
 
-    Args:
-        spec: directory of a tower or of a critic with a tower, or ``module:factory``.
-        checkpoint: argument of the factory.
-        pooling: pooling of the states of a foreign tower.
-
-    Raises MissingPathError, ModelError, MissingPackageError or ConfigError.
+    The factory gets ``checkpoint``, and ``pooling`` is for a foreign tower. Raises MissingPathError,
+    ModelError, MissingPackageError or ConfigError.
     """
     if pooling not in get_args(Pooling):
         raise ConfigError(f"pooling: found {pooling!r}, expected 'mean' or 'cls'")
@@ -214,7 +207,6 @@ def tower_sha256(tower: nn.Module) -> str:
 
 
 def build_tower(config: TowerConfig, tensors: Mapping[str, torch.Tensor], path: Path) -> Tower:
-    """Make a tower with these parameters; raise ModelError if they do not match the sizes."""
     return load_state(lambda: Tower(config), tensors, "the tower's parameters and sizes disagree", path)
 
 
@@ -259,7 +251,6 @@ class _CriticWithTower(msgspec.Struct):
 
 
 def read_json(path: Path, kind: type[S]) -> S:
-    """Read a small JSON file as a Struct; raise ModelError if it is malformed."""
     try:
         return msgspec.json.decode(read_path(path).tobytes(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -310,7 +301,6 @@ _HINT = "pip install 'tape2048[critic]'"
 
 
 def require(package: str, what: str, hint: str = _HINT) -> Any:
-    """Import a package of an extra; raise MissingPackageError if it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -320,10 +310,7 @@ def require(package: str, what: str, hint: str = _HINT) -> Any:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of this name; raise ConfigError if it is not available.
-
-    ``"auto"`` is CUDA if available, otherwise the CPU.
-    """
+    """Return the device; ConfigError if it is unavailable. ``"auto"`` is CUDA if available, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = None
@@ -375,7 +362,6 @@ def read_tensors(path: Path, sha256: str = "") -> dict[str, torch.Tensor]:
 
 
 def load_state(make: Callable[[], M], tensors: Mapping[str, torch.Tensor], what: str, path: Path) -> M:
-    """Make a module with these parameters; raise ModelError, with the text ``what``, if they do not fit."""
     try:
         module = make()
         module.load_state_dict(dict(tensors))
@@ -385,7 +371,6 @@ def load_state(make: Callable[[], M], tensors: Mapping[str, torch.Tensor], what:
 
 
 def parse_tensors(data: bytes, path: Path) -> dict[str, torch.Tensor]:
-    """Parse a safetensors file; raise ModelError if it is malformed."""
     safetensors = require("safetensors.torch", "reading a model")
     try:
         check_length(data, None)  # the library takes 2 KB for each array of any header

@@ -85,8 +85,6 @@ VERSION = 2
 
 
 class TrainingState(msgspec.Struct, kw_only=True):
-    """The state of a training, without tensors."""
-
     version: int = VERSION
     release: str = __version__  # release that wrote it
     config: dict[str, Any]  # settings that determine the result
@@ -111,7 +109,6 @@ def write_checkpoint(
     optimizer: torch.optim.Optimizer,
     generators: dict[str, torch.Tensor],
 ) -> None:
-    """Write a checkpoint, which replaces an existing file; raise StorageError."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for i, kept in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{i}.{name}": torch.as_tensor(value) for name, value in kept.items()}
@@ -184,8 +181,6 @@ def rng_states(ranks: Ranks) -> dict[str, torch.Tensor]:
 
 
 class Trained(NamedTuple):
-    """The end of a training."""
-
     ended: str | None  # reason for the end: all steps made, or early stopping; None if it was stopped
     progress: TrainingProgress
     best: Path | None  # directory of the best critic; None before the first validation
@@ -194,10 +189,7 @@ class Trained(NamedTuple):
 
 
 class _Clock:
-    """The speed of steps between lines of metrics, and the time spent so far, over all starts.
-
-    Speeds exclude validations, and the wait for the first batch, during which kernels are compiled.
-    """
+    """Speeds of steps, without validations and the first wait, and the time spent over all starts."""
 
     def __init__(self, rows: int, before_s: float) -> None:
         self._rows = rows  # rows of a step, on all ranks
@@ -212,7 +204,6 @@ class _Clock:
         self._since, self._wait_s, self._steps = time.perf_counter(), 0.0, 0
 
     def timed(self, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
-        """Yield the batches, and measure the waits for them."""
         begin = time.perf_counter()
         for batch in batches:
             now = time.perf_counter()
@@ -226,7 +217,6 @@ class _Clock:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Ignore the time of the block."""
         begin = time.perf_counter()
         yield
         if self._since is not None:
@@ -287,8 +277,6 @@ def _numbers(prefix: str, values: dict[str, Any]) -> dict[str, float]:
 
 
 class Validation(NamedTuple):
-    """The result of a validation."""
-
     # Mean cross-entropy of the corrected logits over thresholds and rows, weighted by the rows' weights.
     loss: float
     base_loss: float  # loss of constants: the share of true labels of each threshold in these rows
@@ -455,11 +443,9 @@ class _TorchLearner:
 
     @property
     def done(self) -> bool:
-        """Whether all steps are made, or early stopping has ended the training."""
         return self.state.ended is not None
 
     def train(self, training: Training) -> Iterator[None]:
-        """Learn in all epochs; see :class:`tape2048.files.training_directory.Learner`."""
         with contextlib.ExitStack() as stack:
             if self.ranks.first:
                 self._track = stack.enter_context(_trackers(self.config, self.directory))
@@ -625,7 +611,6 @@ class _TorchLearner:
             write_checkpoint(path, self.state, self.model, self.optimizer, generators)
 
     def progress(self) -> TrainingProgress:
-        """Return the progress of the training."""
         state, elapsed_s = self.state, self._clock.elapsed_s  # over all starts
         rows_per_s, data_wait = self._clock.rates
         figures = {
@@ -646,7 +631,6 @@ class _TorchLearner:
         return TrainingProgress("steps", state.step, self.steps, per_s, elapsed_s, figures)
 
     def result(self) -> Trained:
-        """Return the end of the training."""
         return Trained(
             ended=self.state.ended,
             progress=self.progress(),

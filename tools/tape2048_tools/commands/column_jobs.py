@@ -39,14 +39,8 @@ _RATE_ROWS = 256  # rows of its first measurement
 class Maker(NamedTuple):
     """A computation of columns.
 
-    Attributes:
-        label: description for people, such as ``critic default``.
-        facts: facts for the report.
-        columns: names, types and widths of the columns.
-        make: function of a session and a range of its rows that returns the values by column.
-        gpus: number of GPUs that a Ray task needs.
-        notes: function of a session that returns remarks for standard error.
-        of: function of a session that returns its maker; None if all sessions have this maker.
+    ``notes`` returns a session's remarks for standard error. ``of`` returns a session's maker; None if all
+    sessions have this maker. A Ray task needs ``gpus``.
     """
 
     label: str
@@ -59,7 +53,6 @@ class Maker(NamedTuple):
 
 
 def column_options(what: str, chunk_rows: int = 65_536) -> Callable[[Any], Any]:
-    """Return the argument and the options of a command that writes columns."""
     return options(
         click.argument("sources", nargs=-1, required=True, type=EXISTING, metavar="SESSION|ROOT..."),
         out_option(
@@ -100,10 +93,7 @@ def make_columns(
     quiet: bool,
     **how: Any,
 ) -> None:
-    """Write the columns of sessions, print the outcomes, and exit with 1 if a session failed.
-
-    Every Ray process calls ``open_maker`` several times. ``how`` holds ``chunk_rows`` and ``force``.
-    """
+    """Write columns, and exit with 1 if a session failed. Ray processes call ``open_maker`` repeatedly."""
     from tape2048.errors import error_class
     from tape2048.loader.batches import launched_ranks
     from tape2048_tools.commands.jobs import failure

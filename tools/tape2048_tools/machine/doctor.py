@@ -90,18 +90,14 @@ _TIME_UNADJUSTED = 5  # TIME_ERROR of adjtimex: the clock is not synchronised
 
 
 class Machine:
-    """File systems, limits, resources and packages of this machine."""
-
     def __init__(self, env: Mapping[str, str] | None = None, proc: Path = Path("/proc")) -> None:
         self.env = os.environ if env is None else env
         self.proc = proc
 
     def platform(self) -> tuple[str, str, tuple[int, int]]:
-        """Return the names of the system and of the processor, and the version of Python."""
         return platform.system(), platform.machine(), sys.version_info[:2]
 
     def filesystem(self, path: Path) -> tuple[str, set[str]]:
-        """Return the kind of file system at an existing path, and its mount options."""
         device = path.stat().st_dev
         wanted = f"{os.major(device)}:{os.minor(device)}"
         best = ("unknown", set[str](), "")
@@ -116,11 +112,9 @@ class Machine:
         return best[0], best[1]
 
     def statvfs(self, path: Path) -> os.statvfs_result:
-        """Return free space and inodes."""
         return os.statvfs(path)
 
     def limit(self, kind: int) -> int | None:
-        """Return a soft limit, or None if it is unlimited."""
         soft, _ = resource.getrlimit(kind)
         return None if soft == resource.RLIM_INFINITY else soft
 
@@ -141,7 +135,6 @@ class Machine:
         return available_cores(own=self.proc / "self/cgroup")
 
     def cpu_features(self) -> set[str]:
-        """Return the processor's feature flags."""
         text = (self.proc / "cpuinfo").read_text(errors="replace")
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
         return set(found[1].split()) if found else set()
@@ -159,7 +152,6 @@ class Machine:
         return None if state < 0 else state != _TIME_UNADJUSTED
 
     def version(self, package: str) -> str | None:
-        """Return the version of an installed package, or None."""
         try:
             return importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -167,8 +159,6 @@ class Machine:
 
 
 class MachineCheck(msgspec.Struct, frozen=True):
-    """The result of one check: status, name, finding, and what to do."""
-
     status: Literal["ok", "warn", "fail"]
     name: str
     found: str
@@ -176,10 +166,7 @@ class MachineCheck(msgspec.Struct, frozen=True):
 
 
 def examine(config_path: Path | None = None, machine: Machine | None = None) -> list[MachineCheck]:
-    """Check a machine, by default this machine, for a recorder with a configuration file.
-
-    The first check is the configuration. If it is invalid, the other checks use the defaults.
-    """
+    """Check a machine, by default this machine; with an invalid configuration, by the defaults."""
     machine = machine or Machine()
     try:
         # The stop timeout has its own check.

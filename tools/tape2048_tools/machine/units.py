@@ -39,8 +39,6 @@ _SAMPLE_PROGRAM = "/opt/tape2048/bin/tape2048"
 
 
 class ServicePaths(msgspec.Struct, frozen=True):
-    """The properties of a machine on which the units depend."""
-
     program: str = _SAMPLE_PROGRAM  # command line of tape2048
     user: bool = False  # whether the units are for a user's manager, not the system's
     systemd_version: int = 252
@@ -48,12 +46,10 @@ class ServicePaths(msgspec.Struct, frozen=True):
 
     @property
     def unit_dir(self) -> PurePosixPath:
-        """The directory of units."""
         return PurePosixPath(self.config_home, "systemd/user") if self.user else _SYSTEM_UNITS
 
     @property
     def config_dir(self) -> PurePosixPath:
-        """The directory of the instances' configurations."""
         return PurePosixPath(self.config_home if self.user else "/etc", "tape2048")
 
 
@@ -71,14 +67,11 @@ _UNITS = (
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """A file to install: its path and its text."""
-
     path: PurePosixPath
     text: str
 
 
 def units(paths: ServicePaths) -> list[Unit]:
-    """Return the files of the service. Each starts with :data:`MARKER`."""
     in_home = any(map(_in_home, paths.program.split()))
     hardening = _template("hardening-user.conf" if paths.user else "hardening.conf")
     values = {

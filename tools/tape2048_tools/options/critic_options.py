@@ -44,7 +44,6 @@ def load_critic_config(kind: type[C], path: Path | None, flags: Mapping[str, obj
 
 
 def example_toml(kind: type[LearningConfig]) -> str:
-    """Return a TOML file with every setting at its default, each with a comment on its effect."""
     return _HEAD.format(command=_command(kind)) + settings_toml(kind())
 
 
@@ -53,7 +52,6 @@ def _command(kind: type[LearningConfig]) -> str:
 
 
 def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> AnyCritic:
-    """Load a critic of any kind: a neural critic's directory, or an n-tuple critic's file or shipped name."""
     from tape2048.critic.ntuple.ntuple_critic import NTupleCritic
     from tape2048.critic.shipped import SHIPPED
 
@@ -66,7 +64,6 @@ def open_critic(path: Path, device: str = "auto", tower: str | None = None) -> A
 
 
 def require_torch() -> None:
-    """Raise MissingPackageError unless the packages that neural critics and towers need are installed."""
     for package in ("torch", "safetensors"):
         if importlib.util.find_spec(package) is None:
             raise MissingPackageError(

@@ -38,7 +38,6 @@ _PATHS = frozenset({"out_dir", "model_dir"})
 def complete_player(
     _context: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Complete the name of a built-in player."""
     return [
         CompletionItem(kind.name, help=kind.summary)
         for kind in REGISTRY.values()
@@ -111,21 +110,18 @@ def _flag(setting: Setting) -> Callable[[Any], Any]:
 
 
 def setting_options(takes: Callable[[str], bool] = lambda _: True) -> Callable[[Any], Any]:
-    """Return a decorator that gives a command ``--config`` and the flags of the recorder's settings."""
     text = f"TOML file with settings.  [default: the file named by {CONFIG_ENV}]"
     config = click.option("--config", "config_path", type=click.Path(path_type=Path), help=text)
     return lambda command: config(flags_of(RecorderConfig, takes)(command))
 
 
 def load_from_command_line(config_path: Path | None, flags: Mapping[str, object]) -> Loaded:
-    """Load the configuration from a command's flags, the environment and the file."""
     loaded = load_config(flags, os.environ, config_path)
     check_loaded_player(loaded)
     return loaded
 
 
 def parse_player(text: str) -> tuple[str, dict[str, int | float | str | bool]]:
-    """Split a player as ``record`` takes it into its name and its parameters."""
     try:
         name, args = split_player(text)
     except ValueError as error:

@@ -77,7 +77,6 @@ class Progress(NamedTuple):
 
     @property
     def pace(self) -> str:
-        """The speed and the times."""
         elapsed = "" if self.elapsed_s is None else duration(self.elapsed_s)
         left = "" if self.left_s is None else f"{duration(self.left_s)} left"
         return ", ".join(filter(None, [self.rate, elapsed, left]))
@@ -238,7 +237,6 @@ def stages_bar(*, unit: str = "", quiet: bool = False) -> Iterator[Callable[[str
 def progress_bar(
     label: str, *, unit: str = "", quiet: bool = False
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback for the amount done and the total; None with ``quiet``. See :func:`stages_bar`."""
     with stages_bar(unit=unit, quiet=quiet) as update:
         yield None if update is None else functools.partial(update, label)
 

@@ -18,7 +18,6 @@ _DAY_S = 86_400
 
 
 def start_s(text: str) -> float:
-    """Return the time in a session's name in seconds since 1970; ValueError if there is no such time."""
     return dt.datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC).timestamp()
 
 

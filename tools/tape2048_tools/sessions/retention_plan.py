@@ -50,23 +50,13 @@ class Candidate(NamedTuple):
 
 
 class Going(NamedTuple):
-    """A session to remove, the rule that removes it, and the reason in words."""
-
     session: Candidate
     rule: str
     why: str
 
 
 class PrunePlan(NamedTuple):
-    """The effect of retention on a directory.
-
-    Attributes:
-        going: the sessions to remove, in the order in which they were chosen.
-        staying: number of sessions that stay.
-        staying_bytes: their size.
-        held: names of sessions that stay only because a process reads them.
-        unmet: limits that cannot be met, in words.
-    """
+    """The effect of retention. ``held`` sessions stay only for a reader; ``unmet`` limits are in words."""
 
     going: list[Going]
     staying: int
@@ -75,7 +65,6 @@ class PrunePlan(NamedTuple):
     unmet: list[str]
 
     def refuse_to_empty(self, where: Path | str) -> None:
-        """Raise MaintenanceError if no session would be left."""
         if self.going and not self.staying:
             raise MaintenanceError(
                 f"found limits that remove all of {counted(len(self.going), 'session')}. Nothing was removed",
@@ -177,7 +166,6 @@ class _Planner:
                 self._protected.add(session)
 
     def apply(self, limits: RetentionLimits, chosen: list[Candidate], whose: str, now_s: float) -> None:
-        """Remove the sessions beyond one set of limits, the oldest first."""
         if limits.max_age_s is not None:
             for session in self._removable(chosen):
                 age = now_s - session.start_s
@@ -198,7 +186,6 @@ class _Planner:
     def shed(
         self, chosen: list[Candidate], excess: int, rule: str, why: str, *, by_size: bool = True
     ) -> None:
-        """Remove the oldest sessions until the excess, of bytes or of sessions, is gone."""
         if excess <= 0:
             return
         for session in self._removable(chosen):

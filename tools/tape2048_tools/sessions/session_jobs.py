@@ -69,7 +69,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def failed(cls, path: Path, error: TapeError) -> Outcome:
-        """Return the outcome of an error."""
         kind = type(error).__name__
         return cls(path=str(path), status="failed", error=kind, message=str(error), hint=error.hint)
 
@@ -78,12 +77,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Job:
     """An operation over sessions.
 
-    Attributes:
-        operation: the command, such as ``critic score``.
-        parameters: everything that decides the bytes of an output, as plain JSON.
-        work: function that makes the outputs of one session. Ray processes import it by its name.
-        out: the directory; None for work that writes into the sessions, and skips finished sessions itself.
-        gpus: number of GPUs that Ray reserves for a task.
+    ``parameters`` is everything that decides the bytes of an output, as plain JSON. Ray processes import
+    ``work`` by its name. ``out`` is None for work that writes into the sessions, and skips finished sessions
+    itself.
     """
 
     operation: str
@@ -115,7 +111,6 @@ class Job:
                 )
 
     def done(self, sessions: Sequence[Path]) -> int:
-        """Count the sessions that have a record."""
         if self.out is None:
             return 0
         names = {path.name for path in (self.out / _DONE).iterdir()}
@@ -140,7 +135,6 @@ class Job:
         return Outcome(path=str(session), status="there", result=record.result)
 
     def perform(self, session: Path) -> Outcome:
-        """Do a session, unless it is done."""
         if (found := self.find(session)) is not None:
             return found
         try:
@@ -187,11 +181,7 @@ def run_job(
     engine: Engine | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> list[Outcome]:
-    """Do the sessions of a shard. A session that fails does not stop the others.
-
-    Returns:
-        The outcomes, in the order of the sessions.
-    """
+    """Do a shard's sessions, and return outcomes in order; a failed session does not stop the others."""
     mine = [session for session in sessions if shard_of(session.name, shard[1]) == shard[0]]
     outcomes = {session: found for session in mine if (found := job.find(session)) is not None}
     waiting = [session for session in mine if session not in outcomes]
@@ -206,7 +196,6 @@ def run_job(
 
 
 def shard_of(name: str, shards: int) -> int:
-    """Return the shard of a session, from 0, by its name."""
     return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8]) % shards
 
 

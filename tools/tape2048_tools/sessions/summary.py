@@ -50,14 +50,12 @@ _EXPECTED = "Give a session, or a directory of sessions."
 
 
 def default_root(config_path: Path | None = None) -> Path:
-    """Return the directory into which ``tape2048 record`` would write."""
     from tape2048_recorder.record_options import load_config
 
     return Path(load_config({}, os.environ, config_path).config.out_dir)
 
 
 def refuse_session(root: Path, hint: str) -> None:
-    """Raise StorageError if a path is a session instead of a directory of sessions."""
     with reading(root):
         is_session = any((root / name).is_file() for name in _FILES)
     if is_session:
@@ -65,7 +63,6 @@ def refuse_session(root: Path, hint: str) -> None:
 
 
 def expand_sources(path: Path, *, may_be_empty: bool = False, may_be_dataset: bool = False) -> list[Path]:
-    """Return the session, or the sessions of a directory; if allowed, also a data set or a pack.dat."""
     with reading(path):
         is_directory = path.is_dir()
     if may_be_dataset and is_table(path):
@@ -84,12 +81,10 @@ def expand_sources(path: Path, *, may_be_empty: bool = False, may_be_dataset: bo
 
 
 def expand_all(paths: Sequence[Path]) -> list[Path]:
-    """Return the sessions of several paths, as :func:`expand_sources` does."""
     return [session for path in paths for session in expand_sources(path)]
 
 
 def described(path: Path | str, error: TapeError) -> dict[str, str | None]:
-    """Return an unreadable session and its error, for JSON."""
     return {
         "name": str(path).rpartition("/")[2],
         "path": str(path),
@@ -111,21 +106,8 @@ _decode_manifest = msgspec.json.Decoder(Manifest).decode
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of one session; None for values that it lacks.
 
-    Attributes:
-        name: the directory's name.
-        path: the directory.
-        player: its player, such as ``ntuple@0123456789ab``.
-        player_name: the player's name for people, such as ``ntuple fast, 2-ply always @0123ab``.
-        rows: number of rows.
-        games: number of games.
-        mean_score: mean of the games' final scores.
-        best_score: the highest final score.
-        highest_tile: the highest tile of any game.
-        reach: share of games that reached each tile.
-        bytes: size of the directory's files.
-        recovered: whether crash recovery published it.
-        storage: ``"tape"`` or ``"rows"``; None for several sessions.
-        columns: columns, as :func:`column_facts` returns them.
+    ``reach`` is the share of games that reached each tile. ``recovered``: crash recovery published it.
+    ``storage`` is None for several sessions.
     """
 
     name: str = ""
@@ -145,11 +127,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def brief(path: str, name: str) -> Summary | None:
-    """Summarize a session from its manifest alone, without scores.
-
-    Return None if the manifest is missing or invalid, or if sizes of files differ from it. Opening the
-    session then reports the defect.
-    """
+    """Summarize a session from its manifest alone; None if that is invalid, or file sizes differ."""
     # Plain strings and calls: paths and context managers would take three times as long.
     sizes = {}
     try:
@@ -186,7 +164,6 @@ def brief(path: str, name: str) -> Summary | None:
 
 
 def column_facts(columns: Columns) -> list[dict[str, Any]]:
-    """Return name, type, shape and maker of each column, and the error of a damaged column."""
     found: list[dict[str, Any]] = []
     for name in columns:
         one: dict[str, Any] = dict.fromkeys(("name", "dtype", "shape", "maker", "error")) | {"name": name}
@@ -200,26 +177,22 @@ def column_facts(columns: Columns) -> list[dict[str, Any]]:
 
 
 def session_bytes(session: Session) -> int:
-    """Return the size of a session's files, here or in its store."""
     if session.path.is_file():  # a pack.dat
         return session.path.stat().st_size
     return session.bytes if session.is_remote else directory_bytes(session.path)
 
 
 def session_place(session: Session) -> str:
-    """Return the path of a session, or its address in a store."""
     return session.address if session.is_remote else str(session.path)
 
 
 def scores(runs: NDArray[np.void]) -> dict[str, Any]:
-    """Return the number of games, their mean score and the best score; None without games."""
     values = runs["max_score"]
     mean, best = (float(values.mean()), int(values.max())) if len(runs) else (None, None)
     return {"games": len(runs), "mean_score": mean, "best_score": best}
 
 
 def total_of(runs: NDArray[np.void]) -> dict[str, Any]:
-    """Return the facts of a :class:`Summary` that come from a run table."""
     return {
         "rows": int(runs["rows"].sum(dtype=np.uint64)),
         **scores(runs),
@@ -229,7 +202,6 @@ def total_of(runs: NDArray[np.void]) -> dict[str, Any]:
 
 
 def summarize(session: Session) -> Summary:
-    """Summarize a session from its run table."""
     recovered = session.meta.get("recovered")
     return Summary(
         name=session.path.name,
@@ -245,7 +217,6 @@ def summarize(session: Session) -> Summary:
 
 
 def read_each(root: Path, read: Callable[[Path], T]) -> list[tuple[Path, T | TapeError]]:
-    """Read every session of a directory or a fleet's directory; return the error of unreadable sessions."""
     found: list[tuple[Path, T | TapeError]] = []
     for path in map(Path, session_paths(root)):
         try:
@@ -259,7 +230,6 @@ def read_each(root: Path, read: Callable[[Path], T]) -> list[tuple[Path, T | Tap
 
 
 def reach(runs: NDArray[np.void], thresholds: Sequence[int]) -> dict[int, float | None]:
-    """Return the share of games that reached each tile; None without games."""
     return {
         threshold: float((runs["highest_tile"] >= threshold).mean()) if len(runs) else None
         for threshold in thresholds
@@ -285,7 +255,6 @@ def distribution(runs: NDArray[np.void]) -> dict[str, Any]:
 
 
 def quantiles(values: NDArray[Any]) -> dict[str, float]:
-    """Return mean, quantiles and maximum; empty without values. Each quantile is one of the values."""
     if not len(values):
         return {}
     p10, p50, p90 = np.quantile(values, (0.1, 0.5, 0.9), method="inverted_cdf")
@@ -294,7 +263,6 @@ def quantiles(values: NDArray[Any]) -> dict[str, float]:
 
 
 def label_prevalence(runs: NDArray[np.void]) -> list[dict[str, float | int | None]]:
-    """Return for each label the number of games that have it, and the shares of games and of rows."""
     rows = int(runs["rows"].sum(dtype=np.uint64))
     return [
         {
@@ -309,19 +277,16 @@ def label_prevalence(runs: NDArray[np.void]) -> list[dict[str, float | int | Non
 
 
 def find_twice(several: Sequence[Session]) -> tuple[NDArray[np.void], list[Doubled]]:
-    """Return the games of all sessions, each once, and the pairs of sessions that hold games twice."""
     runs = RunColumns.of(several).table
     is_doubled, pairs = Copies(runs, several).left_out()
     return runs[~is_doubled], pairs
 
 
 def twice_lines(pairs: Sequence[Doubled]) -> list[str]:
-    """Return the line that names the pairs of :func:`find_twice`, if there are any."""
     return [f"left out: {describe_doubled(pairs)}"] if pairs else []
 
 
 def sum_up(several: Sequence[Session]) -> dict[str, Any]:
-    """Sum up all games of sessions, each once: counts, time span, players, scores, tiles, labels."""
     runs, twice = find_twice(several)
     by_player: dict[str, list[int]] = {}
     for number, session in enumerate(several):

@@ -25,7 +25,6 @@ class _Path(click.Path):
         self.must_exist, self.hint, self.may_be_address = exists, hint, may_be_address
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Check a value; ConfigError for the address of a store, MissingPathError for a missing path."""
         from pathlib import Path
 
         if isinstance(value, str) and "://" in value:
@@ -73,7 +72,6 @@ PLACE = _Path(
 
 
 def tower(value: str) -> str:
-    """Check an option's value: the directory of a tower, or ``module:factory``."""
     if ":" not in value:
         from pathlib import Path
 
@@ -82,7 +80,6 @@ def tower(value: str) -> str:
 
 
 def critic_or_name(value: str) -> Path:
-    """Convert a critic's path, or the name of a shipped critic."""
     from pathlib import Path
 
     from tape2048.critic.shipped import SHIPPED
@@ -155,13 +152,11 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def int_option(
     name: str, text: str, *, default: int | None = None, least: int = 0, most: int | None = None
 ) -> Callable[[Any], Any]:
-    """Return an option for a whole number from ``least`` to ``most``. The help shows its default."""
     shown: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     return click.option(name, type=click.IntRange(least, most), metavar="N", help=text, **shown)
 
 
 def out_option(text: str, metavar: str = "FILE", **attributes: Any) -> Callable[[Any], Any]:
-    """Return the option for what a command writes: ``--out``, required unless ``attributes`` differ."""
     attributes = {"required": True, "type": PATH, **attributes}
     return click.option("--out", "-o", metavar=metavar, help=text, **attributes)
 
@@ -190,22 +185,18 @@ THREADS = click.option(
 
 
 def json_option(text: str = "Print one JSON document.") -> Callable[[Any], Any]:
-    """Return the flag that has a command print JSON."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def quiet_option(text: str = "Show no progress bar.") -> Callable[[Any], Any]:
-    """Return the flag that has a command show no progress."""
     return click.option("--quiet", is_flag=True, help=text)
 
 
 def force_option(what: str) -> Callable[[Any], Any]:
-    """Return the flag that allows a command to replace a file."""
     return click.option("--force", is_flag=True, help=f"Replace {what} if it exists.")
 
 
 def job_options(out: str) -> Callable[[Any], Any]:
-    """Return the options of a command that makes an output of each session, in the directory ``out``."""
     return options(
         click.option(
             "--shard",
@@ -236,7 +227,6 @@ def no_job(hint: str) -> Callable[[Any], Any]:
 
 
 def running_recorder(timeout_text: str, timeout_s: float | None = None) -> Callable[[Any], Any]:
-    """Return the options that select a running recorder and limit the time to wait for it."""
     shown: dict[str, Any] = {} if timeout_s is None else {"default": timeout_s, "show_default": True}
     seconds = click.FloatRange(min=0)
     return options(
@@ -247,14 +237,11 @@ def running_recorder(timeout_text: str, timeout_s: float | None = None) -> Calla
 
 
 def exit_on_findings(found: object) -> None:
-    """End the command with exit code 1 if there are findings."""
     if found:
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
 class Command(click.Command):
-    """A command whose help ends with examples, line by line as typed."""
-
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
@@ -280,7 +267,6 @@ class Command(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options below the headings in their ``group``, and the other options at the end."""
         sections: dict[str, list[tuple[str, str]]] = {}
         others: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):
@@ -293,7 +279,6 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples after the help."""
         super().format_epilog(ctx, formatter)
         with formatter.section("Examples"):
             for line in self.examples:
@@ -301,25 +286,20 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A group with examples, which suggests the nearest command for an unknown name."""
-
     command_class = Command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options and the commands."""
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
     def subcommand(
         self, *examples: str, name: str | None = None
     ) -> Callable[[Callable[..., None]], click.Command]:
-        """Return a decorator that adds a function as a command whose help ends with examples."""
         return self.command(name, examples=examples)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the subcommand. The error for an unknown name suggests the nearest known name."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -330,12 +310,10 @@ class Group(Command, click.Group):
 
 
 def new_command(*examples: str) -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator that makes a function a command whose help ends with examples."""
     return click.command(cls=Command, examples=examples)
 
 
 def new_group(*examples: str, **attributes: Any) -> Callable[[Callable[..., None]], Group]:
-    """Return a decorator that makes a function a group whose help ends with examples."""
     return click.group(cls=Group, examples=examples, **attributes)
 
 
@@ -356,11 +334,9 @@ class LazyGroup(Group):
         self.removed = removed or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names in the order of the help."""
         return list(self.lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command of this name."""
         if cmd_name in self.removed:
             message = f"The command {cmd_name!r} was removed. Use {self.removed[cmd_name]}."
             raise click.UsageError(message, ctx)

@@ -98,7 +98,6 @@ def reach_words(reach: Mapping[int, float]) -> str:
 
 
 def near(path: str) -> str:
-    """Return a path relative to the working directory if it is below it."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
 
@@ -112,7 +111,6 @@ def nearest(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def board(exps: Sequence[int]) -> Text:
-    """Draw a board in the colours of its tiles; without colours, numbers in columns and dots."""
     from rich.text import Text
 
     text = Text()

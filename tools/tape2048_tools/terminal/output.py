@@ -60,7 +60,6 @@ def print_json(document: Any) -> None:
 
 
 def print_result(document: Any, make_parts: Callable[[], Iterable[RenderableType]], *, as_json: bool) -> None:
-    """Print a command's result as JSON, or as the text and tables that ``make_parts`` returns."""
     if as_json:
         print_json(document)
     else:
@@ -68,7 +67,6 @@ def print_result(document: Any, make_parts: Callable[[], Iterable[RenderableType
 
 
 def print_human(*parts: RenderableType) -> None:
-    """Print text and tables, with colours if standard output is a terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -125,11 +123,7 @@ def print_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def columns_that_fit(
     headings: Sequence[str], rows: Sequence[Sequence[str]], less_needed: Sequence[str], *, gap: int
 ) -> list[int]:
-    """Return the indices of the columns to show: all, or on a narrow terminal the columns that fit.
-
-    The columns with the ``less_needed`` headings are omitted in this order, until the rest fits, ``gap``
-    characters apart.
-    """
+    """Return the columns that fit, ``gap`` apart, without as many of the ``less_needed`` as necessary."""
     kept = list(range(len(headings)))
     if not sys.stdout.isatty():
         return kept
@@ -168,7 +162,6 @@ def table(*headings: str, title: str | None = None) -> Table:
 
 
 def columns(values: dict[str, Any]) -> Table:
-    """Make a table of names and values (text, or renderables of rich), one pair a line, without headings."""
     made = table("", "")
     made.show_header = False
     for name, value in values.items():
@@ -184,7 +177,6 @@ def cell(value: object, style: str = "") -> Text:
 
 
 def finding(error: str, message: str, hint: str | None) -> Text:
-    """Format a defect: the class of its error, its message with the place, and the hint."""
     from rich.text import Text
 
     text = Text.assemble((printable(error), "bold red"), ": ", printable(message))
@@ -192,7 +184,6 @@ def finding(error: str, message: str, hint: str | None) -> Text:
 
 
 def error_finding(error: TapeError) -> Text:
-    """Format the error of an unreadable session as a defect."""
     return finding(type(error).__name__, str(error), error.advice)
 
 
@@ -212,7 +203,6 @@ def complain(text: str) -> None:
 
 
 def complain_left_out(left_out: Iterable[tuple[str, str]]) -> None:
-    """Report on standard error the runs that were left out, with a few names for each reason."""
     counts: dict[str, int] = {}
     for name, reason in left_out:
         kind = reason.replace(name.rpartition(": ")[2], "")  # without the run's name

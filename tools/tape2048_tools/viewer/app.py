@@ -64,7 +64,6 @@ _HEADERS = {
 
 
 def static_files() -> dict[str, bytes]:
-    """Return the static files of the pages by name."""
     folder = importlib.resources.files(__package__) / "static"
     return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
 
@@ -78,7 +77,6 @@ class Access:
         self.key, self.link = secrets.token_urlsafe(24), self._address + secrets.token_urlsafe(24)
 
     def redeem(self, token: str) -> str:
-        """Return the key for the token of the link, or an empty text for another token."""
         with self._lock:
             if not secrets.compare_digest(f"{self._address}{token}".encode(), self.link.encode()):
                 return ""
@@ -87,12 +85,10 @@ class Access:
         return self.key
 
     def grants(self, given: str) -> bool:
-        """Return whether the header ``Authorization`` has the key."""
         return secrets.compare_digest(given.encode(), f"Bearer {self.key}".encode())
 
 
 def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[..., list[bytes]]:
-    """Return the WSGI application."""
     files, free = static_files(), threading.Semaphore(_JOBS_MAX)
     allowed = {host.lower() for host in hosts}
     documents: dict[str, _Make] = {
@@ -170,7 +166,6 @@ def _failure(path: str, error: Exception) -> _Answer:
 def serve(
     data: Data, host: str, port: int, *, allowed: Sequence[str] = (), started: Callable[[str], object]
 ) -> None:
-    """Serve the viewer until the process is interrupted."""
     # A connection needs a file descriptor, and its computation needs some more.
     most = min(_CONNECTIONS_MAX, max(8, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
     try:

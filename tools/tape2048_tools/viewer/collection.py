@@ -65,12 +65,10 @@ COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
 
 
 def id_of(text: str) -> str:
-    """Return the id that represents a path or a name in links."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
 
 
 def brief_player(facts: Mapping[str, Any]) -> str:
-    """Return the player of a session's facts with the parameters that differ from its defaults."""
     name, args = facts.get("player"), facts.get("player_args")
     if not isinstance(name, str) or not isinstance(args, dict):
         return player_text(facts)
@@ -80,15 +78,7 @@ def brief_player(facts: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A session with its run table.
-
-    Attributes:
-        id: its id in links.
-        path: the directory.
-        meta: its facts.
-        runs: ``RUN_DTYPE[R]``, by id.
-        bytes: size of its files.
-    """
+    """A session with its run table, ``RUN_DTYPE[R]`` by id."""
 
     id: str
     path: Path
@@ -98,7 +88,6 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The directory's name."""
         return self.path.name
 
     @functools.cached_property
@@ -108,32 +97,25 @@ class Entry:
 
     @property
     def columns(self) -> Names[str]:
-        """The current names of the session's columns."""
         return find_columns(self.path)
 
     @functools.cached_property
     def label(self) -> str:
-        """The player in the column ``player``."""
         return player_label(self.meta)
 
     @functools.cached_property
     def player_name(self) -> str:
-        """The player's name for people."""
         return player_name(self.meta)
 
     @property
     def player(self) -> str:
-        """The player with its label, and the parameters that differ from its defaults."""
         brief = brief_player(self.meta)
         args = brief.removeprefix(str(self.meta.get("player")))
         return f"{self.label}{args}" if self.meta.get("player_sha256") else brief
 
     @property
     def sums(self) -> tuple[dict[str, NDArray[np.float64]], Mapping[str, Any] | None]:
-        """The sums of ``annotate``'s columns over each run, NaN without columns; and their facts, or None.
-
-        Sums are cached. Without sums, every call looks again: ``annotate`` can write columns at any time.
-        """
+        """Sums over each run, NaN without columns, and facts or None; without sums, each call looks again."""
         # Most sessions have no columns, and opening a session takes 1 ms.
         if "_sums" not in self.__dict__ and (self.path / "loss.json").exists():
             with contextlib.suppress(TapeError, OSError):
@@ -165,19 +147,12 @@ class Entry:
         return found, facts
 
     def game(self, run: int) -> np.void:
-        """Return the run table's row of a run; MissingPathError for an unknown run."""
         row: np.void = self.runs[find_run(self.runs, run)]
         return row
 
 
 class Once(NamedTuple):
-    """The games of a selection, each once.
-
-    Attributes:
-        games: ``bool[R]``; None: all.
-        left_out: the games that another session holds, too, and serves, ``bool[R]``.
-        doubled: the pairs of sessions that hold these games.
-    """
+    """The games of a selection, each once; ``games`` None: all. Other sessions serve ``left_out`` games."""
 
     games: NDArray[np.bool_] | None
     left_out: NDArray[np.bool_]
@@ -185,15 +160,10 @@ class Once(NamedTuple):
 
 
 class GameTable:
-    """The run tables of all sessions read so far, as columns; immutable.
+    """The run tables of the sessions read so far, as columns; immutable.
 
-    Attributes:
-        sessions: the S sessions, in the order of their names.
-        starts: ``i64[S + 1]``, number of each session's first game.
-        waiting: number of sessions that are not read yet.
-        waiting_rows: number of their rows, according to their manifests.
-        waiting_games: number of their games.
-        broken: the unreadable sessions.
+    Sessions are in the order of their names, and ``starts`` (``i64[S + 1]``) has each session's first game.
+    ``waiting`` counts the sessions that are not read yet, and ``broken`` are the unreadable sessions.
     """
 
     dtype = RUN_DTYPE  # filters read these columns like a run table's
@@ -218,7 +188,6 @@ class GameTable:
         self._places = {one.id: number for number, one in enumerate(sessions)}
 
     def __len__(self) -> int:
-        """Number of games."""
         return int(self.starts[-1])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -244,18 +213,15 @@ class GameTable:
 
     @functools.cached_property
     def copies(self) -> Copies:
-        """The games that several sessions hold."""
         return Copies(self, self.sessions)
 
     def once(self, chosen: NDArray[np.bool_] | None) -> Once:
-        """Return each game of a selection once, as ``Corpus.open`` does."""
         left_out, several = self.copies.left_out(chosen)
         if several:
             chosen = ~left_out if chosen is None else chosen & ~left_out
         return Once(chosen, left_out, several)
 
     def document(self, number: int) -> dict[str, Any]:
-        """Return the facts of a game for lists."""
         entry, row = self.at(number)
         return {
             "session": entry.id,
@@ -269,13 +235,11 @@ class GameTable:
         }
 
     def at(self, number: int) -> tuple[Entry, np.void]:
-        """Return the session of a game, and the game's row of the run table."""
         owner = int(np.searchsorted(self.starts, number, "right")) - 1
         entry = self.sessions[owner]
         return entry, entry.runs[number - int(self.starts[owner])]
 
     def number(self, session_id: str) -> int:
-        """Return the number of a session by its id; MissingPathError if it is gone."""
         if session_id not in self._places:
             raise MissingPathError(
                 f"no session has the id {session_id:.20}",
@@ -285,8 +249,6 @@ class GameTable:
 
 
 class Collection:
-    """The sessions below some directories."""
-
     def __init__(self, roots: Iterable[Path]) -> None:
         self.roots = [Path(os.path.abspath(root)) for root in roots]
         self._lock, self._listing = threading.Lock(), threading.Lock()
@@ -322,7 +284,6 @@ class Collection:
             return self._games
 
     def session(self, session_id: str) -> Entry:
-        """Return a session by its id. A session that is not read yet is read in this thread."""
         self.games()
         with self._lock:
             known, listed = self._read.get(session_id), self._paths.get(session_id)
@@ -341,7 +302,6 @@ class Collection:
         return self.games()
 
     def trainings(self) -> dict[str, Path]:
-        """Return the training directories by id: roots, and directories directly below them."""
         if time.monotonic() - self._trainings_listed > TRAININGS_LISTED_S:
             paths = [path for root in self.roots for path in (root, *_other_directories(root))]
             self._trainings = {id_of(str(path)): path for path in paths if (path / METRICS).is_file()}
@@ -433,7 +393,6 @@ def read_entry(session_id: str, path: Path) -> Entry:
 
 
 def find_run(runs: NDArray[np.void], run: int) -> int:
-    """Return the position of a run in a table ordered by id; MissingPathError for an unknown run."""
     at = int(np.searchsorted(runs["id"], np.uint64(run))) if 0 <= run < 1 << 64 else len(runs)
     if at == len(runs) or int(runs["id"][at]) != run:
         raise MissingPathError(
@@ -449,13 +408,7 @@ PAGE_ROWS = 50
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """A choice of games.
-
-    Attributes:
-        where: condition in SQL; empty: no condition.
-        session: id of a session; empty: all sessions.
-        filters: names and values of filters.
-    """
+    """A choice of games; ``where`` is SQL, and ``session`` the id of a session. Empty: no condition."""
 
     where: str = ""
     session: str = ""
@@ -463,7 +416,6 @@ class Selection(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, given: Mapping[str, str], prefix: str = "") -> Selection:
-        """Read a selection from the parameters of a link whose names start with ``prefix``."""
         named: dict[str, Any] = {}
         for name in Filters.__annotations__:
             if text := given.get(prefix + name, "").strip():
@@ -476,11 +428,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def choose(games: GameTable, selection: Selection) -> NDArray[np.bool_] | None:
-    """Return the games of a selection, ``bool[R]``; None: all.
-
-    A ``player`` that is the whole label or name of a session selects this player only. A part of it can
-    select several players.
-    """
+    """Return the games of a selection; None: all. A whole label or name selects this player only."""
     if selection == Selection():
         return None
     filters = dict(selection.filters)
@@ -515,10 +463,7 @@ _OPERATORS = {
 
 
 def _compared(games: GameTable, condition: str) -> NDArray[np.bool_] | None:
-    """Evaluate comparisons with numbers or texts, joined by AND; return None for any other condition.
-
-    For 1e7 games this takes 0.05 s, and SQLite 8 s: ``python -m tests.bench.viewer``.
-    """
+    """Evaluate comparisons joined by AND, in 0.05 s for 1e7 games (SQLite: 8 s); None for others."""
     chosen = np.ones(len(games), np.bool_)
     for part in re.split(r"\s+AND\s+", condition.strip(), flags=re.IGNORECASE):
         match = _COMPARISON.fullmatch(part)
@@ -539,10 +484,7 @@ def _compared(games: GameTable, condition: str) -> NDArray[np.bool_] | None:
 def page_of_games(
     games: GameTable, chosen: NDArray[np.bool_] | None, sort: str, page: int, *, descending: bool
 ) -> NDArray[np.int64]:
-    """Return the numbers of the games on a page of the sorted list.
-
-    Games of equal value keep their order, so that no game is on two pages.
-    """
+    """Return the games on a page; games of equal value keep their order, so that none is on two pages."""
     numbers = None if chosen is None else np.flatnonzero(chosen)
     count = len(games) if numbers is None else len(numbers)
     begin = min(page * PAGE_ROWS, count)
@@ -560,10 +502,7 @@ def page_of_games(
 
 
 def _ranked(values: NDArray[Any], begin: int, end: int) -> NDArray[np.int64]:
-    """Return ``np.argsort(values, kind="stable")[start:end]``.
-
-    It takes 0.1 s for 1e7 values, the whole sort 1.4 s: ``python -m tests.bench.viewer``.
-    """
+    """Return ``np.argsort(values, kind="stable")[begin:end]``, faster: 0.1 s for 1e7 values, not 1.4 s."""
     if begin == end:
         return np.empty(0, np.int64)
     low, high = np.partition(values, (begin, end - 1))[[begin, end - 1]]

@@ -71,8 +71,6 @@ _TABLES_MAX, _REPLAYS_MAX = 12, 64
 
 
 class Data:
-    """The documents of a collection."""
-
     def __init__(
         self, collection: Collection, judges: Judges, examine: Callable[[], dict[str, Any]] | None = None
     ) -> None:
@@ -116,7 +114,6 @@ class Data:
         self.packed(entry, int(row["id"]), 0)
 
     def about(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """Return the facts that every page needs."""
         return {
             "version": __version__,
             "roots": [root.name or str(root) for root in self.collection.roots],
@@ -130,7 +127,6 @@ class Data:
         return self._overview(self._games(), tuple(Selection.of(given, prefix) for prefix in prefixes))
 
     def sample(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return statistics of a few games: when tiles appear, and the shares of the moves."""
         return self._sample(self._games(), Selection.of(given))
 
     def sessions(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -173,7 +169,6 @@ class Data:
         return {"cards": [card(*one) | {"weak": one[0] in weak} for one in keys], "judged": judged}
 
     def judged_by(self, entries: Iterable[Entry]) -> tuple[list[str], set[Entry]]:
-        """Return a line on the judges of sessions' columns, warnings, and the sessions with a weak judge."""
         judges, warnings, weaker = dict[str, None](), dict[str, None](), set[Entry]()
         for entry in sorted(entries, key=lambda one: one.name):
             if (annotation := entry.sums[1]) is not None:
@@ -186,7 +181,6 @@ class Data:
         return [f"Judged by {', '.join(judges)}.", *warnings] if judges else [], weaker
 
     def players(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """Return the players with the most games, and the number of all players."""
         games = self._games()
         counts, names = collections.Counter[str](), {one.label: one.player_name for one in games.sessions}
         left_out = games["session"][games.once(None).left_out]
@@ -220,25 +214,19 @@ class Data:
         }  # fmt: skip
 
     def replay(self, given: Mapping[str, str]) -> bytes:
-        """Return a game for the page that replays it: ``session`` (id), ``run`` (id), ``judge`` (number).
-
-        With ``quick``, a judge that takes seconds does not judge yet, so that the page shows the game at
-        once.
-        """
+        """Return a game to replay; with ``quick``, not judged yet by a judge that takes seconds."""
         entry, number = self.collection.session(given.get("session", "")), _number(given, "judge")
         judge = self.judges.of_game(number, entry.meta, entry.sums[1])[0]
         quick = bool(given.get("quick")) and judge.ahead > 1
         return self._packed(entry, _number(given, "run"), number, quick, judge.identity)
 
     def choices(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return the moves that a player (``player``) would make in a game (``session``, ``run``)."""
         player = player_of(given.get("player", ""))
         entry = self.collection.session(given.get("session", ""))
         (game,) = read_game(entry.path, [_number(given, "run")], replayed=True)
         return {"moves": choices(game.states[:-1], player).tolist()}
 
     def twins(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return the games of other players with the same seed as a game (``session``, ``run``)."""
         games = self.collection.games()
         entry = self.collection.session(given.get("session", ""))
         row = entry.game(_number(given, "run"))
@@ -249,7 +237,6 @@ class Data:
         return {"rows": _game_rows(games, numbers[:PAGE_ROWS])}
 
     def packed(self, entry: Entry, run: int, number: int, *, quick: bool = False) -> bytes:
-        """Return a game of a session, packed; see :func:`tape2048_tools.viewer.game_data.pack`."""
         game, judged, facts = self.judged(entry, run, number, quick=quick)
         return pack(facts, game, judged, self.judges.opinion(game.states))
 
@@ -279,7 +266,6 @@ class Data:
         }  # fmt: skip
 
     def judge_list(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """Return the judges, the critic, and the players that can be chosen."""
         return {
             "judges": self.judges.documents(),
             "critic": self.judges.critic_document(),
@@ -294,11 +280,7 @@ class Data:
         return document | {"reading": name, "others": others}
 
     def play_on(self, given: Mapping[str, str]) -> bytes:
-        """Return the game that is played on from a board (``board``, ``seed``, ``moves``), packed.
-
-        ``player``, written as for ``record``, plays. Without it, the best moves of ``judge`` are played.
-        ``judge`` judges the game in both cases.
-        """
+        """Return a game that ``player``, or else the best moves of ``judge``, plays from ``board``."""
         number, text = _number(given, "judge"), given.get("player", "").strip()
         moves = _number(given, "moves") or MOVES
         if moves > MOVES_MAX:
@@ -314,7 +296,6 @@ class Data:
         return pack(facts, game, judge.game(game.states, game.moves), self.judges.opinion(game.states))
 
     def live(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """Return the current state of recorders and trainings."""
         recorders: list[dict[str, Any]] = []
         for root in self.collection.roots:
             try:
@@ -347,10 +328,7 @@ class Data:
         return game_document(row, game)
 
     def _last_session(self, wanted: str) -> Entry | None:
-        """Return the last session that a recorder published since its last start, or None.
-
-        Earlier sessions can be of another player.
-        """
+        """Return a recorder's last session since its start: earlier sessions can be of another player."""
         for entry in reversed(self.collection.games().sessions):
             root, instance = entry.path.parent, entry.meta.get("instance")
             if recorder_id(root, instance) == wanted and len(entry.runs):
@@ -359,14 +337,12 @@ class Data:
         return None
 
     def training(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return the learning curves of the training whose id is ``given["id"]``."""
         trainings = self.collection.trainings()
         if given.get("id", "") not in trainings:
             raise MissingPathError("no training has this id", hint="Reload the page: it was removed.")
         return training_document(trainings[given["id"]])
 
     def examination(self, _: Mapping[str, str]) -> dict[str, Any]:
-        """Return the evaluation of the critic on the sessions, which is computed once."""
         if self._examine is None:
             raise ValueError("this viewer does not evaluate the critic")
         with self._examining:

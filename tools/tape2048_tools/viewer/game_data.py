@@ -85,10 +85,7 @@ def pack(
     *,
     small: bool = False,
 ) -> bytes:
-    """Return a game for the page, with its judgement and the critic's probabilities, ``f32[n + 1, T]``.
-
-    ``small`` is for a report: it rounds, and has the best move instead of the values of all four moves.
-    """
+    """Return a game for the page; ``small`` rounds, and has the best move instead of all values."""
     arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
     spawns = recover(game.states, game.moves) if game.is_whole else None
     if spawns is not None and not (spawns.moves == UNKNOWN).any():
@@ -156,7 +153,6 @@ _EXPONENT_MAX = 15
 
 
 def parse_board(text: str) -> int:
-    """Return the packed board of a text, by the first of its :func:`readings`."""
     return readings(text)[0][1]
 
 
@@ -192,7 +188,6 @@ def readings(text: str) -> list[tuple[str, int]]:
 
 
 def board_document(board: int, judge: Judge, judges: Judges) -> dict[str, Any]:
-    """Return a board with the values of its moves, the tree one level deep, and the critic's opinion."""
     options = judge.board(board)
     packed = np.array([board], np.uint64)
     critic = judges.opinion(packed)
@@ -219,7 +214,6 @@ def board_document(board: int, judge: Judge, judges: Judges) -> dict[str, Any]:
 
 
 def player_documents() -> list[dict[str, Any]]:
-    """Return the players that the pages offer, with their parameters and defaults."""
     return [
         {
             "name": kind.name,
@@ -231,7 +225,6 @@ def player_documents() -> list[dict[str, Any]]:
 
 
 def player_of(text: str) -> Any:
-    """Return a built-in player, such as ``expectimax:depth=2``, for one thread."""
     name, args = parse_player(text[:_PLAYER_CHARS_MAX])
     if name not in REGISTRY and ":" in name:
         raise ConfigError(
@@ -254,10 +247,7 @@ def _made(name: str, args: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> Game:
-    """Play on from a packed board until the game ends, or a limit of moves or time is reached.
-
-    ``player`` is a player, or a judge whose best moves are played. The seed determines the spawns.
-    """
+    """Play on from a board to the end, or a limit of moves or time; a judge plays its best moves."""
     play = _judge_plays if isinstance(player, Judge) else _player_plays
     states, moves = play(board, player, seed, moves_max)
     notes: tuple[str, ...] = ()
@@ -303,10 +293,7 @@ def _player_plays(
 
 
 def choices(boards: NDArray[np.uint64], player: Any) -> NDArray[np.uint8]:
-    """Return the moves that a player chooses within the longest time: ``u8[k]``, k <= n; 255 without a move.
-
-    The random numbers of the player depend only on the number of the board.
-    """
+    """Return the moves within the longest time, ``u8[k]``, 255: none; draws depend on the board's number."""
     buffer = Buffer(rows_max=1, runs_max=1, record_action=True, sample_rate=1)
     found, until = list[int](), 0.0
     for number, board in enumerate(boards.tolist()):
@@ -342,16 +329,13 @@ class Judges:
 
     @functools.cached_property
     def critic(self) -> AnyCritic:
-        """The critic; ModelError if it is missing or damaged."""
         with self._lock:
             return open_critic(self._critic_path, "cpu")
 
     def __len__(self) -> int:
-        """Number of judges."""
         return len(self._players) + len(self.critic.thresholds)
 
     def __getitem__(self, number: int) -> Judge:
-        """Return a judge; MissingPathError for an unknown number, ConfigError for an invalid player."""
         # Only a number beyond the players needs the critic, which len() loads.
         if not 0 <= number < len(self._players) and not 0 <= number < len(self):
             hint = f"Choose one of {len(self)} judges, numbered from 0."
@@ -373,11 +357,7 @@ class Judges:
     def of_game(
         self, number: int, meta: Mapping[str, Any], annotation: Mapping[str, Any] | None = None
     ) -> tuple[Judge, str | None]:
-        """Return a judge for a game of a session, and a message if another judge replaces it.
-
-        The judge ``own`` of an annotated session is the judge of its columns, whose facts are ``annotation``,
-        so that a game has the same loss on all pages.
-        """
+        """Return a game's judge, and a message if another replaces it; ``own`` is the columns' judge."""
         if number >= len(self._players) or self._players[number][0] != OWN_JUDGE:
             return self[number], None
         judge, message = (None, None) if annotation is None else self.of_annotation(annotation)
@@ -388,7 +368,6 @@ class Judges:
         return own, message or missing
 
     def of_annotation(self, facts: Mapping[str, Any]) -> tuple[Judge | None, str | None]:
-        """Return the judge of a session's columns; or None, and a message."""
         text = str(facts.get("judge"))
         with self._lock:
             try:
@@ -400,11 +379,9 @@ class Judges:
         return judge, None
 
     def all(self) -> list[Judge]:
-        """Return all judges."""
         return [self[number] for number in range(len(self))]
 
     def documents(self) -> list[dict[str, Any]]:
-        """Return the facts of each judge for the pages."""
         players: list[dict[str, Any]] = [
             {"name": _named(name, args), "unit": "points", "tile": None, "own": name == OWN_JUDGE}
             for name, args in self._players
@@ -416,7 +393,6 @@ class Judges:
         return [{"number": number, **one} for number, one in enumerate(players + critics)]
 
     def facts(self, number: int, judge: Judge) -> dict[str, Any]:
-        """Return the facts of the judge with this number for the page of a game."""
         return {
             "judge": self.documents()[number],
             "by": judge.name,
@@ -424,7 +400,6 @@ class Judges:
         }
 
     def critic_document(self) -> dict[str, Any]:
-        """Return the facts of the critic for the pages."""
         facts = self.critic.info
         return {
             "kind": self.critic.kind,
@@ -438,7 +413,6 @@ class Judges:
         }
 
     def remark(self, sessions: Iterable[Mapping[str, Any]]) -> str | None:
-        """Return a remark if the critic was not trained on games of all players of these facts, or None."""
         played = []
         for meta in sessions:
             sha256 = meta.get("player_sha256")
@@ -476,12 +450,7 @@ SAMPLE_GAMES = 8
 
 
 def opinions(wanted: Sequence[tuple[Entry, Sequence[int]]], judges: Judges) -> dict[str, Any]:
-    """Return the mean probability of each tile over games halfway through.
-
-    Returns:
-        ``thresholds``; ``odds``, for each of ``wanted`` a probability for each tile, or None; ``remark`` on
-        players that the critic was not trained on; ``unread``, the error of the first unreadable session.
-    """
+    """Return the mean ``odds`` of each tile over games halfway through, for each of ``wanted`` or None."""
     runs: dict[Entry, list[int]] = {}
     for entry, ids in wanted:
         runs.setdefault(entry, []).extend(ids)
@@ -523,10 +492,7 @@ def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray
 
 
 def card(entry: Entry, run: int | None) -> dict[str, Any]:
-    """Return the card of a game for a gallery: its last recorded board, its score over time, its judgement.
-
-    The scores are computed from evenly spaced boards. They are exact except for 4s that were spawned.
-    """
+    """Return a game's card; its scores, from spaced boards, are exact except for spawned 4s."""
     at = find_run(entry.runs, -1 if run is None else run)
     sums = entry.sums[0]
     judged = {name: float(values[at]) for name, values in sums.items() if not np.isnan(values[at])}

@@ -60,12 +60,10 @@ _TAIL_BYTES = 65_536
 
 
 def recorder_id(root: Path, instance: Any) -> str:
-    """Return the id that represents a recorder in links."""
     return id_of(f"{root}\0{instance}")
 
 
 def recorder(root: Path, instance: str) -> dict[str, Any]:
-    """Return the current state of a recorder."""
     named = {"id": recorder_id(root, instance), "root": root.name, "instance": instance}
     try:
         snapshot = read_snapshot(root, instance)
@@ -89,10 +87,7 @@ def recorder(root: Path, instance: str) -> dict[str, Any]:
 
 
 def newest_game(root: Path, instance: str) -> dict[str, Any] | None:
-    """Return the end of the game that a recorder committed last, from its unpublished session.
-
-    None if no session is open, or no open session has a committed block.
-    """
+    """Return the end of the last committed game, of the unpublished session; None without a block."""
     for partial in sorted(root.glob(f".*.{instance}{PARTIAL_SUFFIX}"), reverse=True):
         with contextlib.suppress(TapeError, OSError):  # published meanwhile, or damaged: try the next session
             facts, stage = read_facts(partial), stage_of(partial)
@@ -124,7 +119,6 @@ def _game(run: np.void, rows: NDArray[Any], given: NDArray[np.uint64] | None) ->
 
 
 def game_document(run: np.void, game: Game) -> dict[str, Any]:
-    """Return the end of a game for the page: boards, the moves between them, and the numbers of the moves."""
     first = max(0, len(game.states) - LIVE_BOARDS)
     numbers = np.arange(len(game.states)) if game.numbers is None else game.numbers
     shown = Game(game.states[first:], game.moves[first:])
@@ -135,7 +129,6 @@ def game_document(run: np.void, game: Game) -> dict[str, Any]:
 
 
 def training(path: Path) -> dict[str, Any]:
-    """Return the last figures of a training directory, and the estimated time that is left."""
     try:
         written_at, lines = (path / METRICS).stat().st_mtime, read_metrics(path / METRICS, _TAIL_BYTES)
         running = is_locked(path)
@@ -145,7 +138,6 @@ def training(path: Path) -> dict[str, Any]:
 
 
 def _progress(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the progress of a training by its last line with a count, and the seconds left at its speed."""
     for count, total in _COUNTS.items():
         known = [one for one in lines if all(_is_number(one.get(key)) for key in (count, total, "elapsed_s"))]
         if known:
@@ -159,7 +151,6 @@ def _progress(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def training_document(path: Path) -> dict[str, Any]:
-    """Return the curves of a training directory by title: ``x``, and points by series, thinned."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     lines, axis = [], ""
     with contextlib.suppress(OSError):

@@ -50,10 +50,7 @@ _EXPONENTS = 32
 
 
 def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> dict[str, Any]:
-    """Return the overview of one or several selections, ``bool[R]`` or None for all, with the same bins.
-
-    A game that several sessions of a selection hold counts once.
-    """
+    """Return the overview of selections with the same bins; a game in several sessions counts once."""
     names = ("max_score", "steps", "highest_tile", "rows", "session")
     several = [games.once(chosen) for chosen in choices]
     parts = [
@@ -98,7 +95,6 @@ def _round_width(width: float) -> int:
 
 
 def _phases(steps_max: int) -> list[dict[str, int]]:
-    """Return for each phase the least sum of its tiles, and the first and last move that it contains."""
     sums = np.arange(0, _PER_MOVE * (steps_max + 2) + _PHASE, _PHASE)
     moves = np.maximum(np.ceil(sums / _PER_MOVE - 2), 0).astype(int).tolist()
     return [
@@ -115,10 +111,7 @@ def _part(
     *,
     pooled: bool,
 ) -> dict[str, Any]:
-    """Return the overview of the games with these columns. Sessions of games that are left out count, too.
-
-    Its ``lines`` are the charts of each player, or with ``pooled`` of all players together.
-    """
+    """Return an overview, with ``lines`` by player unless ``pooled``; sessions left out count, too."""
     scores, steps, owners = (columns[name] for name in ("max_score", "steps", "session"))
     # Games by session and highest tile.
     places = owners.astype(np.int64) * _EXPONENTS + exponents_of(columns["highest_tile"])
@@ -176,7 +169,6 @@ def _mean_of(count: int, total: float, squares: float) -> dict[str, float]:
 def _line(
     scores: NDArray[Any], steps: NDArray[Any], whole: NDArray[Any], widths: dict[str, int]
 ) -> dict[str, Any]:
-    """Return the chart data of a line's games; ``whole``: moves of the games that started with two tiles."""
     lengths = np.bincount(steps // widths["steps"], minlength=1)
     # The share of games that last at least to the start of each bin.
     survival = 1 - np.append(0, np.cumsum(lengths)) / max(1, len(steps))
@@ -243,7 +235,6 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
 
 
 def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -> dict[str, Any]:
-    """Return the critic's predictions for a few games, and the numbers of games that reach the tiles."""
     numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
     if len(numbers) > SAMPLE_GAMES:
         numbers = numbers[np.linspace(0, len(numbers) - 1, SAMPLE_GAMES).round().astype(np.int64)]

@@ -21,7 +21,6 @@ _SIDE = 4 * _TILE + 5 * _GAP
 
 
 def _cells(exps: Sequence[int]) -> Iterable[tuple[int, int, str, str, str, int]]:
-    """Yield x, y, the colours, the text and its size of each cell."""
     for cell, exp in enumerate(exps):
         row, column = divmod(cell, 4)
         text = str(1 << exp) if exp else ""
@@ -31,11 +30,7 @@ def _cells(exps: Sequence[int]) -> Iterable[tuple[int, int, str, str, str, int]]
 
 
 def gif(frames: Iterable[tuple[Sequence[int], str]], fps: float) -> bytes:
-    """Return boards, each with a line of words, as an animated GIF.
-
-    Raises:
-        MissingPackageError: Pillow is not installed.
-    """
+    """Return boards with words as an animated GIF; MissingPackageError without Pillow."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:

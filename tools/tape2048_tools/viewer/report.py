@@ -78,10 +78,7 @@ def bundle(files: Mapping[str, bytes], entry: str) -> str:
 
 
 def one_file(title: str, document: Mapping[str, Any], *, connects: str = "'none'") -> bytes:
-    """Return an HTML file that shows a document with the code of the viewer.
-
-    ``connects`` is the value of its policy's directive ``connect-src``: by default, no requests.
-    """
+    """Return an HTML file with the viewer's code; ``connects`` is its policy's ``connect-src``."""
     files = static_files()
     script, style = _DENSE.sub("", bundle(files, "report.js")), files["style.css"].decode()
     policy = (
@@ -109,7 +106,6 @@ def _source_hash(text: str) -> str:
 def make_report(
     data: Data, *, games: int = GAMES_MAX, made: str | None = None, progress: Progress | None = None
 ) -> bytes:
-    """Return the report of all sessions in one file: the overview, and games to replay."""
     packs: dict[str, str] = {}
 
     def keep(key: str, packed: bytes) -> bool:
@@ -126,7 +122,6 @@ def make_report(
 def write_site(
     data: Data, directory: Path, *, games: int = GAMES_MAX, progress: Progress | None = None
 ) -> None:
-    """Write the report into a directory for a web server: ``index.html``, and a file for each game."""
     (directory / "games").mkdir()
 
     def keep(key: str, packed: bytes) -> bool:
@@ -171,10 +166,7 @@ def _document(
 def _chosen(
     data: Data, most: int, progress: Progress | None
 ) -> Iterator[tuple[str, int, bytes, dict[str, Any]]]:
-    """Choose games of each kind and judge them: kind, number, packed game and facts with its ``sums``.
-
-    The games with the largest loss are known from the columns of ``annotate``.
-    """
+    """Choose and judge games of each kind: kind, number, packed game, facts with ``sums``."""
     table = data.collection.games()
     once = table.once(None).games
     kinds = [one for one in _KINDS if one[1] != "loss" or not np.isnan(table["loss"]).all()]

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 
 class ChosenRun(NamedTuple):
-    """A run with the facts of its source."""
-
     run: Run
     facts: dict[str, Any]
     steps: NDArray[np.int64]  # for each board, the number of the move that follows
@@ -45,7 +43,6 @@ class ChosenRun(NamedTuple):
         return np.array(self.run.states, np.uint64), np.array(self.run.moves, np.uint8)
 
     def played_by(self) -> tuple[Mapping[str, Any], NDArray[np.void]]:
-        """Return the known facts and games of the player: of the session, or of this run only."""
         if "seed" in self.facts:  # only sessions hold it
             session = Session.open(self.facts["path"])
             return session.meta, session.runs
@@ -206,10 +203,7 @@ def _of_session(session: Session, ordinal: int) -> ChosenRun:
 def run_document(
     run: Run, last: str = "final", steps: int | None = None, made: NDArray[np.uint8] | None = None
 ) -> dict[str, Any]:
-    """Return the run's facts, for ``--json`` and for :func:`run_parts`; None for unknown facts.
-
-    ``steps`` and ``made`` are the number of moves and the known moves, if ``run`` lacks some.
-    """
+    """Return the run's facts, None if unknown; ``steps`` and ``made`` are for moves that it lacks."""
     from tape2048.runs.a2run2 import Move
 
     meta = run.meta
@@ -238,7 +232,6 @@ def run_document(
 
 
 def run_parts(run: Run, document: dict[str, Any]) -> list[RenderableType]:
-    """Return a document of :func:`run_document`, which can have further keys, and the last board as text."""
     written = {
         "steps": number(document["steps"]),
         "max_score": number(document["max_score"]),
@@ -258,7 +251,6 @@ def run_parts(run: Run, document: dict[str, Any]) -> list[RenderableType]:
 
 
 def step_document(run: Run, step: int) -> dict[str, Any]:
-    """Return one board of the run, its move and spawn, and its branch values."""
     from tape2048.game.moves import recover
     from tape2048.runs.a2run2 import Move, RunV2
 

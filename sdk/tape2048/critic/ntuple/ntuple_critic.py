@@ -129,7 +129,6 @@ class Scratch(NamedTuple):
 
 
 def new_scratch(tables: CriticTables) -> Scratch:
-    """Return the buffers of a thread."""
     places = np.empty((2, SYMMETRIES * len(tables.masks)), dtype=U64)
     return Scratch(places, np.empty((4, len(tables.exponents)), dtype=F32))
 
@@ -386,18 +385,15 @@ class GameBoards(NamedTuple):
     weights: npt.NDArray[np.float32] = np.empty(0, F32)  # `f32[N]`, likewise
 
     def __len__(self) -> int:
-        """Number of games, R."""
         return len(self.highest)
 
     def between(self, begin: int, end: int) -> GameBoards:
-        """Return the games from number ``begin`` to ``end``, as views."""
         starts = self.starts[begin : end + 1]
         rows = slice(starts[0], starts[-1])
         columns = self.targets[rows], self.weights[rows]
         return GameBoards(self.boards[rows], starts - starts[0], self.highest[begin:end], *columns)
 
     def take(self, chosen: npt.NDArray[np.bool_]) -> GameBoards:
-        """Return the games under a mask ``bool[R]``."""
         counts = np.diff(self.starts)
         return GameBoards(
             self.boards[np.repeat(chosen, counts)],
@@ -407,8 +403,6 @@ class GameBoards(NamedTuple):
 
 
 class GameSource(NamedTuple):
-    """The games of a training, and their facts."""
-
     # Yields the games of the training part from a piece on, in pieces that fit into memory; for each pass.
     chunks: Callable[[int], Iterator[GameBoards]]
     val: GameBoards  # those of the validation part
@@ -520,8 +514,6 @@ _WEIGHT_STEP = 1 / 32
 
 
 class TrainedNTuple(NamedTuple):
-    """The end of a training."""
-
     progress: TrainingProgress
     best: Path | None  # the best critic's file
     done: bool = False  # False: stopped, to be resumed
@@ -588,12 +580,10 @@ class _NTupleLearner:
 
     @property
     def stalled(self) -> bool:
-        """Whether as many validations as ``patience`` have not improved."""
         patience = self.config.patience
         return patience is not None and self.state.epoch - self.state.best_epoch >= patience
 
     def train(self, training: Training) -> Iterator[None]:
-        """Learn in all passes; see :class:`tape2048.files.training_directory.Learner`."""
         while not self.done:
             for _ in self._pass():
                 if training.pause(self.progress()):
@@ -604,7 +594,6 @@ class _NTupleLearner:
             yield
 
     def _end_pass(self, training: Training) -> None:
-        """Validate, and write the critic if it is the best so far."""
         state, best = self.state, training.files.path / BEST
         state.loss, state.base_loss = self._validate()
         improved = state.best_loss is None or state.loss < state.best_loss
@@ -687,7 +676,6 @@ class _NTupleLearner:
         return {"corpus": self.source.identity, "columns_sha256": self.source.columns_sha256 or ""}
 
     def restore(self, content: memoryview, path: Path) -> None:
-        """Resume from a checkpoint. StateError for a checkpoint of another training."""
         arrays, saved, texts = ArrayCheckpoint.of(content, path, CHECKPOINT_FORMAT)
         self.state = decode_state(texts.get("state", ""), path, _NTupleState)
         self.config.check_resumed(saved, {name: texts.get(name, "") for name in self._data}, self._data, path)

@@ -38,7 +38,6 @@ class _ByKind(Command):
     """The command for transformers. For another kind it hands over to a command with other options."""
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
-        """Parse the arguments with the options of the kind that they select."""
         found = [pair[1] for pair in pairwise([*args, ""]) if pair[0] == "--kind"]
         found += [arg.removeprefix("--kind=") for arg in args if arg.startswith("--kind=")]
         parse = _ntuple.make_context if "ntuple" in found else super().make_context
@@ -153,8 +152,6 @@ def _print_config(config: LearningConfig, path: Path | None, flags: dict[str, An
 
 
 def critic_panel(config: CriticConfig, *, quiet: bool = False) -> Panel:
-    """Open the panel of ``critic train``; with ``quiet`` it shows errors only."""
-
     def details(found: dict[str, Any]) -> dict[str, Any]:
         facts = {"epoch": f"{found['epoch']:.2f}", "loss": f"{found['loss']:.5f}"}
         if found["val_loss"] is not None:
@@ -176,7 +173,6 @@ def _auroc(found: dict[str, float | None]) -> str:
 
 
 def critic_document(trained: Trained) -> dict[str, Any]:
-    """Return the result of a critic's training as a document."""
     found = trained.progress.figures
     return {
         "ended": trained.ended or "stopped",
@@ -191,7 +187,6 @@ def critic_document(trained: Trained) -> dict[str, Any]:
 
 
 def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableType]:
-    """Return the result of a critic's training, and the commands to try next, as text."""
     found = trained.progress.figures
     facts: dict[str, Any] = {
         "ended": trained.ended or STOPPED,
@@ -217,7 +212,6 @@ def critic_summary(config: CriticConfig, trained: Trained) -> list[RenderableTyp
 
 
 def open_games(config: NTupleCriticConfig) -> GameSource:
-    """Return the games of a training: from its sessions, or new games of its player."""
     if config.games is None:
         from tape2048.critic.ntuple.ntuple_critic import corpus_games
 
@@ -231,8 +225,6 @@ def open_games(config: NTupleCriticConfig) -> GameSource:
 
 
 def ntuple_critic_panel(config: NTupleCriticConfig) -> Panel:
-    """Open the panel of ``critic train --kind ntuple``."""
-
     def details(found: dict[str, Any]) -> dict[str, Any]:
         facts = {"epoch": f"{found['epoch']} of {found['epochs']}"}
         if found["loss"] is not None:
@@ -245,13 +237,11 @@ def ntuple_critic_panel(config: NTupleCriticConfig) -> Panel:
 
 
 def ntuple_critic_document(trained: TrainedNTuple) -> dict[str, Any]:
-    """Return the result of an n-tuple critic's training as a document."""
     best = trained.best and str(trained.best)
     return {**trained.progress.figures, "done": trained.done, "early": trained.early, "best": best}
 
 
 def ntuple_critic_summary(config: NTupleCriticConfig, trained: TrainedNTuple) -> list[RenderableType]:
-    """Return the result of an n-tuple critic's training, and the commands to try next, as text."""
     found = trained.progress.figures
     ended = "all epochs are complete"
     if trained.early:

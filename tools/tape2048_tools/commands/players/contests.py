@@ -60,15 +60,12 @@ PLAYING = options(
 
 
 class Contestant(NamedTuple):
-    """A player with its name and its parameters."""
-
     name: str
     args: dict[str, Any]
     player: Any
 
     @property
     def sha256(self) -> str:
-        """The player's identity."""
         from tape2048_recorder.evaluation.evaluated_games import contestant_sha256
 
         return contestant_sha256(*self)
@@ -96,19 +93,10 @@ def play_each(
     out: Path | None = None,
     failures: dict[str, PlayerError] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Results]]:
-    """Play the same games with each player, and report forfeited games on standard error.
+    """Play the same games with each player; return facts for a document, and results by player.
 
-    Args:
-        players: players from :func:`make_players`.
-        games: number of games per player; None: the default.
-        seed: seed of the games.
-        threads: number of threads.
-        starts: file of boards to start from.
-        out: file of results. Games in it are not repeated.
-        failures: dictionary for the errors of players that cannot continue. None: the first error is raised.
-
-    Returns:
-        The facts of the games for a document, and the results by player.
+    Forfeited games are reported on standard error, and games in ``out`` are not repeated. ``failures``
+    receives the errors of players that cannot continue; None: the first error is raised.
     """
     from tape2048_recorder.evaluation.arena_file import ArenaFile
     from tape2048_recorder.evaluation.paired_games import Results, play
@@ -144,18 +132,15 @@ def _complain_forfeits(results: Results) -> None:
 
 
 def difference_words(found: Difference) -> str:
-    """Return a difference of mean scores, with half the width of its 95% interval."""
     interval = "" if math.isnan(found.difference_error) else f" ±{number(found.difference_error)}"
     return f"{found.difference:+,.0f}{interval}"
 
 
 def score_words(found: Strength) -> str:
-    """Return a mean score, with half the width of its 95% interval."""
     return number(found.mean_score) + (f" ±{number(found.mean_score_error)}" if found.games > 1 else "")
 
 
 def strength_table(found: Iterable[tuple[str, Strength]]) -> Table:
-    """Return a table of players: games, mean scores, reach rates, speeds."""
     heads = (">games", ">mean score", *(f">{tile}" for tile in REACH_TILES), ">moves/CPU s", ">moves/s")
     made = table("player", *heads)
     for text, result in found:

@@ -101,8 +101,6 @@ def command(
 
 
 def player_panel(config: TrainingConfig, out: str) -> Panel:
-    """Open the panel of ``train-player``, which writes to ``out``."""
-
     def details(found: dict[str, Any]) -> dict[str, Any]:
         speed, score, facts = found["moves_per_s"], found["mean_score"], {}
         if not math.isnan(score):

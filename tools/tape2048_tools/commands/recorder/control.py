@@ -210,12 +210,10 @@ def stop(
 
 
 def in_model(model_share: float | None) -> str:
-    """Return the share of the workers' time in the model, to follow a rate; empty without a model."""
     return "" if model_share is None else f", {share(model_share)} of the time in the model"
 
 
 def dropped_words(games: int) -> str:
-    """Return the number of games that were not recorded, and their possible states."""
     return (
         f"{counted(games, 'game')} of the workers: not started, in progress, or finished and not yet written"
     )

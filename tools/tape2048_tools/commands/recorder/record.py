@@ -140,8 +140,6 @@ _SHORTEST_S = 1.0  # shorter recordings have no meaningful speed and no bytes pe
 
 
 class RecordingPanel:
-    """The progress panel of a recorder."""
-
     def __init__(self, config: RecorderConfig) -> None:
         self._config = config
         self.panel = Panel(
@@ -159,20 +157,16 @@ class RecordingPanel:
         self.panel.__exit__()
 
     def changed(self, config: RecorderConfig) -> None:
-        """Apply a changed configuration."""
         self._config = config
         self.panel.change(config.log_interval_s, config.log_level)
 
     def event(self, level: Level, message: str) -> None:
-        """Show an event."""
         self.panel.event(message, level)
 
     def status(self, make_status: Callable[[], Status]) -> None:
-        """Show the status if the interval has passed."""
         self.panel.progress(make_status)
 
     def describe(self, status: Status) -> Progress:
-        """Convert a status to the progress that panels show."""
         from tape2048_recorder.record_options import row_bytes
 
         facts = {"games": number(status.games)}
@@ -203,7 +197,6 @@ class RecordingPanel:
 
 
 def summary_parts(summary: RecordingSummary) -> list[RenderableType]:
-    """Return the summary of a recording as text: its results, its sessions, and commands to run next."""
     if not summary.games:
         recovered = f"; {len(summary.recovered)} recovered" if summary.recovered else ""
         text = f"Nothing was recorded ({printable(summary.reason)}){recovered}."

@@ -156,12 +156,10 @@ def _convert_one(session: Path, draft: Path, *, to: str, **how: Any) -> dict[str
 
 
 def skipped_documents(skipped: Iterable[SkippedRun], key: str) -> list[dict[str, str]]:
-    """Return skipped runs for ``--json``, with their names under ``key``."""
     return [{key: one.run, "error": one.error, "message": one.message} for one in skipped]
 
 
 def complain_missing(lost: Mapping[str, int], skipped: Iterable[SkippedRun]) -> None:
-    """Report on standard error the dropped facts, each with its number of runs, and the skipped runs."""
     for what, count in lost.items():
         complain(f"lost: {what}, of {counted(count, 'run')}")
     complain_left_out((one.run, f"{one.error}: {one.message}") for one in skipped)

@@ -167,7 +167,6 @@ def _edited(path: Path) -> bool:
 def _make(
     root: Path, url: str, *, quiet: bool, title: str | None, license_id: str | None
 ) -> tuple[list[Session], dict[str, bytes]]:
-    """Validate the sessions of a directory, and make their cards."""
     from tape2048.errors import EmptyCorpusError, error_class
     from tape2048.files.reading import read_path
     from tape2048.maintenance.validation import validate_session

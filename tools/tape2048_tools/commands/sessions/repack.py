@@ -229,7 +229,6 @@ def _remove_originals(paths: Sequence[Path]) -> list[Removed]:
 
 
 def _not_removed(removed: Sequence[Removed]) -> list[dict[str, str]]:
-    """Return the sessions that were not removed, and the reasons."""
     return [
         {"path": str(one.path), "why": "it is being read" if one.error is None else str(one.error)}
         for one in removed
@@ -238,5 +237,4 @@ def _not_removed(removed: Sequence[Removed]) -> list[dict[str, str]]:
 
 
 def _kept_lines(kept: Sequence[dict[str, str]]) -> list[str]:
-    """Return lines on the sessions that were not removed."""
     return [f"not removed: {one['path']}: {one['why']}" for one in kept]

@@ -309,7 +309,6 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
 
 
 def _players(document: dict[str, Any]) -> list[RenderableType]:
-    """Return tables of at most 100 columns: shares with their intervals below them, and full names."""
     several = sorted(document["players"], key=lambda one: -one["games"])
     shown, more = several[:_PLAYERS_MAX], len(several) - _PLAYERS_MAX
     made = table("player", ">games", ">mean", *(f">{tile}" for tile in REACH_TILES))
@@ -350,10 +349,7 @@ def _document(session: Session) -> dict[str, Any]:
 
 
 def _best(session: Session) -> dict[str, Any] | None:
-    """Return the game with the highest score (the first of them), and its last recorded board.
-
-    The final board has no row. For a session in a store, the game has no board: its rows are not fetched.
-    """
+    """Return the best game and its last recorded board; none from a store, whose rows are not fetched."""
     if not len(session.runs):
         return None
     ordinal = int(session.runs["max_score"].argmax())
@@ -402,13 +398,11 @@ def _parts(document: dict[str, Any]) -> list[RenderableType]:
 
 
 def _line(key: str, name: str, value: object) -> RenderableType:
-    """Return a fact's text. A player's facts can be long."""
     text = _setting(name, value)
     return _narrow(text, 80) if key in {"player", "player_args"} else text
 
 
 def _setting(name: str, value: object) -> str:
-    """Return a setting's value as text: text itself, other values as JSON, none as the help shows it."""
     from tape2048.base.settings import settings_of
     from tape2048_recorder.record_options import RecorderConfig
 
@@ -419,7 +413,6 @@ def _setting(name: str, value: object) -> str:
 
 
 def quantiles_table(document: dict[str, Any]) -> RenderableType:
-    """Return the scores and moves of a document as a table."""
     shown = table("games", ">mean", ">10%", ">50%", ">90%", ">max")
     for name, key in (("score", "score"), ("moves", "steps")):
         shown.add_row(name, *(number(value) for value in document[key].values()))
@@ -427,7 +420,6 @@ def quantiles_table(document: dict[str, Any]) -> RenderableType:
 
 
 def tiles_table(document: dict[str, Any]) -> RenderableType:
-    """Return the highest tiles of a document as a table."""
     shown = table(">highest tile", ">games", ">share", ">reached", "")
     most = max(tile["games"] for tile in document["tiles"])
     for tile in document["tiles"]:

@@ -175,7 +175,6 @@ def _bar(which: str, title: str, *, quiet: bool) -> AbstractContextManager[Any]:
 
 
 def _twice(checked: Sequence[Validated], overlay: Path | None) -> list[Doubled]:
-    """Return the pairs of sessions without findings that hold games twice."""
     opened: list[Session] = []
     for result in checked:
         with contextlib.suppress(TapeError, OSError):  # another process removed it just now

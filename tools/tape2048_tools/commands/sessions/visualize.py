@@ -158,7 +158,6 @@ def _picture(
 
 
 def _judge_of(found: ChosenRun, judge_text: str) -> Judge:
-    """Return the judge that the replay of a run shows first."""
     from pathlib import Path
 
     from tape2048.session.session import Session
