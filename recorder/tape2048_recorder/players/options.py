@@ -75,7 +75,7 @@ REGISTRY: dict[str, PlayerKind] = {
         PlayerKind(
             "critic",
             "the move that is likeliest to reach a tile, by an n-tuple critic",
-            "critic:make",
+            "critic_player:make",
             "parameters:CriticArgs",
         ),
     )

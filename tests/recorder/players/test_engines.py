@@ -1,5 +1,6 @@
 """Engines: other programs that choose moves, which may end, hang, or answer anything."""
 
+import contextlib
 import gc
 import shutil
 import subprocess
@@ -153,7 +154,11 @@ def test_the_game_loop_and_sessions_start_no_program() -> None:
 
 
 def children() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if FAKE in each.cmdline()]
+    found = []
+    for each in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            found += [each] if FAKE in each.cmdline() else []
+    return found
 
 
 #: For an engine: a board, its legal moves and its exponents.
