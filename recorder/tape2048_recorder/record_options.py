@@ -168,10 +168,12 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         ),
     ] = None
     lease: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=LEASE_MAX)],
+        Annotated[int, msgspec.Meta(ge=0, le=LEASE_MAX)] | None,
         about(
-            "range of game ids to play: lease L covers L x 2**40 to (L + 1) x 2**40 - 1",
+            "range of game ids to play: lease L covers L x 2**40 to (L + 1) x 2**40 - 1; auto: a lease that "
+            "no other recorder of the store `to` has",
             why="recorders that share a seed need different leases, so that no game is repeated",
+            none="auto",
         ),
     ] = 0
     start_from: Annotated[
@@ -262,11 +264,21 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             flag="",
         ),
     ] = None
+    to: Annotated[
+        _PathText | None,
+        about(
+            "ship published sessions to this store, and remove them from `out_dir`: a directory, "
+            "s3://bucket/prefix, gs://... or az://...; empty: keep them",
+            why="one machine needs no store",
+            none="",
+            form="an address, or a path (~ is not expanded)",
+        ),
+    ] = None
     spool_max_mb: Annotated[
         Count | None,
         about(
-            "pause while the sessions in `out_dir` take more than this",
-            why="useful only if another program removes sessions, as a fleet's agent does, which sets it",
+            "pause while the sessions in `out_dir` take more than this; with `to`, off means four sessions",
+            why="useful only if sessions are removed while it records",
             none="off",
         ),
     ] = None
@@ -426,6 +438,8 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 #: Settings that a session records only if they are set, so that older configurations keep their hash.
 _LATER = frozenset({"start_from", "start_where", "start_rows_where", "columns"})
+#: Settings that a session does not record: an address can hold a password.
+_PRIVATE = frozenset({"to"})
 
 #: The environment variable that names the file.
 CONFIG_ENV = ENV_PREFIX + "CONFIG"
@@ -455,10 +469,17 @@ class Loaded(msgspec.Struct, frozen=True):
     config: RecorderConfig
     origins: dict[str, Origin]
     path: str | None = None
+    sha256: str | None = None  # of the file
 
 
-def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path | None = None) -> Loaded:
-    loaded = merge_sources(flags, env, path)
+def load_config(
+    flags: Mapping[str, object],
+    env: Mapping[str, str],
+    path: Path | str | None = None,
+    text: bytes | None = None,
+) -> Loaded:
+    """Merge flags, environment and file into a configuration; ``text`` is the content of a file elsewhere."""
+    loaded = merge_sources(flags, env, path, text)
     with located(loaded.origins["sampling"]):
         read_sampling(loaded.config.sampling)
     for name, problem, hint in _conflicts(loaded.config, loaded.origins, env):
@@ -466,7 +487,12 @@ def load_config(flags: Mapping[str, object], env: Mapping[str, str], path: Path 
     return loaded
 
 
-def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Path | None = None) -> Loaded:
+def merge_sources(
+    flags: Mapping[str, object],
+    env: Mapping[str, str],
+    path: Path | str | None = None,
+    text: bytes | None = None,
+) -> Loaded:
     """Merge as :func:`load_config`, without the check for conflicting settings."""
     if path is None and CONFIG_ENV in env:
         if not env[CONFIG_ENV]:
@@ -479,20 +505,27 @@ def merge_sources(flags: Mapping[str, object], env: Mapping[str, str], path: Pat
     origins = dict.fromkeys(settings_of(RecorderConfig), DEFAULT)
     # From the lowest precedence to the highest: each source overwrites the earlier ones.
     for source in (
-        [] if path is None else _from_file(path),
+        [] if path is None else _from_file(path, text),
         _from_env(env),
         from_flags(RecorderConfig, flags),
     ):
         given = read_given(RecorderConfig, source, also=[RETENTION])
         for name, (value, origin) in _with_player(given).items():
             values[name], origins[name] = value, origin
-    return Loaded(RecorderConfig(**values), origins, None if path is None else str(path))
+    if path is None:
+        return Loaded(RecorderConfig(**values), origins)
+    digest = hashlib.sha256(Path(path).read_bytes() if text is None else text).hexdigest()
+    return Loaded(RecorderConfig(**values), origins, str(path), digest)
 
 
 def effective(config: RecorderConfig) -> dict[str, Any]:
     """Return the settings for a session; those that early versions lacked only if they are set."""
     settings = {**msgspec.to_builtins(config), "model_tag": config.tag}
-    return {name: value for name, value in settings.items() if value is not None or name not in _LATER}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in _PRIVATE and (value is not None or name not in _LATER)
+    }
 
 
 def config_sha256(config: RecorderConfig) -> str:
@@ -549,8 +582,8 @@ def columns_row_bytes(config: RecorderConfig) -> int:
 # Sources.
 
 
-def _from_file(path: Path) -> Iterator[Given]:
-    for name, raw, origin in from_file(path):
+def _from_file(path: Path | str, text: bytes | None) -> Iterator[Given]:
+    for name, raw, origin in from_file(path, text=text):
         if name == RETENTION:  # only `tape2048 prune` uses it, but its errors show at the start
             read_retention(raw, origin)
         else:
@@ -613,15 +646,31 @@ def _player_conflicts(config: RecorderConfig) -> Iterator[tuple[str, str, str]]:
         yield "sampling", problem, "Use only epsilon and its gates with an engine."
 
 
+def _store_conflicts(config: RecorderConfig) -> Iterator[tuple[str, str, str]]:
+    if config.lease is None and config.to is None:
+        yield "lease", "found auto without a store, expected a store", "Pass --to, the store with the leases."
+    if config.lease != 0 and config.seed is None:
+        lease = "auto" if config.lease is None else config.lease
+        problem = f"found {lease} without a seed, expected 0: a lease is a range of one seed's games"
+        yield "lease", problem, "Pass --seed, the same for all recorders that share it by leases."
+    if config.to is not None and config.columns is not None:
+        problem = f"found {config.columns!r} with a store, expected none: a store cannot hold columns"
+        yield "columns", problem, "Record without --to, or leave the columns out."
+    # A full session waits for shipping while the next one is open.
+    spool_mb = math.ceil(2 * config.rotate_steps * row_bytes(config) / config.sample_rate / 1e6)
+    if config.spool_max_mb is not None and config.spool_max_mb < spool_mb:
+        why = f"two sessions of {counted(config.rotate_steps, 'row')}"
+        problem = f"found {config.spool_max_mb}, expected at least {spool_mb}: {why}"
+        yield "spool_max_mb", problem, "Raise spool_max_mb, or lower rotate_steps."
+
+
 def _conflicts(
     config: RecorderConfig, origins: Mapping[str, Origin], env: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
     if f"{config.instance}.lock" == READERS_LOCK:
         problem = f"found {config.instance!r}, expected another name: readers use {READERS_LOCK}"
         yield "instance", problem, f"Choose another name, such as {config.instance}-1."
-    if config.lease and config.seed is None:
-        problem = f"found {config.lease} without a seed, expected 0: a lease is a range of one seed's games"
-        yield "lease", problem, "Pass --seed, the same for all recorders that share it by leases."
+    yield from _store_conflicts(config)
     for name in ("start_where", "start_rows_where"):
         if getattr(config, name) is not None and config.start_from is None:
             problem = "found without start_from, to whose sessions it applies"
@@ -636,12 +685,6 @@ def _conflicts(
         why = f"the buffers of {workers} hold {rows} each ({origins['block_rows']})"
         problem = f"found {config.max_ram_mb}, expected at least {math.ceil(buffers_mb)}: {why}"
         yield "max_ram_mb", problem, "Raise max_ram_mb, or lower workers or block_rows."
-    # A full session waits for shipping while the next one is open.
-    spool_mb = math.ceil(2 * config.rotate_steps * row_bytes(config) / config.sample_rate / 1e6)
-    if config.spool_max_mb is not None and config.spool_max_mb < spool_mb:
-        why = f"two sessions of {counted(config.rotate_steps, 'row')} ({origins['rotate_steps']})"
-        problem = f"found {config.spool_max_mb}, expected at least {spool_mb}: {why}"
-        yield "spool_max_mb", problem, "Raise spool_max_mb, or lower rotate_steps."
     if STOP_TIMEOUT_ENV in env:  # the service manager kills a recorder that drains for longer
         seconds = Setting("stop_timeout_s", "float", None, "the unit's TimeoutStopSec", gt=0)
         timeout_s = read_value(seconds, env[STOP_TIMEOUT_ENV], Origin("env", STOP_TIMEOUT_ENV))

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from tape2048_recorder.shipping import Shipper
+
 #: Interval of writing the status file while the state does not change.
 STATUS_FILE_S = 1.0
 
@@ -92,6 +94,7 @@ class Service:
         self._file_fails = False
         self._next = 0.0
         self._last = Status(state="starting", workers=config.worker_count)
+        self.shipper: Shipper | None = None
 
     def __enter__(self) -> Self:
         logging.getLogger("tape2048").addHandler(self._warnings)
@@ -123,6 +126,8 @@ class Service:
 
     def status(self, make_status: Callable[[], Status]) -> None:
         status = make_status()
+        if self.shipper is not None:
+            status = msgspec.structs.replace(status, shipping=self.shipper.status())
         with contextlib.suppress(OSError):
             self._view.status(lambda: status)
         self.manager.status(status, self.config.rotate_steps)
@@ -132,6 +137,19 @@ class Service:
         if key(before) != key(status) or now >= self._next:
             self._next = now + STATUS_FILE_S
             self._tell(status)
+
+    def ship_the_rest(self, signals: Signals, *, by_signal: bool) -> None:
+        """Ship what is left; after a signal for some seconds only. A further signal ends it."""
+        last = self._last
+        shipping = msgspec.structs.replace(last, state="publishing", why="shipping")
+
+        def is_asked_to_end() -> bool:
+            self.status(lambda: shipping)
+            return bool(signals.take())
+
+        if self.shipper is not None:
+            self.shipper.finish(is_asked_to_end, by_signal=by_signal)
+            self.status(lambda: last)
 
     def _tell(self, status: Status) -> None:
         snapshot = Snapshot(
@@ -167,11 +185,21 @@ def run(
     changed: Callable[[RecorderConfig], None] = lambda _: None,
     signals: Signals | None = None,
     boards: npt.NDArray[np.uint64] | None = None,
+    settings_sha256: str | None = None,
 ) -> RecordingSummary:
     """Record until a limit is reached or a signal is received. Main thread only.
 
-    ``load`` reads the settings again at SIGHUP; None: SIGHUP drains. ``changed`` gets the configuration after
-    a reload. Each game's seed draws from ``boards`` (``u64[n]``); None: start with two tiles.
+    Args:
+        config: the settings.
+        reporter: the receiver of events and statuses.
+        load: a function that reads the settings again at SIGHUP; None: SIGHUP drains.
+        changed: a function to call with the configuration after a reload.
+        signals: the open signal handler, if the caller has one.
+        boards: the boards to start from, ``u64[n]``, drawn by each game's seed; None: start with two tiles.
+        settings_sha256: SHA-256 of the file of settings, which sessions record with ``to``.
+
+    Returns:
+        The summary of the recorded games and published sessions, and the reason for the end.
     """
     if sys.platform != "linux":
         hint = "Record on Linux or in a Linux container. The SDK can read sessions on this system."
@@ -185,6 +213,7 @@ def run(
         player_args = config.all_player_args  # before anything is written
         out_dir = _prepare(Path(config.out_dir), config.min_free_mb)
         instance = stack.enter_context(contextlib.closing(Instance(out_dir, config.instance)))
+        config = _of_store(config, out_dir)
         progress = GameProgress(instance, config)
         service = stack.enter_context(Service(reporter, config, instance, os.environ))
         reload = None
@@ -194,11 +223,32 @@ def run(
                 service.config = now
                 changed(now)
 
-            reload = Reload(load, service, around=service.manager.reloading, changed=apply)
+            def load_again() -> RecorderConfig:
+                return _of_store(load(), out_dir)
+
+            reload = Reload(load_again, service, around=service.manager.reloading, changed=apply)
         played = msgspec.structs.replace(config, seed=progress.state.seed, player_args=player_args)
         starts = None if boards is None else keep_starts(instance.out_dir, boards)
+        if config.to is None:
+            settings_sha256 = None
+        else:
+            from tape2048_recorder.shipping import Shipper
+
+            service.shipper = Shipper(played, out_dir, service.event)
         how: dict[str, Any] = {"begun": begun, "signals": signals, "reload": reload}
+        how["settings_sha256"] = settings_sha256
         return record(config, played, service, progress, starts=starts, **how)
+
+
+def _of_store(config: RecorderConfig, out_dir: Path) -> RecorderConfig:
+    """Return the configuration with the lease that the store gave, and with a limit for waiting sessions."""
+    if config.to is None:
+        return config
+    from tape2048_recorder.shipping import spool_mb, take_lease
+
+    lease = take_lease(config.to, out_dir, config.instance) if config.lease is None else config.lease
+    limit_mb = spool_mb(config) if config.spool_max_mb is None else config.spool_max_mb
+    return msgspec.structs.replace(config, lease=lease, spool_max_mb=limit_mb)
 
 
 def record(
@@ -211,11 +261,14 @@ def record(
     signals: Signals,
     reload: Reload | None,
     starts: StartBoards | None = None,
+    settings_sha256: str | None = None,
     world: World = REAL,
 ) -> RecordingSummary:
     """Record as :func:`run`, with the lock held; ``played`` has the seed and all parameters in effect."""
     out_dir = progress.instance.out_dir
-    playing, recording, recovered = _start(config, played, service, progress, starts=starts, world=world)
+    playing, recording, recovered = _start(
+        config, played, service, progress, starts=starts, settings_sha256=settings_sha256, world=world
+    )
     daemon = Daemon(
         config=config,
         reporter=service,
@@ -245,6 +298,7 @@ def record(
                 progress.settle(daemon.ledger.state())
             except StorageError as error:  # not fatal: all recorded games are published
                 service.event("warning", f"{error}. The next start with this seed skips some games")
+    service.ship_the_rest(signals, by_signal=daemon.stopped_by_signal)
     return _summary(daemon, out_dir, recovered)
 
 
@@ -255,6 +309,7 @@ def _start(
     progress: GameProgress,
     *,
     starts: StartBoards | None,
+    settings_sha256: str | None,
     world: World,
 ) -> tuple[Playing, Recording, list[Path]]:
     """Start the workers, and recover sessions while they compile; return also the recovered sessions."""
@@ -265,7 +320,11 @@ def _start(
             supervisor = Supervisor(played, world, file)
         stack.callback(supervisor.close)
         playing = stack.enter_context(
-            contextlib.closing(Playing(played, instance.out_dir, supervisor, service, starts))
+            contextlib.closing(
+                Playing(
+                    played, instance.out_dir, supervisor, service, starts, settings_sha256=settings_sha256
+                )
+            )
         )
         with _resource_errors("no process or thread could be started", "tasks"):
             for worker in supervisor.workers:
@@ -293,6 +352,7 @@ def _summary(daemon: Daemon, out_dir: Path, recovered: list[Path]) -> RecordingS
     return RecordingSummary(
         reason=daemon.reason,
         out_dir=str(out_dir),
+        to=daemon.config.to,
         sessions=[str(out_dir / name) for name in daemon.sessions],
         recovered=[str(path) for path in recovered],
         games=tally.games,

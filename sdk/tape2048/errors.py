@@ -277,10 +277,10 @@ class StartError(RecorderError, exit_code=11):
     _advice = "Try the player alone with `tape2048 bench-player`. `tape2048 doctor` checks the machine."
 
 
-class FleetError(StartError):
-    """A node does not fit its fleet (other games or spool, a lease held twice), or nodes are too few."""
+class ShippingError(StartError):
+    """A session or a recorder does not fit its store: another lease, other settings, another player."""
 
-    _advice = "Compare the node's settings with the fleet's plan. `tape2048 fleet status` shows all nodes."
+    _advice = "Compare the recorder's settings with `recorder.toml` in the store."
 
 
 class PlayerError(RecorderError):

@@ -37,9 +37,6 @@ _GROUPS = {
         "service": ("recorder.service", "Install the recorder as a systemd service."),
         "doctor": ("recorder.prepare:doctor", "Check whether this machine is ready to record."),
     },
-    "Record on many nodes": {
-        "fleet": ("recorder.fleet", "Start, join, record, watch, prune and end a fleet.")
-    },
     "Look at recordings": {
         "list": ("sessions.show:list_sessions", "List the sessions in a directory."),
         "show": ("sessions.show:show", "Summarize a session or a directory: scores, tiles, labels."),
@@ -80,6 +77,7 @@ COMMANDS = {
 }
 #: Former subcommands, and the commands to use instead.
 _REMOVED = {
+    "fleet": "tape2048 record --to STORE --lease auto; docs/how-to/many-machines.md",
     "pack": "a2pack, or tape2048 convert, validate and show",
     "play": "tape2048 view, or tape2048 visualize for one board",
 }

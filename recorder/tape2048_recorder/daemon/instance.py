@@ -165,6 +165,7 @@ class GameProgress:
     def __init__(self, instance: Instance, config: RecorderConfig, world: World = REAL) -> None:
         self.instance = instance
         self._saves = config.seed is not None
+        assert config.lease is not None  # `run` has taken one
         if config.seed is None:
             self.state = GameState.new(int.from_bytes(world.os.urandom(8)), config.lease)
         else:

@@ -270,9 +270,12 @@ class Playing:
         supervisor: Supervisor,
         reporter: Reporter,
         starts: StartBoards | None = None,
+        *,
+        settings_sha256: str | None = None,
     ) -> None:
         self._played = played
         self._starts = starts
+        self._settings_sha256 = settings_sha256
         self.supervisor = supervisor
         self._live: LiveWeights | None = None
         self._offered: dict[int, int] = {}  # the last offered generation, by worker
@@ -311,6 +314,7 @@ class Playing:
             config_sha256=config_sha256(config),
             rules=RULES,
             start_boards=self._starts,
+            settings_sha256=self._settings_sha256,
         )
         return facts if self._live is None else self._live.facts(facts, generation)
 

@@ -247,7 +247,7 @@ class Recording:
         """Return the bytes of all sessions, or 0 without a limit; ``rows`` are finished but not yet written.
 
         The directory is measured every :data:`RECOUNT_S`, and before a limit counts as met, because other
-        processes also publish sessions there or remove them (``tape2048 prune``, a fleet's agent).
+        threads and processes also publish sessions there or remove them (shipping, ``tape2048 prune``).
         """
         limits = [mb for mb in (self.config.max_disk_mb, self.config.spool_max_mb) if mb is not None]
         if not limits:

@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tape2048.base.text import counted
 from tape2048.errors import FieldError, NotRunningError, StorageError
 from tape2048.files.durable import rename_exchange, write_all
 from tape2048.files.locks import LOCKS_DIRECTORY
@@ -109,6 +110,26 @@ class Rotation(msgspec.Struct, frozen=True):
     error: str | None = None  # why the last request failed
 
 
+class Shipping(msgspec.Struct, frozen=True, kw_only=True):
+    """The sessions of a recorder that ships them to a store."""
+
+    to: str
+    sessions_waiting: Annotated[int, Metric("ship_sessions_waiting", "Sessions not yet shipped.")]
+    waiting_s: Annotated[float, Metric("ship_waiting_seconds", "Age of the oldest waiting session.")]
+    sessions_shipped: Annotated[int, Metric("ship_sessions_total", "Shipped sessions.")]
+    bytes_shipped: Annotated[int, Metric("ship_bytes_total", "Bytes of shipped sessions.")]
+    error: str | None = None  # why the last attempt failed
+
+    @property
+    def text(self) -> str:
+        """The state in one line, for people."""
+        why = "" if self.error is None else f": {self.error}"
+        return (
+            f"{counted(self.sessions_waiting, 'session')} wait for {self.to}, the oldest for "
+            f"{self.waiting_s:.0f} s; {self.sessions_shipped:,} shipped{why}"
+        )
+
+
 class Status(msgspec.Struct, frozen=True):
     """A recorder at one moment. Steps are moves made; rows are steps kept."""
 
@@ -150,6 +171,7 @@ class Status(msgspec.Struct, frozen=True):
     model_share: Annotated[
         float | None, Metric("model_ratio", "Share of the workers' time spent in a batched player.")
     ] = None
+    shipping: Shipping | None = None  # None without a store
     games_dropped: int = 0  # at the end: games handed out and not recorded
     error: str | None = None  # the error that ended the recorder
 
@@ -161,7 +183,7 @@ class Status(msgspec.Struct, frozen=True):
 class RecordingSummary(msgspec.Struct, frozen=True):
     reason: str
     out_dir: str
-    sessions: list[str]  # paths of the published sessions
+    sessions: list[str]  # paths of the published sessions, from where those of a store were shipped
     recovered: list[str]  # paths of the sessions recovered from a killed recorder
     games: int
     steps: int
@@ -177,6 +199,7 @@ class RecordingSummary(msgspec.Struct, frozen=True):
     played_s: float = 0.0  # from the first move to the last, within 0.05 s
     model_share: float | None = None
     games_forfeited: int = 0
+    to: str | None = None  # the store to which sessions are shipped
 
 
 class Reporter(Protocol):

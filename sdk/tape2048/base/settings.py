@@ -232,9 +232,9 @@ def as_table(raw: object, name: str, origin: Origin) -> dict[str, object]:
     return raw
 
 
-def from_file(path: Path, hint: str | None = None) -> list[Given]:
-    """Return the values of a TOML file. ``hint`` is for a file that cannot be read."""
-    values, lines = read_toml(path, hint or _SAMPLE_HINT)
+def from_file(path: Path | str, hint: str | None = None, text: bytes | None = None) -> list[Given]:
+    """Return the values of a TOML file, or of its ``text``. ``hint`` is for a file that cannot be read."""
+    values, lines = read_toml(path, hint or _SAMPLE_HINT, text)
     return [(name, raw, Origin("file", f"{path}:{lines[name]}")) for name, raw in values.items()]
 
 
@@ -416,11 +416,14 @@ CONFIG_BYTES_MAX = 1_000_000
 _SAMPLE_HINT = "choose another file with --config or TAPE2048_CONFIG, or write one: tape2048 config init"
 
 
-def read_toml(path: Path, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read a TOML file; return its values, and the line number of each top-level name."""
+def read_toml(
+    path: Path | str, sample_hint: str = _SAMPLE_HINT, data: bytes | None = None
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Read a TOML file, or its ``data``; return its values, and the line number of each top-level name."""
     try:
-        with path.open("rb") as file:
-            data = file.read(CONFIG_BYTES_MAX + 1)
+        if data is None:
+            with Path(path).open("rb") as file:
+                data = file.read(CONFIG_BYTES_MAX + 1)
         if len(data) > CONFIG_BYTES_MAX:
             found = f"found more than {CONFIG_BYTES_MAX:,} bytes, expected a page of TOML"
             raise ConfigError(found, path=path, hint=sample_hint)
@@ -429,7 +432,8 @@ def read_toml(path: Path, sample_hint: str = _SAMPLE_HINT) -> tuple[dict[str, An
         found = f"found {error.strerror or error}, expected a TOML file that can be read"
         raise ConfigError(found, path=path, hint=sample_hint) from error
     except UnicodeDecodeError as error:
-        found, hint = f"found byte 0x{data[error.start]:02x}, expected UTF-8 text", "save the file as UTF-8"
+        byte, hint = error.object[error.start], "save the file as UTF-8"
+        found = f"found byte 0x{byte:02x}, expected UTF-8 text"
         raise ConfigError(found, path=path, offset=error.start, hint=hint) from error
     try:
         values = tomllib.loads(text)

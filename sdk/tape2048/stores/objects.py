@@ -20,6 +20,7 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 import shutil
 import stat
 from abc import ABC, abstractmethod
@@ -322,7 +323,26 @@ class BucketStore(Store):
 
     def _names(self, path: str) -> dict[str, int]:
         pages = self._do("list", path)
-        return {each["path"].removeprefix(f"{path}/"): each["size"] for page in pages for each in page}
+        found = {each["path"].removeprefix(f"{path}/"): each["size"] for page in pages for each in page}
+        if not found:
+            self._refuse_portal(path)
+        return found
+
+    def _refuse_portal(self, path: str) -> None:
+        """Raise StoreError if the server has an object of a random name, as a proxy's login page seems to be.
+
+        obstore reads a listing that is HTML as an empty listing.
+        """
+        name = f"{path}/.{secrets.token_hex(8)}".lstrip("/")
+        try:
+            text = bytes(self._do("get", name).bytes()[:80])
+        except FileNotFoundError:
+            return
+        raise StoreError(
+            f"found {text!r} under a name that does not exist; expected a listing",
+            path=self.path(path),
+            hint="Check the network: a proxy or a login page may answer in place of the store.",
+        )
 
     def _remove(self, path: str) -> None:
         self._do("delete", path)

@@ -1,9 +1,9 @@
-"""Sessions in a store: written atomically, listed, verified when fetched, and removed after a delay.
+"""Sessions in a store: written atomically, listed, and verified when fetched.
 
 ::
 
     sessions/<session>.<label>.<manifest>/    the files of a session, manifest.json last
-    removed/<the same name>.json              a tombstone: the session is no longer listed
+    removed/<the same name>.json              a session of an earlier release that is no longer listed
     <session>/                                in a store without sessions/: a copy of a session directory
 
 ``<manifest>`` is the first part of the SHA-256 of ``manifest.json``, which has the SHA-256 of the other files
@@ -100,10 +100,6 @@ class RemoteName(NamedTuple):
 
     def __str__(self) -> str:
         return ".".join(self)
-
-
-class _Tombstone(msgspec.Struct, frozen=True):
-    removed_at: float
 
 
 def put_session(store: Store, session: Path, label: str) -> str:
@@ -203,29 +199,6 @@ def parse_named(name: str, text: bytes, path: str | Path) -> Manifest:
             hint="restore it from a copy, or remove the session",
         )
     return _parse(text, path)
-
-
-def bury_session(store: Store, name: str) -> None:
-    """Remove a session from the listings. Its files stay until :func:`sweep_sessions`."""
-    store.put(f"{_REMOVED}/{name}.json", pretty_json(_Tombstone(time.time())))
-
-
-def sweep_sessions(store: Store, delay_s: float) -> list[str]:
-    """Remove the files of sessions that were removed at least ``delay_s`` seconds ago; return their names."""
-    gone = []
-    for file in sorted(store.names(_REMOVED)):
-        name = file.removesuffix(".json")
-        key = f"{_REMOVED}/{file}"
-        try:
-            stone = msgspec.json.decode(store.get(key, 1000), type=_Tombstone)
-        except msgspec.MsgspecError as error:
-            message = f"not the record of a removed session: {error}"
-            raise StoreError(message, path=store.path(key), hint="remove this file") from error
-        if time.time() - stone.removed_at >= delay_s:
-            store.retract(f"{SESSIONS}/{name}", MANIFEST)
-            store.remove(key)
-            gone.append(name)
-    return gone
 
 
 def _digest(text: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The common part of the commands that write columns: sources, shares, Ray, ``--dry-run`` and the report."""
+"""The common part of the commands that write columns: sources, shares, ``--dry-run`` and the report."""
 
 from __future__ import annotations
 
@@ -39,15 +39,19 @@ _RATE_ROWS = 256  # rows of its first measurement
 class Maker(NamedTuple):
     """A computation of columns.
 
-    ``notes`` returns a session's remarks for standard error. ``of`` returns a session's maker; None if all
-    sessions have this maker. A Ray task needs ``gpus``.
+    Attributes:
+        label: description for people, such as ``critic default``.
+        facts: facts for the report.
+        columns: names, types and widths of the columns.
+        make: function of a session and a range of its rows that returns the values by column.
+        notes: function of a session that returns remarks for standard error.
+        of: function of a session that returns its maker; None if all sessions have this maker.
     """
 
     label: str
     facts: Mapping[str, Any]
     columns: Sequence[ColumnInfo]
     make: Callable[[Session, range], Mapping[str, NDArray[Any]]]
-    gpus: int = 0
     notes: Callable[[Session], list[str]] = lambda _: []
     of: Callable[[Session], Maker] | None = None
 
@@ -68,11 +72,6 @@ def column_options(what: str, chunk_rows: int = 65_536) -> Callable[[Any], Any]:
             metavar="I/N",
             help="Process share I of N of every session's rows.  [default: torchrun's rank, or all]",
         ),
-        click.option(
-            "--engine",
-            type=click.Choice(["ray"]),
-            help="Process each session as a task of Ray (extra [ray]).",
-        ),
         click.option("--force", is_flag=True, help=f"Replace existing {what}."),
         click.option("--dry-run", is_flag=True, help="Print the rows, size and duration, and write nothing."),
         json_option(),
@@ -87,23 +86,21 @@ def make_columns(
     sources: tuple[Path, ...],
     out: Path | None,
     share: tuple[int, int] | None,
-    engine: Any,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
     **how: Any,
 ) -> None:
-    """Write columns, and exit with 1 if a session failed. Ray processes call ``open_maker`` repeatedly."""
+    """Write the columns of sessions, print the outcomes, and exit with 1 if a session failed.
+
+    ``how`` holds ``chunk_rows`` and ``force``.
+    """
     from tape2048.errors import error_class
     from tape2048.loader.batches import launched_ranks
     from tape2048_tools.commands.jobs import failure
     from tape2048_tools.sessions.session_jobs import Job, refuse_namesakes, run_job
 
-    if engine and share:
-        raise click.UsageError(
-            "--shard splits every session, --engine ray processes whole sessions: give only one"
-        )
-    share = share or ((0, 1) if engine else launched_ranks())
+    share = share or launched_ranks()
     maker, found = open_maker(), _sessions_in(sources)
     if out:
         out = out.absolute()
@@ -119,9 +116,9 @@ def make_columns(
         )
         print_result(facts | plan, lambda: [maker.label, text], as_json=as_json)
         return
-    how |= {"columns": out, "share": share, "quiet": quiet or engine is not None}
-    job = Job(operation, {}, functools.partial(_make_one, open_maker, **how), None, gpus=maker.gpus)
-    outcomes = run_job(job, found, engine=engine)
+    how |= {"columns": out, "share": share, "quiet": quiet}
+    job = Job(operation, {}, functools.partial(_make_one, open_maker, **how), None)
+    outcomes = run_job(job, found)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if len(failed) == len(outcomes):
         first = failed[0]

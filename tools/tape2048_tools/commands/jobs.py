@@ -10,7 +10,7 @@ import msgspec
 from tape2048.base.text import counted
 from tape2048.errors import MaintenanceError
 from tape2048_tools.progress.panel import progress_bar
-from tape2048_tools.sessions.session_jobs import Engine, Job, Outcome, refuse_namesakes, run_job
+from tape2048_tools.sessions.session_jobs import Job, Outcome, refuse_namesakes, run_job
 from tape2048_tools.sessions.summary import refuse_session
 from tape2048_tools.terminal.click_extras import exit_on_findings
 from tape2048_tools.terminal.output import cell, finding, print_human, print_json
@@ -27,7 +27,6 @@ def do_job(
     sessions: Sequence[Path],
     *,
     shard: tuple[int, int] | None,
-    engine: Engine | None,
     as_json: bool,
     quiet: bool,
     show: Callable[[dict[str, Any]], object] = lambda _: None,
@@ -46,7 +45,7 @@ def do_job(
         )
     job.begin()
     with progress_bar(job.operation, unit="sessions", quiet=quiet) as progress:
-        outcomes = run_job(job, sessions, shard=shard or (0, 1), engine=engine, progress=progress)
+        outcomes = run_job(job, sessions, shard=shard or (0, 1), progress=progress)
     done = job.done(sessions)
     failed = [
         outcome for outcome in outcomes if not (outcome.error is None and outcome.result.get("ok", True))

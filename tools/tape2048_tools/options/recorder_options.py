@@ -110,13 +110,20 @@ def _flag(setting: Setting) -> Callable[[Any], Any]:
 
 
 def setting_options(takes: Callable[[str], bool] = lambda _: True) -> Callable[[Any], Any]:
-    text = f"TOML file with settings.  [default: the file named by {CONFIG_ENV}]"
-    config = click.option("--config", "config_path", type=click.Path(path_type=Path), help=text)
+    text = f"TOML file with settings, or its address in a store.  [default: the file named by {CONFIG_ENV}]"
+    config = click.option("--config", "config_path", metavar="PATH|URL", help=text)
     return lambda command: config(flags_of(RecorderConfig, takes)(command))
 
 
-def load_from_command_line(config_path: Path | None, flags: Mapping[str, object]) -> Loaded:
-    loaded = load_config(flags, os.environ, config_path)
+def load_from_command_line(config_path: str | None, flags: Mapping[str, object]) -> Loaded:
+    """Load the configuration from a command's flags, the environment and a file, local or in a store."""
+    path = config_path or os.environ.get(CONFIG_ENV)
+    if path is not None and "://" in path:
+        from tape2048_recorder.shipping import read_settings
+
+        loaded = load_config(flags, os.environ, path, read_settings(path))
+    else:
+        loaded = load_config(flags, os.environ, None if config_path is None else Path(config_path))
     check_loaded_player(loaded)
     return loaded
 

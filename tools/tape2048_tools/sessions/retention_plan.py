@@ -19,8 +19,6 @@ from tape2048.files.sqlite import WorkLimit, open_untrusted
 from tape2048.maintenance.removal import explain_refusal
 from tape2048.session.layout import METADATA_DB, SESSION_NAME
 from tape2048.session.session import sessions
-from tape2048.session.stored import SESSIONS
-from tape2048.stores.remote import RemoteName, list_sessions
 from tape2048_tools.sessions.ages import start_s
 from tape2048_tools.sessions.summary import directory_bytes
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from tape2048.stores.objects import Store
     from tape2048_recorder.retention import Retention, RetentionLimits
 
 MEGABYTE = 10**6
@@ -91,19 +88,6 @@ def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate],
         if why is not None:
             passed.append((path, why))
     return sorted(found), passed
-
-
-def store_candidates(store: Store) -> list[Candidate]:
-    """Return the listed sessions of a fleet's store, oldest first. A fleet has one model tag."""
-    sizes: Counter[str] = Counter()
-    for file, size in store.names(SESSIONS).items():
-        sizes[file.partition("/")[0]] += size
-    found = []
-    for name in list_sessions(store):
-        remote = RemoteName.parse(name)
-        if remote and (match := SESSION_NAME.fullmatch(remote.session)):
-            found.append(Candidate(start_s(match["ts"]), 1, name, "", sizes[name]))
-    return sorted(found)
 
 
 def _tag_and_count(path: Path, text: str) -> tuple[str, int]:

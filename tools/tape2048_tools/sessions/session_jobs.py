@@ -21,7 +21,6 @@ import contextlib
 import filecmp
 import hashlib
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,17 +36,13 @@ from tape2048.files.reading import read_path
 from tape2048.session.layout import MANIFEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     #: Makes the outputs of a session below a directory, and returns a summary. ``ok: False`` in it means that
     #: the session has defects. Then nothing is kept, and the session is tried again.
     Work = Callable[[Path, Path], dict[str, Any]]
 
-Engine = Literal["ray"]
-
 _JOB, _DONE = ".job/job.json", ".job/done"
-
-_RETRIES = 8  # number of times that Ray restarts a task after its process or node is lost
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,16 +72,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Job:
     """An operation over sessions.
 
-    ``parameters`` is everything that decides the bytes of an output, as plain JSON. Ray processes import
-    ``work`` by its name. ``out`` is None for work that writes into the sessions, and skips finished sessions
-    itself.
+    Attributes:
+        operation: the command, such as ``critic score``.
+        parameters: everything that decides the bytes of an output, as plain JSON.
+        work: function that makes the outputs of one session.
+        out: the directory; None for work that writes into the sessions, and skips finished sessions itself.
     """
 
     operation: str
     parameters: Mapping[str, Any]
     work: Work
     out: Path | None
-    gpus: int = 0
 
     def begin(self) -> None:
         """Make the directory; MaintenanceError if it belongs to another operation or to other parameters."""
@@ -178,20 +174,16 @@ def run_job(
     sessions: Sequence[Path],
     *,
     shard: tuple[int, int] = (0, 1),
-    engine: Engine | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> list[Outcome]:
     """Do a shard's sessions, and return outcomes in order; a failed session does not stop the others."""
     mine = [session for session in sessions if shard_of(session.name, shard[1]) == shard[0]]
     outcomes = {session: found for session in mine if (found := job.find(session)) is not None}
     waiting = [session for session in mine if session not in outcomes]
-    # Ray reports on processes and nodes on standard output, which is for the command's document.
-    with contextlib.redirect_stdout(sys.stderr) if engine == "ray" else contextlib.nullcontext():
-        here = ((session, job.perform(session)) for session in waiting)
-        for session, outcome in _by_ray(job, waiting) if engine == "ray" and waiting else here:
-            outcomes[session] = outcome
-            if progress is not None:
-                progress(len(outcomes), len(mine))
+    for session in waiting:
+        outcomes[session] = job.perform(session)
+        if progress is not None:
+            progress(len(outcomes), len(mine))
     return [outcomes[session] for session in mine]
 
 
@@ -211,30 +203,6 @@ def refuse_namesakes(sessions: Sequence[Path]) -> list[Path]:
                 hint="Use a separate output directory for each directory of sessions.",
             )
     return [by_name[name] for name in sorted(by_name)]
-
-
-def _by_ray(job: Job, sessions: Sequence[Path]) -> Iterator[tuple[Path, Outcome]]:
-    """Do sessions as Ray tasks, which return outcomes. Rows go through the file system."""
-    from tape2048_recorder.fleet.ray_engine import connected
-
-    # Without an address, Ray would use any cluster that it finds on this machine.
-    with connected(os.environ.get("RAY_ADDRESS") or "local") as ray:
-        perform = ray.remote(num_cpus=1, num_gpus=job.gpus, max_retries=_RETRIES)(Job.perform)
-        tasks = {
-            perform.options(name=f"{job.operation} {session.name}").remote(job, session): session
-            for session in sessions
-        }
-        while tasks:
-            (task,), _ = ray.wait(list(tasks))
-            session = tasks.pop(task)
-            try:
-                yield session, ray.get(task)
-            except ray.exceptions.RayTaskError:
-                raise  # a bug, with the task's traceback
-            except ray.exceptions.RayError as error:
-                why = f"its task was lost {_RETRIES + 1} times ({type(error).__name__})"
-                hint = "Check the memory and the logs of the nodes, and run the command again."
-                yield session, Outcome.failed(session, MaintenanceError(why, path=session, hint=hint))
 
 
 def _equal(one: Path, other: Path) -> bool:

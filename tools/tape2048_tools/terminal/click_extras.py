@@ -204,25 +204,6 @@ def job_options(out: str) -> Callable[[Any], Any]:
             metavar="I/N",
             help=f"Process share I of N of the sessions. Each session gets a separate output in {out}.",
         ),
-        click.option(
-            "--engine", type=click.Choice(["ray"]), help="Process the sessions as tasks of Ray (extra [ray])."
-        ),
-    )
-
-
-def no_job(hint: str) -> Callable[[Any], Any]:
-    """Return hidden job options, which a command rejects because it makes one output of all sessions."""
-
-    def refuse(ctx: click.Context, param: click.Parameter, value: object) -> None:
-        if value is not None:
-            from tape2048.errors import MaintenanceError
-
-            found = f"{ctx.command_path} makes one output of all sessions"
-            raise MaintenanceError(f"{param.opts[0]} {value}: {found}", hint=hint)
-
-    return options(
-        click.option("--shard", hidden=True, expose_value=False, callback=refuse, help="Refused."),
-        click.option("--engine", hidden=True, expose_value=False, callback=refuse, help="Refused."),
     )
 
 

@@ -72,4 +72,4 @@ def _maker(
     column, make = embedding_column(opened, where)
     facts = {"model_sha": opened.sha256, "pooling": opened.pooling, "D": column.width}
     label = f"tower {opened.sha256}, {opened.pooling}-pooled, D = {column.width}"
-    return Maker(label, facts, [column], make, gpus=int(where.type == "cuda"))
+    return Maker(label, facts, [column], make)

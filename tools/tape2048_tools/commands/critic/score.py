@@ -75,5 +75,4 @@ def _maker(path: Path, name: str, tower: str | None, device: str) -> Maker:
         player = PlayedBy(player_text(session.meta), sha256 if isinstance(sha256, str) else "", 1)
         return stranger_remarks(critic.info, [player] if len(session) else [])
 
-    gpus = int(critic.kind != "ntuple" and critic.device.type == "cuda")
-    return Maker(f"critic {path}", facts, [column], make, gpus, notes)
+    return Maker(f"critic {path}", facts, [column], make, notes)

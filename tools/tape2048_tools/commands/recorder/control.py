@@ -122,6 +122,8 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
     if status.rows_waiting or status.sessions_pending:
         rows, sessions = counted(status.rows_waiting, "row"), counted(status.sessions_pending, "session")
         facts["waiting"] = f"{rows}, {sessions}"
+    if status.shipping is not None:
+        facts["ships"] = status.shipping.text
     if status.games_dropped:
         facts["dropped"] = dropped_words(status.games_dropped)
     if counts.games_forfeited:

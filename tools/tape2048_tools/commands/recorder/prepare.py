@@ -44,10 +44,10 @@ def command() -> None:
 )
 @click.option("--origin", is_flag=True, help="Show the origin of each value: file, variable or flag.")
 @json_option("Print one JSON document: settings, origins, hash.")
-@click.option("--config", "config_path", type=PATH, help="TOML file with the recorder's settings.")
+@click.option("--config", "config_path", metavar="PATH|URL", help="TOML file with the recorder's settings.")
 @click.argument("values", nargs=-1, metavar="[NAME=VALUE]...")
 @instead({flag: f"Write {name}=VALUE." for name in settings_of(RecorderConfig) for flag in flags(name)})
-def show(*, values: tuple[str, ...], config_path: Path | None, origin: bool, as_json: bool) -> None:
+def show(*, values: tuple[str, ...], config_path: str | None, origin: bool, as_json: bool) -> None:
     """Show the settings with which `tape2048 record` would run.
 
     Values such as workers=2, like the flags of `record`, override environment variables (TAPE2048_<NAME>).

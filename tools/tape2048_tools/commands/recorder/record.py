@@ -53,12 +53,13 @@ _START_BOARDS = (
     "tape2048 record --player expectimax:depth=2 --workers 4 --max-games 1000",
     "tape2048 record --config recorder.toml --rotate-s 1h --max-steps 1e9",
     "tape2048 record --from selfplay --rows-where 'board_highest >= 14' --out late",
+    "tape2048 record --to s3://bucket/games --lease auto --config s3://bucket/games/recorder.toml",
     "tape2048 record --max-games 100 --json | jq -r '.sessions[]'",
     "TAPE2048_OUT_DIR=/data/selfplay tape2048 record",
 )
 @setting_options()
 @json_option("Print one JSON document at the end: the summary.")
-def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
+def command(*, config_path: str | None, as_json: bool, **flags: Any) -> None:
     """Play 2048 on every core and record the games.
 
     Sessions appear in --out when they are complete. The first SIGTERM or Ctrl-C finishes the games in
@@ -88,7 +89,7 @@ def command(*, config_path: Path | None, as_json: bool, **flags: Any) -> None:
         complain(f"tape2048: warning: the summary is lost: {error}")
 
 
-def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -> RecordingSummary:
+def _record(config_path: str | None, flags: dict[str, Any], signals: Signals) -> RecordingSummary:
     loaded = load_from_command_line(config_path, flags)
     boards = _boards_of(loaded.config)
     from tape2048_recorder.recorder import run
@@ -97,6 +98,7 @@ def _record(config_path: Path | None, flags: dict[str, Any], signals: Signals) -
     reloads = loaded.path is not None and not _has_terminal()
     load = (lambda: load_from_command_line(config_path, flags).config) if reloads else None
     how: dict[str, Any] = {"load": load, "signals": signals, "boards": boards}
+    how["settings_sha256"] = loaded.sha256
     with RecordingPanel(loaded.config) as view:
         return run(loaded.config, view, changed=view.changed, **how)
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.formats.dataset_layout import SkippedRun
-    from tape2048_tools.sessions.session_jobs import Engine
 
 LOSSY = click.option(
     "--lossy",
@@ -69,7 +68,6 @@ def command(
     source: Path,
     out: Path,
     shard: tuple[int, int] | None,
-    engine: Engine | None,
     as_json: bool,
     quiet: bool,
     **how: Any,
@@ -97,10 +95,10 @@ def command(
     is dropped and reported on standard error. Unreadable runs are left out and reported, and the exit code is
     1. If no run is readable, nothing is written, and the exit code is 3.
 
-    With --shard or --engine, each session of SOURCE gets a separate file in the directory TARGET.
+    With --shard, each session of SOURCE gets a separate file in the directory TARGET.
     """
-    if shard or engine:
-        _as_job(source, out, shard=shard, engine=engine, as_json=as_json, quiet=quiet, **how)
+    if shard:
+        _as_job(source, out, shard=shard, as_json=as_json, quiet=quiet, **how)
         return
     from tape2048.conversion.targets import convert
     from tape2048_recorder.replay.replay import replayer
@@ -132,10 +130,10 @@ def _as_job(
     from tape2048_tools.sessions.summary import expand_sources
 
     if to is None:
-        raise click.UsageError("--shard and --engine need --to: TARGET is a directory")
+        raise click.UsageError("--shard needs --to: TARGET is a directory")
     if to == "dataset":
         hint = "Write a pack of each session with --to pack, then run `tape2048 dataset build` on the packs."
-        found = "found --to dataset with --shard or --engine, expected a format with one file per session"
+        found = "found --to dataset with --shard, expected a format with one file per session"
         raise MaintenanceError(found, path=out, hint=hint)
     how: dict[str, Any] = {"to": to, "lossy": lossy, "u64": u64} | ({"player": player} if player else {})
     job = Job("convert", how, functools.partial(_convert_one, workers=workers, **how), out)

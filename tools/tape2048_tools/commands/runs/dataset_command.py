@@ -24,7 +24,6 @@ from tape2048_tools.terminal.click_extras import (
     int_option,
     json_option,
     new_group,
-    no_job,
     options,
     out_option,
     quiet_option,
@@ -55,10 +54,6 @@ _SHARD_ROWS = int_option(
 )
 #: The options at the end of ``build`` and ``append``.
 _BUILD_OPTIONS = options(
-    no_job(
-        "Convert the sessions first, which takes most of the time: tape2048 convert SOURCE --out PARTS "
-        "--to pack --shard I/N. Then build from PARTS/*.a2pack."
-    ),
     LOSSY,
     WRITING,
 )

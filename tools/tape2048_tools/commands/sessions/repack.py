@@ -14,7 +14,7 @@ from tape2048.files.removal_locks import RemovalLock
 from tape2048.maintenance.removal import Removed, clear_leftovers, explain_refusal, remove_sessions
 from tape2048.session.columns import find_drafts
 from tape2048_tools.progress.panel import progress_bar
-from tape2048_tools.sessions.session_jobs import Engine, Job
+from tape2048_tools.sessions.session_jobs import Job
 from tape2048_tools.sessions.summary import expand_all, refuse_session
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -22,7 +22,6 @@ from tape2048_tools.terminal.click_extras import (
     job_options,
     json_option,
     new_command,
-    no_job,
     out_option,
     quiet_option,
 )
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
 @out_option("Directory for the new session, which gets the name of the earliest session.", "DIR")
 @click.option(
     "--remove", is_flag=True, help="Remove the originals after publishing, except those being read."
-)
-@no_job(
-    "Give each process a part of the sessions, such as a day. Each process merges its part into one session."
 )
 @json_option("Print one JSON document: the new session, the removed ones.")
 @quiet_option()
@@ -120,7 +116,6 @@ def repack(
     remove: bool,
     lossy: bool,
     shard: tuple[int, int] | None,
-    engine: Engine | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -138,17 +133,17 @@ def repack(
     skipped, and the reason is printed. The exit code is then 1. It is also 1 if an original could not be
     removed or is being read.
 
-    With --shard or --engine, SESSION can be a directory of sessions. New sessions have the names of their
+    With --shard, SESSION can be a directory of sessions. New sessions have the names of their
     originals, and sessions that are already in --out are skipped.
     """
-    if shard or engine:
+    if shard:
         if out is None or remove:
-            raise click.UsageError("--shard and --engine need --out, and keep the originals (no --remove)")
+            raise click.UsageError("--shard needs --out, and keep the originals (no --remove)")
         from tape2048_tools.commands.jobs import do_job
 
         work = functools.partial(_repack_one, storage=storage, lossy=lossy)
         job = Job("repack", {"storage": storage, "lossy": lossy}, work, out)
-        do_job(job, expand_all(sessions), shard=shard, engine=engine, as_json=as_json, quiet=quiet)
+        do_job(job, expand_all(sessions), shard=shard, as_json=as_json, quiet=quiet)
         return
     if out is not None:
         refuse_session(out, "Choose a directory for the new sessions, such as the parent of this session.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -44,7 +45,7 @@ from tape2048_tools.terminal.click_extras import (
     json_option,
     new_command,
 )
-from tape2048_tools.terminal.display import board, number, share, size
+from tape2048_tools.terminal.display import board, duration, number, share, size
 from tape2048_tools.terminal.output import (
     cell,
     columns,
@@ -109,7 +110,7 @@ def list_sessions(
     Sessions in ROOT/.quarantine are only counted. A narrow terminal omits the columns 2048, 4096, best,
     player and size, in this order.
 
-    ROOT can be a fleet's directory, or the address of a store (s3://bucket/prefix). Of a store, only run
+    ROOT can be the address of a store (s3://bucket/prefix), whose sessions are listed by lease, too. Only run
     tables are fetched, and cached files are not fetched again.
     """
     from tape2048.maintenance.removal import list_quarantine
@@ -141,8 +142,7 @@ def list_sessions(
         except StorageError as error:
             error.hint = error.hint or f"Give another directory, or record: tape2048 record --out {place}"
             raise
-    good = [one for _, one in found if not isinstance(one, TapeError)]
-    broken = [(where, one) for where, one in found if isinstance(one, TapeError)]
+    good, broken = _divided(found)
     twice: list[Doubled] | None = [] if is_few or scores else None  # unknown
     counts: dict[str, Any] = {key: sum(getattr(one, key) for one in good) for key in ("rows", "games")}
     if opened and twice is not None:
@@ -161,6 +161,7 @@ def list_sessions(
                 "twice": twice,
                 "scores": scores,
                 "quarantined": quarantined,
+                "leases": _by_lease(opened),
             }
         )
     else:
@@ -172,11 +173,55 @@ def list_sessions(
             print_human(*([_table(good, total)] if good else []), *findings)
         else:
             print_human(cell(f"no sessions in {place}"), f"record some: tape2048 record --out {place}")
+        print_lines(*_lease_table(_by_lease(opened)))
         print_human(*map(cell, twice_lines(twice or ())))
         if quarantined:
             there = f"{counted(quarantined, 'session')} in {place}/.quarantine"
             print_human(cell(f"{there}, each with a file that states the reason"))
     exit_on_findings(broken)
+
+
+def _divided(
+    found: Sequence[tuple[Path | str, Summary | TapeError]],
+) -> tuple[list[Summary], list[tuple[Path | str, TapeError]]]:
+    good = [one for _, one in found if not isinstance(one, TapeError)]
+    return good, [(where, one) for where, one in found if isinstance(one, TapeError)]
+
+
+def _by_lease(opened: Sequence[Session]) -> list[dict[str, Any]]:
+    """Return the sessions, games and the age of the newest session of each lease of a store."""
+    from tape2048.stores.remote import RemoteName
+
+    found: dict[str, list[Session]] = {}
+    for session in opened:
+        name = RemoteName.parse(session.name)
+        if name and name.label:
+            found.setdefault(name.label, []).append(session)
+    return [
+        {
+            "lease": lease,
+            "sessions": len(sessions),
+            "games": sum(len(session.runs) for session in sessions),
+            "newest": (newest := max(str(session.meta.get("ended_at", "")) for session in sessions)),
+            "age_s": _age_s(newest),
+        }
+        for lease, sessions in sorted(found.items())
+    ]
+
+
+def _lease_table(leases: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    rows = []
+    for one in leases:
+        age = "-" if one["age_s"] is None else f"{duration(one['age_s'])} ago"
+        rows.append([one["lease"], number(one["sessions"]), number(one["games"]), age])
+    return (["lease", ">sessions", ">games", ">newest"] if rows else []), rows
+
+
+def _age_s(moment: str) -> float | None:
+    try:
+        return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
+    except ValueError:
+        return None
 
 
 def _lines(

@@ -26,7 +26,7 @@ from tape2048.session.session import Session
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.ages import is_due
 from tape2048_tools.sessions.checks import Check, Validated
-from tape2048_tools.sessions.session_jobs import Engine, Job
+from tape2048_tools.sessions.session_jobs import Job
 from tape2048_tools.sessions.summary import default_root, expand_sources, find_twice
 from tape2048_tools.terminal.click_extras import (
     COLUMNS,
@@ -89,7 +89,6 @@ def command(
     overlay: Path | None,
     out: Path | None,
     shard: tuple[int, int] | None,
-    engine: Engine | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -108,8 +107,8 @@ def command(
 
     With --out, a session whose result is already in DIR is not checked again.
     """
-    if out is None and (shard or engine):
-        raise click.UsageError("--shard and --engine need --out DIR, which records the finished sessions")
+    if out is None and shard:
+        raise click.UsageError("--shard needs --out DIR, which records the finished sessions")
     if out is not None and put_away:
         raise click.UsageError(
             "--quarantine and --out exclude each other: run --quarantine later, on the sessions with findings"
@@ -124,7 +123,7 @@ def command(
         facts = {"replay": replay} | ({"columns": str(overlay.absolute())} if overlay else {})
         do_job(
             Job("validate", facts, check.keep, out),
-            sessions, shard=shard, engine=engine, as_json=as_json, quiet=quiet,
+            sessions, shard=shard, as_json=as_json, quiet=quiet,
             show=lambda result: _print(msgspec.convert(result, Validated), quiet=quiet),
         )  # fmt: skip
         return

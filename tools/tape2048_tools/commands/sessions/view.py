@@ -30,7 +30,7 @@ from tape2048_tools.terminal.display import size
 from tape2048_tools.terminal.output import cell, print_json, print_result, print_text
 
 if TYPE_CHECKING:
-    from tape2048_tools.sessions.session_jobs import Engine, Job
+    from tape2048_tools.sessions.session_jobs import Job
     from tape2048_tools.viewer.data import Data
 
 #: Bounds of the examination that the page of the critic shows.
@@ -169,7 +169,7 @@ def _with_sessions(root: Path, ending: contextlib.ExitStack) -> Path:
     "tape2048 report /nfs/selfplay/sessions -o reports --shard 1/8",
 )
 @click.argument("roots", nargs=-1, required=True, type=ROOT, metavar="ROOT...")
-@out_option("File to write; with --shard or --engine, the directory.", required=False)
+@out_option("File to write; with --shard, the directory.", required=False)
 @click.option(
     "--site", type=PATH, metavar="DIR", help="Directory to write for a web server, instead of --out."
 )
@@ -189,7 +189,6 @@ def report(
     critic: Path,
     force: bool,
     shard: tuple[int, int] | None,
-    engine: Engine | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -199,20 +198,18 @@ def report(
     judged the sessions, it also has the games with the largest losses. --site writes a directory instead, for
     any web server or a static Space of Hugging Face.
 
-    With --shard or --engine, each session has a separate report in the directory --out.
+    With --shard, each session has a separate report in the directory --out.
     """
     if (out is None) == (site is None):
         raise click.UsageError("expected either --out FILE or --site DIR")
-    if shard or engine:
+    if shard:
         from tape2048_tools.commands.jobs import do_job
         from tape2048_tools.sessions.summary import expand_all
 
         if out is None:
-            raise click.UsageError(
-                "--shard and --engine need --out, a directory: each session gets a separate report"
-            )
+            raise click.UsageError("--shard needs --out, a directory: each session gets a separate report")
         job = _job(out, games, judges, critic)
-        do_job(job, expand_all(roots), shard=shard, engine=engine, as_json=as_json, quiet=quiet)
+        do_job(job, expand_all(roots), shard=shard, as_json=as_json, quiet=quiet)
         return
     from tape2048.files.durable import Draft, check_name, check_new_file, publishing_file
     from tape2048_tools.viewer.report import make_report, write_site

@@ -1,26 +1,27 @@
-"""A fleet whose nodes reach their S3 server through a network that drops, delays and cuts.
+"""Recorders that ship to an S3 server through a network that drops, delays and cuts (``record --to``).
 
 ::
 
-    python -m tests.bench.flaky_fleet [--minutes 60] [--nodes 2] [--seed 1] [--kind moto]
+    python -m tests.bench.flaky_store [--minutes 60] [--recorders 2] [--seed 1] [--kind moto]
 
 A proxy stands before the server. It refuses connections, leaves them unanswered, delays them, and cuts them
-in the middle of a request or of an answer; every minute or so, nobody gets through for some seconds. Every 20
-to 40 s, an agent or a recorder is killed (SIGKILL); an agent that ended is started again, as a process
-manager does. At the end the faults stop, the fleet drains, and each session is fetched from the server.
+in the middle of a request or of an answer; every minute or so, all connections fail for some seconds. Every
+20 to 40 s, a recorder is killed (SIGKILL) and started again, as a scheduler does. At the end the faults
+stop, the recorders get SIGTERM, start once more to ship what is left, and each session is fetched from the
+server.
 
-The exit code is 1 unless every game is there once and legal, with its id in the lease of its node; every game
-that a killed recorder's journal had is among them; and no id is missing but those of games that died with a
-recorder. The kinds of servers are those of ``tests.sdk.store_servers``.
+The exit code is 1 unless every game is there once and legal, with its id in the lease of its recorder;
+every game that a killed recorder's journal had is among them; and no id is missing but those of games that
+died with a recorder. The kinds of servers are those of ``tests.sdk.store_servers``.
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,27 +34,28 @@ from urllib.parse import urlsplit
 
 from tape2048.errors import TapeError
 from tape2048.maintenance.validation import validate_session
+from tape2048.session.layout import SESSION_NAME
 from tape2048.session.session import Session
 from tape2048.stores.objects import Store, open_store
 from tape2048.stores.remote import RemoteName, list_sessions
 from tape2048_recorder.daemon.instance import Instance
-from tape2048_recorder.fleet.plan import create_fleet
-from tape2048_recorder.fleet.spool import read_member
 from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
 from tape2048_recorder.recorder import run
+from tape2048_recorder.shipping import take_lease
 from tape2048_recorder.status.status_report import read_snapshot
 
 from ..recorder import processes
 from ..recorder.checks import Listener, confirmed_in_journals
-from ..recorder.processes import PATIENCE_S, environment, kill, wait_until
+from ..recorder.processes import PATIENCE_S, environment, wait_until
 from ..sdk.store_servers import fetch_session, s3_environment, s3_server
 from .soak import HELD_GAMES_MAX, unexplained
 
 SEED = 7
-PINNED: dict[str, Any] = {
-    "player": "expectimax", "seed": SEED, "storage": "tape", "rotate_steps": 100_000,
-}  # fmt: skip
-NODE = ["--workers", "1", "--min-free-mb", "0", "--flush-s", "1", "--block-rows", "40960"]
+PLAYED: dict[str, Any] = {"player": "expectimax", "seed": SEED, "storage": "tape", "rotate_steps": 100_000}
+URL = "s3://bucket/games"
+FLAGS = ["--config", f"{URL}/recorder.toml", "--to", URL, "--lease", "auto", "--workers", "1"]
+#: Settings that the file of the group adds.
+OF_FILE: dict[str, Any] = {"min_free_mb": 0, "flush_s": 1.0, "block_rows": 40_960}
 
 #: What becomes of a connection, by its share.
 FATES = {"passed": 0.80, "refused": 0.08, "late": 0.08, "unanswered": 0.04}
@@ -162,66 +164,46 @@ class FlakyProxy:
         writer.write_eof()
 
 
-class Node:
-    """An agent on a spool, started again whenever it ends with an error."""
+class Recorder:
+    """A recorder that ships, started again whenever it has ended."""
 
-    def __init__(self, url: str, spool: Path) -> None:
-        self.spool = spool
-        self._command = [sys.executable, "-m", "tape2048_tools.cli", "fleet", "join", url]
-        self._command += ["--spool", str(spool), *NODE]
-        self.failed_starts = 0
+    def __init__(self, out: Path) -> None:
+        self.out, self.failed_starts = out, 0
+        self._command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--out", str(out), *FLAGS]
         self._start()
 
     def _start(self) -> None:
-        log = self.spool.with_suffix(".log")
-        self._log_before = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as output:
-            self.agent = subprocess.Popen(
+        with self.out.with_suffix(".log").open("ab") as output:
+            self.process = subprocess.Popen(
                 self._command, stdout=output, stderr=output, env=environment(**os.environ)
             )
 
-    @property
-    def said(self) -> str:
-        """What the present agent has written."""
-        return self.spool.with_suffix(".log").read_bytes()[self._log_before :].decode(errors="replace")
+    def tend(self) -> None:
+        """Start the recorder again if it could not start: it needs the store for its settings."""
+        if self.process.poll() is not None:
+            self.failed_starts += 1
+            self._start()
 
-    @property
-    def has_recorder(self) -> bool:
-        """Whether the present agent has got as far as a recorder."""
-        return "recorder (pid" in self.said
-
-    def tend(self) -> str | None:
-        """Start an agent again that has ended; return what it said if it had a recorder."""
-        if (code := self.agent.poll()) is None or code == 0:
-            return None
-        said, had_recorder = self.said, self.has_recorder
-        self.failed_starts += not had_recorder
-        self._start()
-        return said if had_recorder and code != -signal.SIGKILL else None
-
-    def kill_recorder(self) -> set[int] | None:
-        """Kill the recorder if it has recorded; return the ids of the games that its journals have."""
-        with contextlib.suppress(TapeError):  # it has none yet
-            found = read_snapshot(self.spool, "default")
-            if not found.process.is_there or not found.status.recorded_rows:
-                return None
-            self.agent.send_signal(signal.SIGSTOP)  # no other recorder starts before the journals are read
-            try:
-                kill(found.process.pid)
-                wait_until(lambda: not found.process.is_there)
-                return set(confirmed_in_journals(self.spool))
-            finally:
-                self.agent.send_signal(signal.SIGCONT)
+    def kill(self) -> set[int] | None:
+        """Kill the recorder if it has recorded, and start it; return the ids that its journals have."""
+        with contextlib.suppress(TapeError):  # it has no status yet
+            found = read_snapshot(self.out, "default")
+            if found.process.pid == self.process.pid and found.status.recorded_rows:
+                self.process.kill()
+                self.process.wait()
+                confirmed = set(confirmed_in_journals(self.out))
+                self._start()
+                return confirmed
         return None
+
+    def left(self) -> list[str]:
+        """The sessions that are not shipped."""
+        return [path.name for path in self.out.iterdir() if SESSION_NAME.fullmatch(path.name)]
 
     def end(self) -> None:
         """Kill what is left."""
-        self.agent.kill()
-        self.agent.wait()
-        with contextlib.suppress(TapeError):
-            recorder = read_snapshot(self.spool, "default").process
-            if recorder.is_there:
-                kill(recorder.pid)
+        self.process.kill()
+        self.process.wait()
 
 
 class Held(NamedTuple):
@@ -235,49 +217,39 @@ class Held(NamedTuple):
     problems: list[str]
 
 
-def disturb(
-    nodes: list[Node], draw: random.Random, end: float, kills: Counter[str]
-) -> tuple[set[int], list[str]]:
-    """Kill agents and recorders until a time; return the confirmed games of the dead, and problems."""
-    confirmed, problems = set[int](), list[str]()
+def disturb(recorders: list[Recorder], draw: random.Random, end: float, kills: Counter[str]) -> set[int]:
+    """Kill recorders until a time; return the committed games of the killed."""
+    confirmed = set[int]()
     next_kill = time.monotonic() + draw.uniform(*KILL_EVERY_S)
     while time.monotonic() < end:
         time.sleep(1)
-        for node in nodes:
-            if (said := node.tend()) is not None:
-                problems.append(f"an agent ended: {said[-500:]}")
-        if time.monotonic() >= next_kill:
-            node, victim = draw.choice(nodes), draw.choice(("agent", "recorder"))
-            if victim == "agent" and node.has_recorder:
-                node.agent.kill()
-            elif victim == "recorder" and (games := node.kill_recorder()) is not None:
-                confirmed |= games
-            else:
-                continue  # it is starting
-            kills[victim] += 1
+        for one in recorders:
+            one.tend()
+        if time.monotonic() >= next_kill and (games := draw.choice(recorders).kill()) is not None:
+            confirmed |= games
+            kills["recorder"] += 1
             next_kill = time.monotonic() + draw.uniform(*KILL_EVERY_S)
-    return confirmed, problems
+    return confirmed
 
 
-def drain(nodes: list[Node], url: str, seconds: float) -> list[str]:
-    """Drain the fleet in calm; return problems."""
-    command = [sys.executable, "-m", "tape2048_tools.cli", "fleet", "drain", url, "--timeout-s", str(seconds)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(**os.environ)) as draining:
-        deadline = time.monotonic() + seconds
-        while any(node.agent.poll() != 0 for node in nodes):
+def drain(recorders: list[Recorder], seconds: float) -> list[str]:
+    """End the recorders, and start them again for a moment until nothing waits; return problems."""
+    deadline = time.monotonic() + seconds
+    for one in recorders:
+        while True:
+            one.process.terminate()
+            one.process.wait(timeout=max(deadline - time.monotonic(), 1))
+            if one.process.returncode == 0 and not one.left():
+                break
             if time.monotonic() >= deadline:
-                return [
-                    f"an agent did not end: {node.said[-500:]}" for node in nodes if node.agent.poll() != 0
-                ]
-            time.sleep(1)
-            for node in nodes:
-                node.tend()
-        draining.kill()
+                return [f"{one.out.name} ended with {one.process.returncode}, unshipped: {one.left()}"]
+            one.tend()
+            wait_until(lambda one=one: not one.left() or one.process.poll() is not None)
     return []
 
 
 def examine(
-    store: Store, nodes: list[Node], confirmed: set[int], into: Path
+    store: Store, recorders: list[Recorder], confirmed: set[int], into: Path
 ) -> tuple[int, set[int], list[str]]:
     """Fetch and check all sessions; return their number, the ids of their games, and problems."""
     ids, problems, names = set[int](), list[str](), list_sessions(store)
@@ -296,40 +268,36 @@ def examine(
     if not ids:
         problems.append("no game was recorded")
     if lost := confirmed - ids:
-        problems.append(f"{len(lost)} confirmed games are lost")
-    for node in nodes:
-        member = read_member(node.spool)
-        assert member is not None
-        mine = {run for run in ids if run >> NUMBER_BITS == member.lease}
-        with contextlib.closing(Instance(node.spool, "default")) as instance:
-            state = instance.load_state(SEED, member.lease)
-        problems += unexplained(mine, state, HELD_GAMES_MAX)
-        if member.games != len(mine):
-            problems.append(f"a node counts {member.games} games, and the store has {len(mine)}")
+        problems.append(f"{len(lost)} committed games are lost")
+    for one in recorders:
+        lease = take_lease(URL, one.out, "default")
+        with contextlib.closing(Instance(one.out, "default")) as instance:
+            state = instance.load_state(SEED, lease)
+        problems += unexplained({run for run in ids if run >> NUMBER_BITS == lease}, state, HELD_GAMES_MAX)
     return len(names), ids, problems
 
 
-def hold(directory: Path, *, seconds: float, nodes: int = 2, seed: int = 1, kind: str = "moto") -> Held:
-    """Run a fleet in faults for so many seconds; returns what was found."""
+def hold(directory: Path, *, seconds: float, recorders: int = 2, seed: int = 1, kind: str = "moto") -> Held:
+    """Record in faults for so many seconds; return what was found."""
     draw, kills = random.Random(seed), Counter[str]()
-    first = RecorderConfig(**PINNED, out_dir=str(directory / "first"), workers=1, max_games=1)
+    first = RecorderConfig(**PLAYED, out_dir=str(directory / "first"), workers=1, max_games=1)
     run(first, Listener())  # compiles what all recorders load
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(s3_server(kind, directory / "served"))
         proxy = stack.enter_context(FlakyProxy(address, seed))
         with s3_environment(address):
-            create_fleet(open_store("s3://bucket/place"), RecorderConfig(**PINNED))
+            text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in (PLAYED | OF_FILE).items())
+            open_store(URL).put("recorder.toml", text.encode())
         with s3_environment(f"http://127.0.0.1:{proxy.port}"):
-            members = [Node("s3://bucket/place", directory / f"spool-{i}") for i in range(nodes)]
-            for node in members:
-                stack.callback(node.end)
-            confirmed, problems = disturb(members, draw, time.monotonic() + seconds, kills)
+            members = [Recorder(directory / f"out-{i}") for i in range(recorders)]
+            for one in members:
+                stack.callback(one.end)
+            confirmed = disturb(members, draw, time.monotonic() + seconds, kills)
             proxy.calm = True
-            problems += drain(members, "s3://bucket/place", 5 * PATIENCE_S)
+            problems = drain(members, 5 * PATIENCE_S)
         with s3_environment(address):
-            store = open_store("s3://bucket/place")
-            sessions, ids, more = examine(store, members, confirmed, directory / "got")
-        kills["starts of agents that failed"] = sum(node.failed_starts for node in members)
+            sessions, ids, more = examine(open_store(URL), members, confirmed, directory / "got")
+        kills["starts that failed"] = sum(one.failed_starts for one in members)
         return Held(sessions, len(ids), len(confirmed), kills, proxy.seen, problems + more)
 
 
@@ -337,14 +305,16 @@ def main() -> int:
     """Run, print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--recorders", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=("moto", "rclone"), default="moto")
     args = parser.parse_args()
     processes.PATIENCE_S = 900.0  # a machine with other work may take minutes for a start
-    directory = Path(tempfile.mkdtemp(prefix="flaky_fleet"))
+    directory = Path(tempfile.mkdtemp(prefix="flaky_store"))
     try:
-        held = hold(directory, seconds=60 * args.minutes, nodes=args.nodes, seed=args.seed, kind=args.kind)
+        held = hold(
+            directory, seconds=60 * args.minutes, recorders=args.recorders, seed=args.seed, kind=args.kind
+        )
     finally:
         shutil.rmtree(directory)
     print(f"{args.minutes:g} minutes; connections: {dict(held.network)}; kills: {dict(held.kills)}")
