@@ -24,7 +24,7 @@ LAYERS = {
     ],
     "tape2048_recorder": [
         "game ipc", "players retention", "record_options lanes models replay", "evaluation",
-        "ntuple_training status", "recording", "daemon workers", "recorder", "fleet", "__init__",
+        "ntuple_training status", "recording", "daemon shipping workers", "recorder", "__init__",
     ],
     "tape2048_tools": [
         "terminal options machine sessions", "progress", "views dataset_card critic_report report viewer",

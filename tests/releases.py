@@ -171,8 +171,7 @@ def make(directory: Path) -> None:
     (directory / "player.toml").write_text('tuples = "0123"\nstages = "1024"\nmoves = 20000\nseed = 1\n')
     for line in COMMANDS:
         command(line, directory)
-    command("fleet init store --player random --seed 1", directory)
-    command("fleet join store --spool spool --workers 1 --max-games 5", directory)
+    command("record --player random --seed 1 --to store --out spool --workers 1 --max-games 5", directory)
     kill_a_recorder(directory)
     loader = Corpus.open(directory / "tape").batches(64, seed=1, thresholds=(128, 256))
     next(iter(loader))

@@ -99,7 +99,7 @@ LOADS_WITHOUT = {
         "tape2048", "tape2048_recorder.record_options", "tape2048.packs.reader", "tape2048.stores.objects",
         "tape2048.stores.remote", "tape2048.export.write", "tape2048.conversion.targets",
         "tape2048.ntuple.network", "tape2048.critic.critic_config", "tape2048_recorder.players.options",
-        "tape2048_recorder.replay.replay", "tape2048_recorder.fleet.ray_engine",
+        "tape2048_recorder.replay.replay",
     ],
     "numpy msgspec tape2048": ["tape2048_tools.cli"],
     "obstore ray rich click scipy torch": ["tape2048_recorder.recorder"],

@@ -18,9 +18,7 @@ from tape2048.files.training_directory import ArrayCheckpoint
 from tape2048.ntuple import Network, NetworkLayout, load_network, save_network
 from tape2048.packs import PackReader
 from tape2048.runs import read_run
-from tape2048.stores.objects import open_store
 from tape2048.torch import TorchCritic
-from tape2048_recorder.fleet.plan import read_plan
 
 from .releases import DATA, READERS, state
 from .surface import surface
@@ -121,11 +119,6 @@ def newer_checkpoint(files: Path) -> None:
     ArrayCheckpoint.of(memoryview(path.read_bytes()), path, "tape2048 n-tuple checkpoint 4")
 
 
-def newer_fleet(files: Path) -> None:
-    edit_json(files / "store/fleet.json")
-    read_plan(open_store(str(files / "store")))
-
-
 def newer_state(files: Path) -> None:
     edit_json(files / "loader.json")
     state(files / "loader.json")
@@ -147,7 +140,7 @@ def newer_pack(files: Path) -> None:
 
 @pytest.mark.parametrize(
     "read",
-    [newer_session, newer_dataset, newer_critic, newer_network, newer_checkpoint, newer_fleet, newer_state],
+    [newer_session, newer_dataset, newer_critic, newer_network, newer_checkpoint, newer_state],
 )
 def test_a_file_of_a_newer_format_names_the_release_that_reads_it(
     read: Callable[[Path], None], files: Path, tmp_path: Path

@@ -164,8 +164,8 @@ class Corpus(RowView):
 
         Args:
             root: a directory of sessions, one session, a data set, a pack.dat, a pack of another program, a
-                store (``s3://BUCKET/PREFIX``, ``gs://``, ``az://``, ``hf://datasets/OWNER/NAME``, or a
-                fleet's directory), or several of any kinds.
+                store (``s3://BUCKET/PREFIX``, ``gs://``, ``az://``, ``hf://datasets/OWNER/NAME``, or the
+                directory of a store), or several of any kinds.
             where: condition or mask, as for :meth:`where`; with ``load="ram"``, only rows of the selected
                 runs are read.
             load: ``"ram"`` reads the rows into memory, at 28 or 29 bytes a row, or 1.5 on tape. ``"packed"``

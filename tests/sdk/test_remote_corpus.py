@@ -41,11 +41,9 @@ from tape2048.stores import remote as caches, remote_session
 from tape2048.stores.objects import DirectoryStore, Store, open_store
 from tape2048.stores.remote import (
     SessionCache,
-    bury_session,
     list_sessions,
     put_session,
     read_manifest,
-    sweep_sessions,
 )
 from tape2048.stores.remote_session import RemoteSession
 
@@ -180,7 +178,7 @@ def test_other_clouds_serve_the_same_batches(kind: str, local: Path, tmp_path: P
 
 
 def test_a_hub_serves_published_sessions(local: Path, tmp_path: Path) -> None:
-    """Directories as `hf upload` leaves them, and a fleet's store. Replaced files are found or read again."""
+    """Directories as `hf upload` leaves them, and a store. Replaced files are found or read again."""
     order: dict[str, Any] = {"batch_size": 100, "seed": 3}
     expected = digest(Corpus.open(local).batches(**order))
     shutil.copytree(local, tmp_path / "hub")
@@ -253,9 +251,9 @@ def test_one_session_its_rows_and_labels(local: Path, url: str, tmp_path: Path) 
     assert (again.moves([5]) == mine.moves([5])).all()
 
 
-def test_a_fleet_s_directory_opens_without_a_cache(place: str, local: Path) -> None:
+def test_a_store_s_directory_opens_without_a_cache(place: str, local: Path) -> None:
     store = open_store(place)
-    bury_session(store, list_sessions(store)[0])
+    store.put(f"removed/{list_sessions(store)[0]}.json", b"{}")
     found = Corpus.open(place)
     assert not any(isinstance(session, RemoteSession) for session in found.sessions)
     assert found.identity == Corpus.open([local / name for name in NAMES[1:]]).identity
@@ -742,12 +740,13 @@ def test_readers_of_sessions_that_are_removed_go_on(local: Path, url: str, tmp_p
     batches = corpus.where(f"session LIKE '{NAMES[0]}%'").batches(16, seed=3)
     next(iter(batches))  # its session is here and held
     for name in list_sessions(store)[:2]:
-        bury_session(store, name)
+        store.put(f"removed/{name}.json", b"{}")
     assert len(Corpus.open(place, cache=tmp_path).sessions) == len(NAMES) - 2
     second = int(corpus.row_starts[np.searchsorted(corpus.runs["session"], 1)])
     assert (corpus.get_batch([0, second]) == mine.get_batch([0, second])).all(), "the files are still there"
     shutil.rmtree(next(path for path in tmp_path.iterdir() if path.name.startswith(NAMES[1])))
-    assert len(sweep_sessions(store, 0)) == 2
+    for name in {file.removesuffix(".json") for file in store.names("removed")}:
+        store.retract(f"sessions/{name}", "manifest.json")
     assert digest(batches) == digest(_second(mine.where(f"session = '{NAMES[0]}'").batches(16, seed=3)))
     with pytest.raises(CorpusError) as caught:
         corpus.get_batch([second])

@@ -8,10 +8,6 @@ import msgspec
 import pytest
 
 from tape2048.runs import read_run, write_run
-from tape2048.stores.objects import open_store
-from tape2048_recorder.fleet.agent import Beat
-from tape2048_recorder.fleet.plan import create_fleet
-from tape2048_recorder.record_options import RecorderConfig
 
 from .conftest import GAMES, META, Tape, write_foreign_session, write_session
 
@@ -57,11 +53,7 @@ COMMANDS = """
 0 recover root
 3 rotate root
 3 stop root
-1 fleet status fleet
-1 fleet status fleet --json
-11 fleet join fleet --spool root
-0 fleet prune fleet --keep-last 1
-1 fleet drain fleet --timeout-s 0
+2 fleet EVIL
 78 config show --config RUN
 78 doctor --config RUN
 3 embed root --tower EVIL
@@ -73,7 +65,7 @@ COMMANDS = """
 
 
 def write_evil(home: Path) -> None:
-    """Write sessions, runs and a fleet with such names and values."""
+    """Write sessions and runs with such names and values."""
     write_session(home / f"root/{EVIL}", GAMES, EVIL_FACTS)
     write_session(home / "root/20260101T000000Z_model=x", GAMES[:2], EVIL_FACTS)
     broken = write_foreign_session(home / f"root/broken{EVIL}")
@@ -84,11 +76,6 @@ def write_evil(home: Path) -> None:
     meta = msgspec.structs.replace(run.meta, engine=EVIL)
     write_run(home / f"runs/{EVIL}.a2run", dataclasses.replace(run, meta=meta))
     (home / f"runs/broken{EVIL}.a2run").write_bytes(b"A2T1" + EVIL.encode())
-    (home / "fleet/agents").mkdir(parents=True)
-    create_fleet(open_store(str(home / "fleet")), RecorderConfig(player="greedy", seed=1))
-    names = dict.fromkeys(("agent", "host", "state", "why", "error"), EVIL)
-    beat = Beat(lease=1, number=1, pid=1, written_at=1.0, **names)  # type: ignore[arg-type]
-    (home / "fleet/agents/000001.json").write_bytes(msgspec.json.encode(beat))
 
 
 def replaced(text: str, word: tuple[str, str]) -> str:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tests.bench import flaky_fleet
-from tests.bench.flaky_fleet import FlakyProxy
+from tests.bench import flaky_store
+from tests.bench.flaky_store import FlakyProxy
 from tests.sdk.store_servers import CLOUDS, KINDS, hub_server, s3_environment, store_url
 
 from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, StoreError
@@ -293,7 +293,7 @@ def test_a_flaky_network_gives_the_file_or_one_error(
     """Connections are refused, late, or cut in the middle."""
     fates = {"passed": 0.3, "refused": 0.5, "late": 0.2}
     for name, value in (("BYTES_MEAN", 6e6), ("LATE_S", (0.0, 0.1)), ("FATES", fates)):
-        monkeypatch.setattr(flaky_fleet, name, value)
+        monkeypatch.setattr(flaky_store, name, value)
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
     (tmp_path / "hub/a").mkdir(parents=True)
     (tmp_path / "hub/a/file").write_bytes(DATA)

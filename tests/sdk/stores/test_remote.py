@@ -24,11 +24,9 @@ from tape2048.stores import remote
 from tape2048.stores.objects import DirectoryStore, Store, open_store
 from tape2048.stores.remote import (
     RemoteName,
-    bury_session,
     list_sessions,
     put_session,
     read_manifest,
-    sweep_sessions,
 )
 
 #: The operations of a store that shipping uses.
@@ -243,21 +241,6 @@ def test_a_session_that_is_damaged_here_is_not_shipped(store: Store, session: Pa
     (copy / "manifest.json").unlink()
     with pytest.raises(ManifestError, match="no such file"):
         put_session(store, copy, "000001")
-
-
-def test_removal_after_a_tombstone_and_a_delay(
-    store: Store, session: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep, go = put_session(store, session, "000001"), put_session(store, session, "000002")
-    bury_session(store, go)
-    assert list_sessions(store) == [keep]
-    assert read_manifest(store, go), "who reads it may go on"
-    assert sweep_sessions(store, 3600) == []
-    monkeypatch.setattr(remote.time, "time", lambda: 4e9)
-    assert sweep_sessions(store, 3600) == [go]
-    assert sweep_sessions(store, 3600) == []
-    assert list_sessions(store) == [keep]
-    assert not store.names(f"sessions/{go}")
 
 
 def test_names_of_others_are_no_sessions(store: Store, session: Path) -> None:

@@ -8,9 +8,8 @@ from tests.sdk.store_servers import CLOUDS, KINDS, hub_server, s3_environment, s
 
 from tape2048 import errors
 from tape2048.session.session import sessions
-from tape2048.stores import remote
 from tape2048.stores.objects import open_store
-from tape2048.stores.remote import bury_session, list_sessions, put_session
+from tape2048.stores.remote import list_sessions, put_session
 
 from ..conftest import Cli
 
@@ -59,7 +58,7 @@ def test_list_and_show_fetch_no_rows(cli: Cli, url: str, root: Path, tmp_path: P
 
 
 def test_a_published_directory_is_listed_from_a_hub(cli: Cli, root: Path, tmp_path: Path) -> None:
-    """As `hf upload` leaves it; a fleet is not recorded there."""
+    """As `hf upload` leaves it."""
     cache, (first, second) = ["--cache", tmp_path / "cache"], sessions(root)
     with hub_server(root) as address, s3_environment(address, "hf"):
         place = "hf://datasets/USER/NAME"
@@ -75,22 +74,20 @@ def test_a_published_directory_is_listed_from_a_hub(cli: Cli, root: Path, tmp_pa
             == mine["sessions"][1]["games"]
         )
         assert not rows_in(tmp_path / "cache")
-        said = cli("fleet init", place, "--player", "random", expect=errors.StoreError).err
-        assert "read-only for this command" in said
         done = cli("list", "hf://datasets/USER/OTHER", *cache, expect=errors.MissingPathError)
         assert "no such repository or revision, or no access to it" in done.err
         assert "HF_TOKEN" in done.err
 
 
-def test_a_fleets_directory_is_listed(cli: Cli, root: Path, tmp_path: Path) -> None:
-    """Without the sessions that have a tombstone."""
-    place = tmp_path / "fleet"
+def test_a_store_s_directory_is_listed(cli: Cli, root: Path, tmp_path: Path) -> None:
+    """Without the sessions that an earlier release has removed."""
+    place = tmp_path / "store"
     store = open_store(str(place))
     place.mkdir()
     names = [put_session(store, path, "00000a") for path in sessions(root)]
     listed = cli("list", place, "--json").json
     assert [one["name"] for one in listed["sessions"]] == names
-    bury_session(store, names[0])
+    store.put(f"removed/{names[0]}.json", b"{}")
     assert [one["name"] for one in cli("list", place, "--json").json["sessions"]] == names[1:]
     assert cli("show", place, "--json").json["sessions"] == 1
     assert cli("validate", place).code == 0
@@ -124,46 +121,3 @@ def test_other_commands_say_that_they_take_paths(cli: Cli, command: list[str]) -
     done = cli(*command, "s3://bucket/place", expect=78)
     assert "found the address s3://bucket/place, expected a path" in done.err
     assert "list, show" in done.err
-
-
-def test_fleet_prune_removes_after_a_delay(
-    cli: Cli, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fleet prune is a tombstone a delay and a removal."""
-    store = open_store(url)
-    old, new = list_sessions(store)
-    cli("fleet prune", url, "--max-sessions", "1", expect=11)
-    cli("fleet init", url, "--player", "random")
-    limits = ["--max-sessions", "1"]
-    seen = cli("fleet prune", url, *limits, "--dry-run", "--json").json
-    assert [one["name"] for one in seen["tombstones"]] == [old]
-    assert seen["tombstones"][0]["bytes"] == sum(store.names(f"sessions/{old}").values())
-    assert list_sessions(store) == [old, new]
-    assert "2 sessions would get" in cli(
-        "fleet prune", url, "--max-age-s", "1d", "--keep-last", "0", "--dry-run"
-    ).out.replace("\n", " ")
-    done = cli("fleet prune", url, "--max-age-s", "1d", "--keep-last", "0", expect=5)
-    assert list_sessions(store) == [old, new]
-    done = cli("fleet prune", url, *limits)
-    assert old in done.out
-    assert "1 session got a tombstone, 0 sessions removed, 1 session" in done.out.replace("\n", " ")
-    assert list_sessions(store) == [new]
-    assert store.names(f"sessions/{old}"), "its readers go on"
-    assert cli("fleet prune", url, *limits, "--delay-s", "1h", "--json").json["removed"] == []
-    begin = remote.time.time()
-    monkeypatch.setattr(remote.time, "time", lambda: begin + 86_401)
-    assert cli("fleet prune", url, "--json").json["removed"] == [old]
-    assert not store.names(f"sessions/{old}")
-    cli("fleet prune", url, "--delay-s", "-1", expect=78)
-    assert "no limit is set" in cli("fleet prune", url, "--keep-last", "1").out
-
-
-def test_a_tombstone_that_is_none_is_named(cli: Cli, url: str) -> None:
-    store = open_store(url)
-    cli("fleet init", url, "--player", "random")
-    name = list_sessions(store)[0]
-    bury_session(store, name)
-    store.put(f"removed/{name}.json", b"?")
-    done = cli("fleet prune", url, expect=8)
-    assert f"removed/{name}.json" in done.err
-    assert store.names(f"sessions/{name}")

@@ -1,20 +1,16 @@
 """Jobs over many sessions: whoever is killed, the outputs are those of one process, made once."""
 
-import contextlib
 import json
-import logging
 import os
 import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from hypothesis import given, strategies as st
 from tests.crashes import crashes
@@ -194,47 +190,6 @@ def test_two_processes_on_one_session_leave_one_output(many: Path, tmp_path: Pat
     assert len(tree(tmp_path / "out")) == 3
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_killed_ray_tasks_equal_one_process(
-    cli: Cli, many: Path, on_tape: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ray = pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    out, ended = tmp_path / "out", threading.Event()
-    killed: list[int] = []
-
-    def kill_tasks() -> None:
-        while not ended.wait(0.05) and len(killed) < 2:
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    title = "".join(process.cmdline())
-                    if title.startswith("ray::repack") and process.pid not in killed:
-                        time.sleep(0.2)
-                        process.kill()
-                        killed.append(process.pid)
-                        break
-
-    ray.init(
-        "local", num_cpus=2, include_dashboard=False, object_store_memory=78_643_200, log_to_driver=False,
-        logging_level=logging.ERROR,
-    )  # fmt: skip
-    thread = threading.Thread(target=kill_tasks)
-    thread.start()
-    try:
-        done = cli(*words("repack", many, out, "--engine", "ray", "--json"))
-        ended.set()
-        again = cli(*words("repack", many, out, "--engine", "ray", "--json"))
-    finally:
-        ended.set()
-        thread.join()
-        ray.shutdown()
-    assert len(killed) == 2
-    assert done.json["made"] + done.json["there"] == len(sessions(many))
-    assert tree(out) == tree(on_tape)
-    assert again.json["made"] == 0
-
-
 def test_an_unreadable_session_fails_alone(cli: Cli, many: Path, tmp_path: Path) -> None:
     root, out = tmp_path / "selfplay", tmp_path / "out"
     shutil.copytree(many, root)
@@ -309,8 +264,6 @@ def test_what_stands_in_the_way_is_not_replaced(cli: Cli, many: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["merge", "{root}", "--out", "new", "--shard", "1/2"], 5, "Give each process a part"),
-        (["dataset", "build", "{root}", "--out", "new", "--engine", "ray"], 5, "--to pack"),
         (["convert", "{root}", "--out", "new", "--to", "dataset", "--shard", "1/2"], 5, "--to pack"),
         (["convert", "{root}", "--out", "new.a2pack", "--shard", "1/2"], 2, "--to"),
         ([*REPACK, "--shard", "1/2"], 2, "--out"),
@@ -329,26 +282,6 @@ def test_what_is_no_job_is_refused_with_what_to_do(
     assert said in done.err
     assert not Path("new").exists()
     assert stamps(many) == before
-
-
-def test_without_ray_its_extra_is_named(
-    cli: Cli, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    done = cli(*words("repack", many, tmp_path / "out", "--engine", "ray"), expect=errors.MissingPackageError)
-    assert "tape2048[ray]" in done.err
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # Ray's own
-@pytest.mark.parametrize("address", ["nonsense://127.0.0.1:1", "127.0.0.1:1"])
-def test_a_cluster_that_is_not_there_is_named(
-    cli: Cli, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
-    pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    done = cli(*words("repack", many, tmp_path / "out", "--engine", "ray"), expect=errors.FleetError)
-    assert f"{address}: found no Ray cluster" in done.err
 
 
 def test_a_record_comes_after_its_outputs(

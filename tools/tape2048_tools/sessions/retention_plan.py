@@ -1,7 +1,7 @@
 """Plans of the sessions to remove, by limits on age, number, size and free space.
 
 Plans need only names and sizes. The limits are settings: :mod:`tape2048_recorder.retention`. ``tape2048
-prune`` and ``tape2048 fleet prune`` execute plans.
+prune`` executes plans.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class _Path(click.Path):
                 return value
             from tape2048.errors import ConfigError
 
-            hint = "list, show, critic train, critic eval and fleet take addresses: tape2048 COMMAND --help"
+            hint = "list, show, critic train, critic eval and record --to take addresses"
             raise ConfigError(f"found the address {value}, expected a path on this machine", hint=hint)
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if self.must_exist:
