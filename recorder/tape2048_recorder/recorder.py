@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from tape2048._version import __version__
+from tape2048.base.lazy import load_named
 from tape2048.base.text import counted, is_utf8
 from tape2048.errors import DiskFullError, RecorderError, StartError, StorageError
 from tape2048.files.opening import storage_error
@@ -232,9 +233,7 @@ def run(
         if config.to is None:
             settings_sha256 = None
         else:
-            from tape2048_recorder.shipping import Shipper
-
-            service.shipper = Shipper(played, out_dir, service.event)
+            service.shipper = load_named("tape2048_recorder.shipping:Shipper")(played, out_dir, service.event)
         how: dict[str, Any] = {"begun": begun, "signals": signals, "reload": reload}
         how["settings_sha256"] = settings_sha256
         return record(config, played, service, progress, starts=starts, **how)
@@ -244,10 +243,11 @@ def _of_store(config: RecorderConfig, out_dir: Path) -> RecorderConfig:
     """Return the configuration with the lease that the store gave, and with a limit for waiting sessions."""
     if config.to is None:
         return config
-    from tape2048_recorder.shipping import spool_mb, take_lease
-
-    lease = take_lease(config.to, out_dir, config.instance) if config.lease is None else config.lease
-    limit_mb = spool_mb(config) if config.spool_max_mb is None else config.spool_max_mb
+    lease, limit_mb = config.lease, config.spool_max_mb
+    if lease is None:
+        lease = load_named("tape2048_recorder.shipping:take_lease")(config.to, out_dir, config.instance)
+    if limit_mb is None:
+        limit_mb = load_named("tape2048_recorder.shipping:spool_mb")(config)
     return msgspec.structs.replace(config, lease=lease, spool_max_mb=limit_mb)
 
 

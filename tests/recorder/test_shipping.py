@@ -248,7 +248,7 @@ def test_a_login_page_is_no_answer_of_a_store(portal: str, tmp_path: Path) -> No
         read_settings(f"{portal}/recorder.toml")
     with Recorders(tmp_path / "out") as recorders:
         started = recorders.start(**PLAYED, to=portal, rotate_s=0.5)
-        wait_until(lambda: bool(sessions(tmp_path / "out")))
+        started.wait_for_event("published")
         wait_until(lambda: getattr(read_snapshot(tmp_path / "out", "default").status.shipping, "error", None))
         started.stop()
     assert sessions(tmp_path / "out")

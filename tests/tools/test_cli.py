@@ -84,7 +84,7 @@ def test_arguments_are_no_options(tape: Tape) -> None:
 
 def test_commands_stand_by_what_one_wants_to_do(tape: Tape) -> None:
     found = sections(tape("--help").checked(0).out)
-    groups = ["Record", "Record on many nodes", "Look at recordings", "Look after recordings"]
+    groups = ["Record", "Look at recordings", "Look after recordings"]
     groups += ["Train and evaluate", "Other formats"]
     assert list(found) == ["Options", *groups, "Examples"]
     listed = [line.split()[0] for group in groups for line in found[group]]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from tape2048.base.lazy import load_named
 from tape2048.base.settings import Setting, comment, sample_entry, settings_of
 from tape2048.errors import ConfigError, NameTakenError
 from tape2048.files.durable import refuse_special, replace_file, write_file
@@ -119,9 +120,8 @@ def load_from_command_line(config_path: str | None, flags: Mapping[str, object])
     """Load the configuration from a command's flags, the environment and a file, local or in a store."""
     path = config_path or os.environ.get(CONFIG_ENV)
     if path is not None and "://" in path:
-        from tape2048_recorder.shipping import read_settings
-
-        loaded = load_config(flags, os.environ, path, read_settings(path))
+        text = load_named("tape2048_recorder.shipping:read_settings")(path)
+        loaded = load_config(flags, os.environ, path, text)
     else:
         loaded = load_config(flags, os.environ, None if config_path is None else Path(config_path))
     check_loaded_player(loaded)
