@@ -14,7 +14,7 @@ MINUTES = 30
 # Simulated lives of `make simulate`.
 LIVES = 1000000
 # Formats that `make fuzz` fuzzes, MINUTES each.
-FORMATS = a2t1 a2run2 a2pack a2pack-index packdat dataset tape
+FORMATS = a2t1 a2run2 a2pack a2pack-index packdat tape
 # Processes that run tests, one more than a small machine has cores, as many tests wait for processes that they
 # watch. The tests of a file stay in one, and share what they record.
 JOBS = 3
@@ -64,7 +64,7 @@ faults: $(VENV)/.installed-dev ## Kill, fail and cut the power at every point (t
 	FULL_SWEEP=1 $(BIN)/pytest tests/recorder/test_crash_sweep.py \
 	  tests/recorder/recording/test_power_loss.py tests/tools/sessions/test_jobs.py \
 	  tests/sdk/ntuple/test_shipped_network.py tests/sdk/session/test_column_draft.py \
-	  tests/sdk/conversion/test_convert.py $(PYTEST_ARGS)
+	  tests/sdk/runs/test_convert.py $(PYTEST_ARGS)
 
 simulate: $(VENV)/.installed-dev ## Live LIVES=1000000 simulated lives of a recorder; a fault is told with its seed (JOBS=3).
 	$(BIN)/python -m tests.recorder.simulation --lives $(LIVES) --jobs $(JOBS)

@@ -18,9 +18,8 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 #: The parts of each package, lowest layer first. A part imports from lower layers only.
 LAYERS = {
     "tape2048": [
-        "_version", "errors", "base jit", "files game players", "formats ntuple session", "stores packs",
-        "loader maintenance", "corpus", "datasets", "conversion critic export runs", "torch",
-        "__init__ __main__",
+        "_version", "errors", "base jit", "files game players", "ntuple session", "stores",
+        "loader maintenance", "corpus", "critic runs", "torch", "__init__ __main__",
     ],
     "tape2048_recorder": [
         "game ipc", "players retention", "record_options lanes models replay", "evaluation",

@@ -19,8 +19,8 @@ import numpy as np
 from tape2048.base.settings import settings_of
 from tape2048.critic.critic_config import CriticConfig, NTupleCriticConfig
 from tape2048.errors import TapeError
-from tape2048.formats.registry import FORMATS
 from tape2048.loader import FIELDS
+from tape2048.runs.registry import FORMATS
 from tape2048.session.batch_fields import AHEAD
 from tape2048_recorder.ntuple_training.training_config import TrainingConfig
 from tape2048_recorder.players.options import REGISTRY

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tape2048 import Corpus, __version__
-from tape2048.conversion import open_source
 from tape2048.critic import NTupleCritic
 from tape2048.ntuple import Network, NetworkLayout, load_network, save_network
+from tape2048.runs import open_source
 from tape2048.torch import TorchCritic
 
 DATA = Path(__file__).parent / "data"
@@ -43,7 +43,7 @@ COMMANDS = [
     "merge tape/2* --out merged",
     "convert tape --to a2run --out a2run",
     "convert tape --to a2run2 --out a2run2",
-    "convert tape --to pack --out games.a2pack",
+    "convert tape --to a2pack --out games.a2pack",
     "convert tape --to packdat --out pack.dat --lossy",
     "convert tape --to dataset --out dataset",
     "convert tape --to pack48 --out pack48 --lossy",

@@ -34,12 +34,12 @@ MAY_IMPORT = {
     "tape2048_tools": {"tape2048", "tape2048_recorder", "tape2048_tools"},
 }
 #: The SDK's packages that the recorder does without: it writes sessions, and loads no batches.
-NOT_FOR_THE_RECORDER = {"conversion", "corpus", "critic", "datasets", "export", "packs", "torch"}
+NOT_FOR_THE_RECORDER = {"corpus", "critic", "runs", "torch"}
 #: Modules of these packages that it needs: critics choose moves, and learn from games that it plays; whole
 #: games of sessions are judged.
 FOR_THE_RECORDER = (
     "tape2048.critic.critic_config.", "tape2048.critic.shipped.", "tape2048.critic.ntuple.",
-    "tape2048.conversion.session_runs.",
+    "tape2048.runs.sessions.",
 )  # fmt: skip
 
 #: A module below this that only one other module of its package imports is part of that module.
@@ -56,7 +56,6 @@ HEAVY = {
         "sdk/tape2048/runs/a2run2_codec.py",
         "sdk/tape2048/loader/boards.py",
         "sdk/tape2048/session/tape_codec.py",
-        "sdk/tape2048/datasets/records.py",
         "sdk/tape2048/loader/",
         "recorder/tape2048_recorder/game/",
         "recorder/tape2048_recorder/players/",
@@ -68,7 +67,7 @@ HEAVY = {
     "click": ("tools/tape2048_tools/",),
     "torch": ("sdk/tape2048/torch/", "recorder/tape2048_recorder/models/torch_player.py"),
     "onnxruntime": ("recorder/tape2048_recorder/models/onnx_player.py",),
-    "pyarrow": ("sdk/tape2048/export/arrow.py",),
+    "pyarrow": (),
     "prometheus_client": ("recorder/tape2048_recorder/status/prometheus.py",),
 } | dict.fromkeys(
     [
@@ -96,8 +95,8 @@ LOADS_WITHOUT = {
         "tape2048_tools.sessions.session_jobs",
     ],
     f"{_HEAVIEST} click": [
-        "tape2048", "tape2048_recorder.record_options", "tape2048.packs.reader", "tape2048.stores.objects",
-        "tape2048.stores.remote", "tape2048.export.write", "tape2048.conversion.targets",
+        "tape2048", "tape2048_recorder.record_options", "tape2048.runs.a2pack", "tape2048.stores.objects",
+        "tape2048.stores.remote", "tape2048.runs.exports", "tape2048.runs.conversion",
         "tape2048.ntuple.network", "tape2048.critic.critic_config", "tape2048_recorder.players.options",
         "tape2048_recorder.replay.replay",
     ],

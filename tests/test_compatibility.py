@@ -16,8 +16,7 @@ from tape2048 import Corpus, Session, __version__, sessions
 from tape2048.errors import TapeError, VersionError
 from tape2048.files.training_directory import ArrayCheckpoint
 from tape2048.ntuple import Network, NetworkLayout, load_network, save_network
-from tape2048.packs import PackReader
-from tape2048.runs import read_run
+from tape2048.runs import PackReader, read_run
 from tape2048.torch import TorchCritic
 
 from .releases import DATA, READERS, state

@@ -5,7 +5,7 @@ session carries them in its engine's text ::
 
     tape2048 0.1.0 expectimax player_sha256=<64 hex digits> seed=<number>
 
-and :func:`tape2048.conversion.session_runs.write_session` reads them back, so that a game keeps its identity
+and :func:`tape2048.runs.sessions.write_session` reads them back, so that a game keeps its identity
 (which splits hash) through every format.
 """
 

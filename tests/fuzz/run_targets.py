@@ -13,7 +13,7 @@ from crc32c import crc32c
 from tests.fuzz.harness import EXTREMES, Field, Target
 from tests.sdk import run_builders as build
 
-from tape2048.packs import PackReader
+from tape2048.runs import PackReader
 from tape2048.runs.a2run import parse_run, run_bytes
 from tape2048.runs.a2run2 import RunV2
 
@@ -126,7 +126,7 @@ def decode_pack(data: bytes) -> PackReader:
 
 def open_pack(data: bytes) -> PackReader:
     """The parts of a pack that are read when it is opened."""
-    return PackReader.from_bytes(np.frombuffer(data, np.uint8), "/case.a2pack")
+    return PackReader("/case.a2pack", np.frombuffer(data, np.uint8))
 
 
 def encode_index(pack: PackReader) -> bytes:
@@ -151,7 +151,7 @@ def encode_index(pack: PackReader) -> bytes:
         stats = len(layout.stats).to_bytes(4, "little") + layout.stats
         stats_at = footer_at - len(stats)
     assert layout.data_end == footer_at or layout.data_end <= stats_at
-    between = bytes(pack._view[_HEADER + len(index) : footer_at - len(stats)]) + stats
+    between = pack._data[_HEADER + len(index) : footer_at - len(stats)].tobytes() + stats
     footer = struct.pack("<QIIQ", layout.data_end, crc32c(index), layout.data_crc, stats_at)
     out = header + crc32c(header).to_bytes(4, "little") + index + between + footer
     return out + crc32c(footer).to_bytes(4, "little") + bytes(4)
@@ -160,17 +160,18 @@ def encode_index(pack: PackReader) -> bytes:
 def encode_pack(pack: PackReader) -> bytes:
     """As :func:`encode_index`, with the payloads at their places, zeros between, and checksums of both."""
     layout = pack._layout
-    out = bytes(pack._view)  # as decode_pack has made sure
+    data_begin = pack.info(0).offset if len(pack) else layout.data_end
+    out = pack._data.tobytes()  # as decode_pack has made sure
     data = b""
     for i in range(len(pack)):
         info = pack.info(i)
-        stored = bytes(pack._view[info.offset : info.offset + info.length])
+        stored = pack._data[info.offset : info.offset + info.length].tobytes()
         assert info.crc32c in {0, crc32c(stored)}
         assert info.compression != "none" or stored == bytes(pack.get_slice(i).bytes)
-        data = data.ljust(info.offset - layout.data_begin, b"\0") + stored
-    data = data.ljust(layout.data_end - layout.data_begin, b"\0")
+        data = data.ljust(info.offset - data_begin, b"\0") + stored
+    data = data.ljust(layout.data_end - data_begin, b"\0")
     assert layout.data_crc in {0, crc32c(data)}
-    head = out[: _HEADER + _ENTRY * len(pack)].ljust(layout.data_begin, b"\0")
+    head = out[: _HEADER + _ENTRY * len(pack)].ljust(data_begin, b"\0")
     return head + data + out[layout.data_end :]
 
 

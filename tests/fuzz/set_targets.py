@@ -6,9 +6,9 @@ from typing import Any
 from crc32c import crc32c
 from tests.fuzz.harness import EXTREMES, Field, Target
 from tests.sdk import run_builders as build
-from tests.sdk.datasets.set_builders import packdat_bytes
+from tests.sdk.runs.set_builders import packdat_bytes
 
-from tape2048.datasets.packdat import DataPack
+from tape2048.runs.packdat import DataPack
 
 GAMES = [
     build.game(1, steps_max=3, engine="e"),

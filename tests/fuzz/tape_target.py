@@ -9,8 +9,11 @@ SQLite's own bytes are damaged elsewhere. What is done with the parts, and in wh
 validating a session does.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
+import io
 import json
 import random
 import re
@@ -19,7 +22,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from tests import reference as ref
-from tests.fuzz.dataset_target import _as_numpy_reads, _Directory
 from tests.fuzz.harness import EXTREMES, Field, Target, pick
 from tests.sdk.tapes import TapeGames, games_on_tape, plain_npy
 
@@ -50,6 +52,50 @@ class Parts(NamedTuple):
     tape: Tape
     boards: np.ndarray[Any, np.dtype[np.uint64]]
     manifest: Manifest
+
+
+class _Directory:
+    """Sizes of files by name; to ask for anything outside is a finding."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self._sizes = sizes
+
+    def __str__(self) -> str:
+        return "case"
+
+    def __truediv__(self, name: str) -> _File:
+        inside = name in self._sizes or re.fullmatch(r"(shards/)?[^/]+", name)
+        assert inside, f"{name!r} was asked for"
+        assert not name.rpartition("/")[2].startswith("."), f"{name!r} was asked for"
+        return _File(name, self._sizes.get(name))
+
+
+class _File(NamedTuple):
+    name: str
+    st_size: int | None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def stat(self) -> _File:
+        if self.st_size is None:
+            raise FileNotFoundError(self.name)
+        return self
+
+
+@functools.lru_cache(maxsize=256)
+def _as_numpy_reads(head: bytes) -> tuple[int, np.dtype[Any]] | None:
+    """Rows and their type; None for version 3.0, where NumPy's public functions end."""
+    file = io.BytesIO(head)
+    version = np.lib.format.read_magic(file)
+    if version == (3, 0):
+        return None
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    assert not fortran
+    assert file.tell() == len(head)
+    (rows,) = shape
+    return rows, dtype
 
 
 def decode(data: bytes) -> Parts:

@@ -1,4 +1,4 @@
-"""Fuzzing of the data set directory: real directories."""
+"""Fuzzing of the data set directory: real directories with one damaged file."""
 
 import os
 import random
@@ -8,40 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fuzz import dataset_target, harness
-from tests.fuzz.dataset_target import DATASET, SPLIT
+from tests.fuzz import harness
 from tests.fuzz.set_targets import GAMES
 
-from tape2048.datasets.dataset import Dataset
 from tape2048.errors import FormatError
+from tape2048.runs import Dataset
+
+from ..sdk.runs.set_builders import write_dataset
 
 #: Damaged directories; ``make fuzz`` asks for more.
 DIRECTORIES = int(os.environ.get("FUZZ_CASES", "100000")) // 500
+COLUMNS = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
 
 pytestmark = pytest.mark.slow
-
-
-def write_directory(directory: Path) -> dict[str, bytes]:
-    """The first seed as files; returns their bytes by name."""
-    steps, _, manifest = DATASET.seeds[0].split(SPLIT)
-    with closing(sqlite3.connect(directory / "metadata.db")) as database:
-        database.execute("PRAGMA page_size = 512")
-        database.execute(
-            "CREATE TABLE runs (id INTEGER PRIMARY KEY, first_step_idx, num_steps, max_score, highest_tile, "
-            "engine, start_time, elapsed_s)"
-        )
-        for *counts, start, elapsed, engine in dataset_target.run_records(GAMES):
-            record = (*counts, engine.decode("latin-1") or None, start, elapsed)
-            database.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", record)
-        database.commit()
-    table = (directory / "metadata.db").read_bytes()
-    manifest = manifest.replace(b'"bytes": 40', b'"bytes": %d' % len(table))
-    return {"steps.npy": steps, "metadata.db": table, "manifest.json": manifest}
-
-
-def table_of(dataset: Dataset) -> list[tuple[object, ...]]:
-    columns = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
-    return sorted(zip(*(dataset.run_table.rows[name].tolist() for name in columns), strict=True))
 
 
 def table_as_sqlite_has_it(path: Path) -> list[tuple[object, ...]]:
@@ -54,23 +33,28 @@ def table_as_sqlite_has_it(path: Path) -> list[tuple[object, ...]]:
 
 
 def test_damaged_directories(tmp_path: Path) -> None:
-    files = write_directory(tmp_path)
+    steps = sum(len(game.moves) for game in GAMES)
+    games = [game.__class__(**{**vars(game), "max_score": min(game.max_score, 2**63 - 1)}) for game in GAMES]
+    path = write_dataset(
+        tmp_path / "ds", games, manifest={"version": 1, "num_steps": steps, "num_runs": len(games)}
+    )
+    files = {one.name: one.read_bytes() for one in path.iterdir()}
     rng = random.Random(1)
     opened = 0
-    whole = Dataset.open
     with harness.capped_memory():
         for _ in range(DIRECTORIES):
             name = rng.choice(list(files))
-            part = harness.Target(name, [files[name]], whole, bytes, None, lambda _: [])
+            part = harness.Target(name, [files[name]], Dataset.open, bytes, None, lambda _: [])
             for other, content in files.items():
                 damaged = harness.damaged(part, rng, part.seeds) if other == name else content
-                (tmp_path / other).write_bytes(damaged)
+                (path / other).write_bytes(damaged)
             try:
-                dataset = Dataset.open(tmp_path)
+                dataset = Dataset.open(path)
             except FormatError:
                 continue
             opened += 1
-            steps = (tmp_path / "steps.npy").read_bytes()
-            assert steps.endswith(dataset.steps.tobytes())
-            assert table_of(dataset) == table_as_sqlite_has_it(tmp_path / "metadata.db")
+            assert (path / "steps.npy").read_bytes().endswith(dataset.steps.tobytes())
+            rows = dataset.run_table.rows
+            table = sorted(zip(*(rows[column].tolist() for column in COLUMNS), strict=True))
+            assert table == table_as_sqlite_has_it(path / "metadata.db")
     assert opened > 20

@@ -7,12 +7,12 @@ from tests.fuzz import harness
 from tests.fuzz.set_targets import PACKDAT
 from tests.mutants import Mutant, planted
 
-from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FormatError, TruncatedError
+from tape2048.runs.packdat import DataPack
 
 pytestmark = pytest.mark.slow
 
-FILE = "tape2048.session.packdat"
+FILE = "tape2048.runs.packdat"
 STEPS = f"{FILE}:check_steps"
 
 #: Checks whose absence lets through what encodes to the same bytes: the check, where a file lies, and how.

@@ -44,7 +44,7 @@ SAMPLE = (
     "tests/sdk/ntuple/test_lookup.py::test_equal_tiles_count_once",
     "tests/sdk/ntuple/test_lookup.py::test_int16_tables_are_summed_without_overflow",
     "tests/sdk/files/test_npy.py::TestSessionHeader",
-    "tests/sdk/packs/test_a2pack.py::TestReader::test_golden",
+    "tests/sdk/runs/test_a2pack.py::TestReader::test_golden",
     "tests/sdk/runs/test_a2run.py::test_golden",
     "tests/sdk/runs/test_a2run2.py::TestReadAndWrite::test_golden",
     "tests/sdk/session/test_session.py::TestOpen::test_golden_bytes",

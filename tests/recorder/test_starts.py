@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from tests import reference
 
 from tape2048 import Corpus, Session, errors, sessions, validate_session
-from tape2048.conversion import audit, repack_session
 from tape2048.game.rules import board_score, exps_to_boards
 from tape2048.game.spawns import START_FAULTS, start_faults
 from tape2048.jit.mix import mix64
 from tape2048.maintenance import merge_sessions
+from tape2048.runs import audit, repack_session
 from tape2048_recorder.game.game_loop import Buffer, play_all
 from tape2048_recorder.game.kept_starts import StartBoards, keep_starts, load_starts, seeds_key
 from tape2048_recorder.game.rng import game_seeds, start_boards

@@ -140,67 +140,6 @@ def decode_a2run2(data: bytes) -> PlainRun:
     return PlainRun(states, moves, branches, start, elapsed, score, tile, engine)
 
 
-LZ4_MAGIC = bytes.fromhex("04224d18")
-
-
-def lz4_length(value: int) -> bytes:
-    """What follows a length's four bits of 15."""
-    return b"\xff" * (value // 255) + bytes([value % 255])
-
-
-def lz4_frame(head: bytes, distance: int, repeated: int, tail: bytes) -> bytes:
-    """One frame of one block: literals, a match, literals. All three are 15 or longer."""
-    block = b"\xff" + lz4_length(len(head) - 15) + head
-    block += distance.to_bytes(2, "little") + lz4_length(repeated - 4 - 15)
-    block += b"\xf0" + lz4_length(len(tail) - 15) + tail
-    # Version 1 without sizes and checksums, blocks of 64 KiB at most; the header's checksum.
-    return LZ4_MAGIC + bytes.fromhex("604082") + len(block).to_bytes(4, "little") + block + bytes(4)
-
-
-def read_lz4_frame(frame: bytes) -> bytes:
-    """The content of one frame, whose end is that of the bytes; checksums are not looked at."""
-    assert frame[:4] == LZ4_MAGIC
-    flags = frame[4]
-    at = 7 + (8 if flags & 8 else 0)
-    out = bytearray()
-    while size := int.from_bytes(frame[at : at + 4], "little"):
-        at += 4
-        block = frame[at : at + (size & 0x7FFFFFFF)]
-        at += len(block) + (4 if flags & 16 else 0)
-        if size >> 31:
-            out += block
-        else:
-            read_lz4_block(block, out)
-    assert at + 4 + (4 if flags & 4 else 0) == len(frame)
-    return bytes(out)
-
-
-def read_lz4_block(block: bytes, out: bytearray) -> None:
-    at = 0
-
-    def length(value: int) -> int:
-        nonlocal at
-        while value >= 15:
-            value += block[at]
-            at += 1
-            if block[at - 1] < 255:
-                break
-        return value
-
-    while at < len(block):
-        token = block[at]
-        at += 1
-        count = length(token >> 4)
-        out += block[at : at + count]
-        at += count
-        if at == len(block):
-            return
-        distance = int.from_bytes(block[at : at + 2], "little")
-        at += 2
-        for _ in range(length(token & 15) + 4):
-            out.append(out[-distance])
-
-
 @dataclasses.dataclass
 class PackSpec:
     """A pack to be written, and how it differs from a right one."""
@@ -298,29 +237,3 @@ def reference_stats(runs: list[PlainRun]) -> dict[str, Any]:
     own = {name: value for name, value in stats_facts(runs).items() if name in STATS}
     ranks = {f"p{q}_len": lengths[(2 * q * (len(lengths) - 1) + 100) // 200] for q in (50, 90, 99)}
     return own | ranks
-
-
-def decode_stats(block: bytes) -> tuple[dict[str, Any], bytes]:
-    """The reference's reader: its struct, and the bytes that it ignores."""
-    at, facts = 0, {}
-    for name, kind in STATS.items():
-        if kind == "f64":
-            (facts[name],) = struct.unpack_from("<d", block, at)
-            at += 8
-            continue
-        value = shift = 0
-        while True:
-            byte = block[at]
-            value |= (byte & 0x7F) << shift
-            at, shift = at + 1, shift + 7
-            if byte < 128:
-                break
-        assert value < 1 << int(kind[1:])
-        facts[name] = value
-    return facts, block[at:]
-
-
-def pack_stats(data: bytes) -> bytes:
-    """A pack's stats block, found from its footer."""
-    at = int.from_bytes(data[-16:-8], "little")
-    return data[at + 4 : at + 4 + int.from_bytes(data[at : at + 4], "little")]

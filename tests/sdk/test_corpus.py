@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session, errors
-from tape2048.export.write import export
 from tape2048.loader.row_view import tables_of
+from tape2048.runs.exports import export
 from tape2048.session.layout import STEP_DTYPE
 
 from .builders import Game, Spec, change_database, open_files, write_foreign, write_ours

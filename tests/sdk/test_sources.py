@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from tape2048 import Corpus
 from tape2048.base import guide
-from tape2048.datasets import Dataset
 from tape2048.errors import EmptyCorpusError
 from tape2048.loader import run_columns
+from tape2048.runs import Dataset
 
 from .builders import SEED_SCHEMA, Game, Spec, signed, write_database, write_foreign
 from .corpora import move_between
-from .datasets.set_builders import ROW, packdat_bytes, write_dataset
+from .runs.set_builders import ROW, packdat_bytes, write_dataset
 from .session.packs import STEP_ROW
 from .tapes import TapeGames, as_rows, games_on_tape, ref, write_rows, write_tape
 

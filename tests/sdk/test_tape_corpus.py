@@ -11,11 +11,11 @@ import pytest
 from crc32c import crc32c
 
 from tape2048 import Corpus, errors
-from tape2048.export.write import export
 from tape2048.files.npy import rows_header
 from tape2048.game.rules import boards_to_exps
 from tape2048.loader import FIELDS, buffers as tapes_module
 from tape2048.loader.row_view import tables_of
+from tape2048.runs.exports import export
 from tape2048.session import TapeWriter
 from tape2048.session.layout import BLOCK_DTYPE, FORMAT_VERSION, RUN_DTYPE, FileEntry, Manifest
 from tape2048.session.metadata_writer import write_metadata

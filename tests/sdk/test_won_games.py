@@ -8,12 +8,21 @@ import pytest
 from tests import reference as ref
 
 from tape2048 import Corpus, Session
-from tape2048.conversion import audit, convert, open_source, repack_session, session_run
 from tape2048.errors import FieldError, ReplayError
 from tape2048.game import last_boards, recover
 from tape2048.game.spawns import NO_CELL
 from tape2048.maintenance import validate_session
-from tape2048.runs import Run, RunMeta, check_rules, write_run
+from tape2048.runs import (
+    Run,
+    RunMeta,
+    audit,
+    check_rules,
+    convert,
+    open_source,
+    repack_session,
+    session_run,
+    write_run,
+)
 from tape2048.session import check_games
 
 from .tapes import WON_SEED, TapeGames, games_on_tape, write_rows, write_tape
@@ -68,7 +77,7 @@ def test_storages_hold_the_same(session: Session, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["a2run", "a2run2", "pack", "packdat", "dataset", "jsonl", "parquet", "tape"]
+    "kind", ["a2run", "a2run2", "a2pack", "packdat", "dataset", "jsonl", "parquet", "tape"]
 )
 def test_every_format_holds_it(kind: str, tmp_path: Path) -> None:
     source = write_tape(tmp_path / "20250101T000000Z_model=won", GAMES)

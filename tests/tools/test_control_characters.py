@@ -34,7 +34,7 @@ COMMANDS = """
 1 repack SESSION --storage tape --out EVIL
 0 export SESSION --runs --format jsonl --out EVIL
 1 export runs --runs --format csv --out EVIL
-1 convert runs --out EVIL --to pack
+1 convert runs --out EVIL --to a2pack
 4 convert root --out EVIL --to jsonl --lossy
 1 dataset build runs --out ds
 0 dataset stats ds

@@ -114,7 +114,7 @@ def test_every_format_has_its_page() -> None:
         path.relative_to(ROOT / "sdk").with_suffix("").as_posix().replace("/", ".")
         for path in (ROOT / "sdk/tape2048").rglob("*layout.py")
     }
-    assert layouts - described == {"tape2048.formats.dataset_layout"}, "datasets.dataset describes that one"
+    assert layouts <= described
     index = PAGES["docs/reference/formats/index.md"]
     for name in PAGES:
         folder, _, page = name.rpartition("/")

@@ -19,10 +19,9 @@ from tape2048.base.intervals import wilson
 from tape2048.base.text import json_bytes, pretty_json, printable
 from tape2048.corpus import Corpus
 from tape2048.errors import EmptyCorpusError
-from tape2048.export.arrow import write_arrow
-from tape2048.export.table import make_table
 from tape2048.files.reading import crc32c
 from tape2048.loader.duplicates import warn_of_doubled
+from tape2048.runs.exports import make_table, write_arrow
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
 from tape2048_tools.sessions.summary import column_facts, sum_up
 from tape2048_tools.terminal.display import number, share_between

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tape2048.conversion.session_runs import boards_of, session_run
 from tape2048.errors import FormatError, ReplayError
 from tape2048.game.moves import AMBIGUOUS, UNKNOWN, recover
 from tape2048.game.rules import WON, boards_to_exps, exps_after
+from tape2048.runs.sessions import boards_of, session_run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

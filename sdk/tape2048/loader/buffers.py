@@ -36,8 +36,7 @@ from tape2048.files.npy import read_header
 from tape2048.files.reading import advise, open_regular, read_exactly, reading
 from tape2048.loader.row_map import BOARD_BYTES, RowMap, Segments, address_of
 from tape2048.loader.run_columns import RunColumns, keep_runs
-from tape2048.session.dataset import is_packdat
-from tape2048.session.directory import ROW_SOURCES, describe_path
+from tape2048.session.directory import ROW_SOURCES, describe_path, is_packdat
 from tape2048.session.layout import METADATA_DB, STEP_DTYPES, STEPS_NPY
 from tape2048.session.session import Session
 from tape2048.session.stored import CACHE_MAX_MB, Hold, is_url, open_stored, session_paths

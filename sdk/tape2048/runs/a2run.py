@@ -46,16 +46,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
 MAGIC = b"A2T1"
 SUFFIX = ".a2run"
-VERSION = 1
 
 _HEADER = struct.Struct("<4sBBIQfQIH")
-HEADER_BYTES = 36
-_CRC_BYTES = 4
-_ENGINE_BYTES_MAX = 2**16 - 1
-assert _HEADER.size == HEADER_BYTES
 
 
 def read_run(path: str | os.PathLike[str], load: Load | None = None) -> Run:
@@ -88,14 +82,7 @@ def read_run(path: str | os.PathLike[str], load: Load | None = None) -> Run:
 
 
 def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = None) -> Run:
-    """Parse a file's bytes.
-
-    Args:
-        data: ``u8[bytes]``, the whole file.
-        path: path for errors.
-
-    Returns:
-        A run whose arrays are views of ``data``.
+    """Parse the bytes of a whole file, ``u8[bytes]``, into a run of views; errors name ``path``.
 
     Raises:
         MagicError: not an A2T1 file.
@@ -111,40 +98,33 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
         >>> parse_run(np.fromfile("runs/golden.a2run", np.uint8)).has_branches is None
         True
     """
-    head = data[:HEADER_BYTES].tobytes()
+    head = data[: _HEADER.size].tobytes()
     if head[:4] != MAGIC[: len(head)] or not head:
         raise MagicError(f"not an A2T1 file: the magic {MAGIC!r} is missing", path=path, offset=0)
-    if len(head) < HEADER_BYTES:
-        raise TruncatedError(
-            f"found {len(head)} bytes, expected at least {HEADER_BYTES} for the header",
-            path=path,
-            offset=len(head),
-        )
+    if len(head) < _HEADER.size:
+        found = f"found {len(head)} bytes, expected at least {_HEADER.size} for the header"
+        raise TruncatedError(found, path=path, offset=len(head))
     _, version, order, steps, start, elapsed, score, tile, engine_len = _HEADER.unpack(head)
-    if version != VERSION:
-        raise VersionError(f"A2T1 version {version}; expected {VERSION}", path=path, offset=4)
-    if order != 0:
-        raise VersionError(f"byte order {order}; expected 0 (little-endian)", path=path, offset=5)
-    states_at = HEADER_BYTES + engine_len
+    for what, value, due, at in (("A2T1 version", version, 1, 4), ("byte order", order, 0, 5)):
+        if value != due:
+            raise VersionError(f"{what} {value}; expected {due}", path=path, offset=at)
+    states_at = _HEADER.size + engine_len
     moves_at = states_at + 8 * (steps + 1)
-    end = moves_at + steps + _CRC_BYTES
+    crc_at = moves_at + steps
+    end = crc_at + 4
     if len(data) != end:
-        raise (TruncatedError if len(data) < end else FormatError)(
-            f"found {len(data)} bytes, expected {end} for {steps} steps and an engine of {engine_len} bytes, "
-            "as the header claims",
-            path=path,
-            offset=min(len(data), end),
-        )
-    crc_at = end - _CRC_BYTES
+        found = f"found {len(data)} bytes, expected {end} for {steps} steps and an engine of {engine_len}"
+        kind, at = (TruncatedError, len(data)) if len(data) < end else (FormatError, end)
+        raise kind(f"{found} bytes, as the header claims", path=path, offset=at)
     stored = int.from_bytes(data[crc_at:].tobytes(), "little")
     check_crc(crc32c(data[:crc_at].data), stored, "the content", path=path, offset=crc_at)
-    moves = data[moves_at : moves_at + steps]
+    moves = data[moves_at:crc_at]
     if steps and int(moves.max()) > 3:
         at = int((moves > 3).argmax())
         raise FieldError(f"move {moves[at]} at step {at}; expected 0 to 3", path=path, offset=moves_at + at)
     if not math.isfinite(elapsed):
         raise FieldError(f"elapsed_s is {elapsed}; expected a finite number", path=path, offset=18)
-    engine = read_engine(data[HEADER_BYTES:states_at].tobytes(), path, HEADER_BYTES) or None
+    engine = read_engine(data[_HEADER.size : states_at].tobytes(), path, _HEADER.size) or None
     meta = RunMeta(steps, start, elapsed, score, tile, engine)
     return Run(data[states_at:moves_at].view("<u8"), moves, meta)
 
@@ -164,25 +144,23 @@ def run_bytes(run: Run) -> list[bytes]:
     meta = run.meta
     check_meta(meta)
     engine = (meta.engine or "").encode()
-    if len(engine) > _ENGINE_BYTES_MAX:
-        raise FieldError(f"engine has {len(engine)} bytes; expected at most {_ENGINE_BYTES_MAX}")
+    if len(engine) >= 2**16:
+        raise FieldError(f"engine has {len(engine)} bytes; expected at most {2**16 - 1}")
     if len(run) and int(run.moves.max()) > 3:
         raise FieldError(f"a move is {run.moves.max()}; expected 0 to 3")
     facts = (meta.steps, meta.start_unix_s, meta.elapsed_s, meta.max_score, meta.highest_tile)
-    header = _HEADER.pack(MAGIC, VERSION, 0, *facts, len(engine))
+    header = _HEADER.pack(MAGIC, 1, 0, *facts, len(engine))
     parts = [header + engine, run.states.astype("<u8", copy=False).tobytes(), run.moves.tobytes()]
     checksum = 0
     for part in parts:
         checksum = crc32c(part, checksum)
-    return [*parts, checksum.to_bytes(_CRC_BYTES, "little")]
+    return [*parts, checksum.to_bytes(4, "little")]
 
 
 def write_run(path: str | os.PathLike[str], run: Run) -> None:
-    """Write a run to a new file, which appears atomically.
+    """Write a run to a new file, which appears atomically, in an existing directory.
 
-    Args:
-        path: the file, in an existing directory. :func:`shard_path` makes directories by day or by UUID.
-        run: the run. Branch values are left out, and an engine of ``""`` reads back as None.
+    Branch values are left out, and an engine of ``""`` reads back as None.
 
     Raises:
         NameTakenError: ``path`` exists.
@@ -206,14 +184,9 @@ def shard_path(
 ) -> Path:
     """Make a directory by day or by UUID, and return a run's path in it.
 
-    By day, the path is ``<root>/YYYYMMDD/<name>.a2run``. By UUID, it is ``<root>/ab/cd/<uuid>.a2run``, where
-    ``ab`` and ``cd`` are the first bytes of the UUID, so that directories stay small with millions of runs.
-
-    Args:
-        root: directory of the shards, created if its parent exists.
-        run: the run, whose start (UTC) gives the day; an unknown start is 1970-01-01.
-        name: name of the file without extension; with ``by="uuid"``, a UUID. None: a random UUID.
-        by: ``"day"`` or ``"uuid"``.
+    By day, the path is ``<root>/YYYYMMDD/<name>.a2run``, with the run's start in UTC; an unknown start is
+    1970-01-01. By UUID, it is ``<root>/ab/cd/<uuid>.a2run``, where ``ab`` and ``cd`` are the first bytes of
+    the UUID ``name``, so that directories stay small with millions of runs. A name of None is a random UUID.
 
     Raises:
         StorageError: the directory cannot be made.
@@ -224,23 +197,19 @@ def shard_path(
         >>> from tape2048.runs import read_run, shard_path
         >>> shard_path("by-day", read_run("runs/golden.a2run"), "first").name
         'first.a2run'
-        >>> len(shard_path("by-uuid", read_run("runs/golden.a2run"), by="uuid").relative_to("by-uuid").parts)
-        3
     """
-    if by not in {"day", "uuid"}:
-        raise ValueError(f"by={by!r}; expected 'day' or 'uuid'")
     stem = str(uuid.uuid4()) if name is None else name
     if by == "uuid":
         stem = str(uuid.UUID(stem))
         target = Path(root, stem[:2], stem[2:4])
-    else:
+    elif by == "day":
+        start = run.meta.start_unix_s
         try:
-            day = f"{dt.datetime.fromtimestamp(run.meta.start_unix_s, dt.UTC):%Y%m%d}"
+            target = Path(root, f"{dt.datetime.fromtimestamp(start, dt.UTC):%Y%m%d}")
         except (ValueError, OverflowError, OSError) as error:
-            raise FieldError(
-                f"start_unix_s is {run.meta.start_unix_s}; expected a year up to 9999"
-            ) from error
-        target = Path(root, day)
+            raise FieldError(f"start_unix_s is {start}; expected a year up to 9999") from error
+    else:
+        raise ValueError(f"by={by!r}; expected 'day' or 'uuid'")
     with storage_errors(target, "making the directory"):
         for directory in (Path(root), target.parent, target):
             if not directory.is_dir():

@@ -57,13 +57,7 @@ VALUE_MAX = np.float32(1 - 2**-23)
 
 
 class Move(IntEnum):
-    """A move, numbered as in every format.
-
-    Example:
-        >>> from tape2048.runs import Move
-        >>> [move.name for move in Move]
-        ['UP', 'DOWN', 'LEFT', 'RIGHT']
-    """
+    """A move, numbered as in every format."""
 
     UP = 0
     DOWN = 1
@@ -72,26 +66,14 @@ class Move(IntEnum):
 
 
 class Branch(NamedTuple):
-    """The value of a move at a step, or None if the move is illegal.
-
-    Example:
-        >>> from tape2048.runs import Branch, RunV2
-        >>> isinstance(RunV2.load("runs/golden.a2run2").steps[0].branches[0], Branch)
-        True
-    """
+    """The value of a move at a step, or None if the move is illegal."""
 
     legal: bool
     value: float | None
 
 
 class StepV2(NamedTuple):
-    """A step of a run. ``branches`` are in the order up, down, left, right; None without branch values.
-
-    Example:
-        >>> from tape2048.runs import RunV2
-        >>> RunV2.load("runs/golden.a2run2").steps[0]._fields
-        ('pre_board', 'chosen', 'branches')
-    """
+    """A step of a run. ``branches`` are in the order up, down, left, right; None without branch values."""
 
     pre_board: int
     chosen: Move
@@ -128,12 +110,7 @@ class RunV2(Run):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file.
-
-        Raises:
-            FormatError: as :meth:`from_bytes`.
-            StorageError: the operating system could not open or read it.
-        """
+        """Read a file; errors as :meth:`from_bytes`, and StorageError if it cannot be read."""
         return cls.from_bytes(load_path(path), path)
 
     @classmethod
@@ -142,11 +119,7 @@ class RunV2(Run):
         data: bytes | bytearray | memoryview | NDArray[np.uint8],
         path: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Decode a whole file.
-
-        Args:
-            data: bytes of the file. The run does not keep them.
-            path: path for errors.
+        """Decode a whole file. The run does not keep its bytes; errors name ``path``.
 
         Raises:
             TruncatedError: the bytes end too early, or a count is more than they can hold.
@@ -161,38 +134,40 @@ class RunV2(Run):
         array = np.ascontiguousarray(given).view()
         array.flags.writeable = False  # numba compiles a kernel for each type of array: one is enough
         cursor = Cursor(array.data, path)
-        meta, steps, at = _read_head(cursor)
+        meta = _read_meta(cursor)
+        at, steps = cursor.at, cursor.varint(64)
         if steps != meta.steps:
-            raise FieldError(
-                f"found {counted(steps, 'step')}. The metadata says {meta.steps}", path=path, offset=at
-            )
+            found = f"found {counted(steps, 'step')}. The metadata says {meta.steps}"
+            raise FieldError(found, path=path, offset=at)
         if steps * _STEP_BYTES_MIN > cursor.left:
-            raise TruncatedError(
-                f"found {cursor.left} bytes, expected at least {steps * _STEP_BYTES_MIN} for {steps} steps",
-                path=path,
-                offset=len(array),
+            found = (
+                f"found {cursor.left} bytes, expected at least {steps * _STEP_BYTES_MIN} for {steps} steps"
             )
-        run = cls(
-            states=np.empty(steps + 1, np.uint64),
-            moves=np.empty(steps, np.uint8),
-            meta=meta,
-            branch_values=np.empty((steps, 4), np.float32),
-            branch_legal=np.empty(steps, np.uint8),
-            has_branches=np.empty(steps, np.bool_),
+            raise TruncatedError(found, path=path, offset=len(array))
+        states, moves, legal = (
+            np.empty(steps + 1, np.uint64),
+            np.empty(steps, np.uint8),
+            np.empty(steps, np.uint8),
         )
-        out = (run.states, run.moves, run.branch_values.view(np.uint32), run.branch_legal, run.has_branches)
-        status, at = kernels.decode_steps(array, cursor.at, *out)
+        values, has = np.empty((steps, 4), np.float32), np.empty(steps, np.bool_)
+        bits = values.view(np.uint32)
+        status, cursor.at = kernels.decode_steps(array, cursor.at, states, moves, bits, legal, has)
+        if status == kernels.SHORT:
+            raise TruncatedError("the bytes end within a step", path=path, offset=len(array))
         if status != kernels.OK:
-            raise _step_error(status, array, at, path)
-        cursor.at = at
-        run.states[steps] = cursor.varint(64)
+            what, due = {
+                kernels.BAD_VARINT: ("end of a board's varint", "the shortest form of 64 bits"),
+                kernels.BAD_MOVE: ("move", "0 (up) to 3 (right)"),
+                kernels.BAD_OPTION: ("option of branches", "0 (none) or 1 (some)"),
+                kernels.BAD_VARIANT: ("branch variant", "0 (legal) or 1 (illegal)"),
+            }[status]
+            found = f"{what} {array[cursor.at]}; expected {due}"
+            raise FieldError(found, path=path, offset=cursor.at)
+        states[steps] = cursor.varint(64)
         if cursor.left:
-            raise FormatError(
-                f"found {counted(cursor.left, 'byte')} after the final board, expected none",
-                path=path,
-                offset=cursor.at,
-            )
-        return run
+            found = f"found {counted(cursor.left, 'byte')} after the final board, expected none"
+            raise FormatError(found, path=path, offset=cursor.at)
+        return cls(states, moves, meta, values, legal, has)
 
     @classmethod
     def from_v1(cls, run: Run) -> Self:
@@ -235,13 +210,7 @@ class RunV2(Run):
         return b"".join((head, body[:used].tobytes(), varint(self.final_board)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a new file, which appears atomically.
-
-        Raises:
-            NameTakenError: ``path`` exists.
-            FieldError: as :meth:`to_bytes`.
-            StorageError: the operating system could not write it.
-        """
+        """Write a new file atomically; errors as :meth:`to_bytes`, NameTakenError and StorageError."""
         data = self.to_bytes()
         with new_file(path) as fd:
             write_all(fd, data)
@@ -347,33 +316,21 @@ class Cursor:
         )
 
 
-def _read_head(cursor: Cursor) -> tuple[RunMeta, int, int]:
-    """Read the metadata, the length of the list of steps, and the offset of that length."""
-    steps = cursor.varint(32)
-    start = cursor.varint(64)
-    elapsed_at = cursor.at
+def _read_meta(cursor: Cursor) -> RunMeta:
+    steps, start, elapsed_at = cursor.varint(32), cursor.varint(64), cursor.at
     (elapsed,) = struct.unpack("<f", cursor.take(4, "elapsed_s"))
-    score = cursor.varint(64)
-    tile = cursor.varint(32)
-    option_at = cursor.at
+    score, tile, option_at, engine = cursor.varint(64), cursor.varint(32), cursor.at, None
     option = cursor.take(1, "the engine's option")[0]
     if option > 1:
-        raise FieldError(
-            f"the engine's option is {option}; expected 0 (none) or 1 (some)",
-            path=cursor.path,
-            offset=option_at,
-        )
-    engine = None
+        found = f"the engine's option is {option}; expected 0 (none) or 1 (some)"
+        raise FieldError(found, path=cursor.path, offset=option_at)
     if option:
-        length = cursor.varint(64)
-        begin = cursor.at
+        length, begin = cursor.varint(64), cursor.at
         engine = read_engine(cursor.take(length, "the engine"), cursor.path, begin)
     if not math.isfinite(elapsed):
-        raise FieldError(
-            f"elapsed_s is {elapsed}; expected a finite number", path=cursor.path, offset=elapsed_at
-        )
-    at = cursor.at
-    return RunMeta(steps, start, elapsed, score, tile, engine), cursor.varint(64), at
+        found = f"elapsed_s is {elapsed}; expected a finite number"
+        raise FieldError(found, path=cursor.path, offset=elapsed_at)
+    return RunMeta(steps, start, elapsed, score, tile, engine)
 
 
 def varint(value: int) -> bytes:
@@ -384,20 +341,3 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _step_error(
-    status: int, data: NDArray[np.uint8], at: int, path: str | os.PathLike[str] | None
-) -> FieldError | TruncatedError:
-    from tape2048.runs import a2run2_codec as kernels
-
-    if status == kernels.SHORT:
-        return TruncatedError("the bytes end within a step", path=path, offset=len(data))
-    found = int(data[at])
-    message = {
-        kernels.BAD_VARINT: f"a board's varint ends in {found:#04x}; expected the shortest form of 64 bits",
-        kernels.BAD_MOVE: f"move {found}; expected 0 (up) to 3 (right)",
-        kernels.BAD_OPTION: f"the option of a step's branches is {found}; expected 0 (none) or 1 (some)",
-        kernels.BAD_VARIANT: f"branch variant {found}; expected 0 (legal) or 1 (illegal)",
-    }[status]
-    return FieldError(message, path=path, offset=at)

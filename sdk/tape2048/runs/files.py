@@ -8,19 +8,25 @@ their format.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tape2048.base.threads import map_ordered
 from tape2048.errors import FormatError, MissingPathError, NotASessionError, StorageError
+from tape2048.files.durable import Draft, new_file, write_all, write_file
+from tape2048.files.opening import storage_errors
 from tape2048.files.reading import load_path
 from tape2048.runs import a2run, jsonl
 from tape2048.runs.a2run2 import RunV2
-from tape2048.runs.run import Run, check_rules
+from tape2048.runs.registry import FORMATS, JSONL_GZ
+from tape2048.runs.run import Run, check_rules, numbered
 
-#: A game of another program, with a ``.meta.json`` beside it.
-JSONL_GZ = ".jsonl.gz"
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tape2048.runs.conversion import Conversion
+    from tape2048.runs.run import RunFacts, RunSource, SourceRun
+
 RUN_SUFFIXES = (".a2run", ".a2run2", ".run", ".bin", JSONL_GZ)
 
 
@@ -56,10 +62,7 @@ def find_run_files(root: str | os.PathLike[str], suffixes: Sequence[str] = RUN_S
 def read_run_file(path: str | os.PathLike[str]) -> Run:
     """Read a file of one run. Its name tells ``.jsonl.gz``, and its first bytes tell A2T1 and a2run2.
 
-    Raises:
-        FormatError: as :func:`tape2048.runs.a2run.parse_run` and
-            :meth:`tape2048.runs.a2run2.RunV2.from_bytes`.
-        StorageError: the operating system could not open or read it.
+    Errors are as for :func:`tape2048.runs.parse_run` and :meth:`tape2048.runs.RunV2.from_bytes`.
 
     Example:
         >>> from tape2048.runs import read_run_file
@@ -79,13 +82,8 @@ def scan(
 ) -> Iterator[Found]:
     """Read every run file below a directory, of all formats, in path order.
 
-    Args:
-        root: the directory; see :func:`find_run_files`.
-        workers: number of reading threads. None: the number of cores.
-        suffixes: extensions of the files to read.
-
-    Returns:
-        The path of each file, with its run, or with its error if the file is damaged.
+    Files with other extensions than ``suffixes`` are skipped. ``workers`` threads read the files; None: one
+    for each core. A damaged file comes with its error.
 
     Raises:
         NotASessionError: there are no run files.
@@ -105,3 +103,36 @@ def scan(
             return Found(path, None, error.detach())
 
     return map_ordered(attempt, find_run_files(root, suffixes), workers)
+
+
+def read(path: Path, kind: str, **_: object) -> RunSource:
+    """Open a run's file, or a directory of them, for a conversion."""
+    files = [path] if kind == "run" else find_run_files(path)
+
+    def read_one(i: int) -> RunFacts:
+        return read_run_file(files[i]), not files[i].name.endswith(JSONL_GZ)
+
+    return numbered(path, kind, len(files), lambda i: str(files[i]), read_one)
+
+
+def write(flow: Conversion) -> None:
+    """Write a file for each run of a conversion, or the file of a single run."""
+
+    def encode(found: SourceRun) -> bytes:
+        run = found.checked()
+        return b"".join(a2run.run_bytes(run)) if flow.kind == "a2run" else RunV2.from_run(run).to_bytes()
+
+    if flow.is_one_file:
+        for _, _, data in flow.each(encode):
+            with new_file(flow.target) as fd:
+                write_all(fd, data)
+        return
+    taken: set[str] = set()
+    with storage_errors(flow.target, "writing it"), Draft(flow.target) as draft:
+        for place, (name, number, data) in enumerate(flow.each(encode)):
+            stem = Path(name).stem if flow.source.kind == "runs" else f"{number:06d}"
+            while stem in taken:
+                stem = f"{stem}-{place:06d}"
+            taken.add(stem)
+            write_file(draft.path / f"{stem}{FORMATS[flow.kind].suffix}", data)
+        draft.publish()

@@ -42,19 +42,19 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import BookkeepingError, FieldError, FormatError, TruncatedError
+from tape2048.files.durable import new_file, write_all
 from tape2048.files.reading import open_regular, reading
 from tape2048.runs.a2run2 import RunV2, legal_bits
-from tape2048.runs.run import Run, RunMeta, check_meta
+from tape2048.runs.run import Run, RunMeta, RunSource, check_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tape2048.runs.conversion import Conversion
+
 #: Integers of 64 bits as JSON numbers or as text.
 U64: TypeAlias = Literal["number", "text"]
-
-#: Approximate bytes of a group of lines that are read together.
-_GROUP_BYTES = 4 * 1024 * 1024
 
 #: Most bytes of a line. The longest game, of 131,000 steps, has 4 MB.
 LINE_BYTES_MAX = 32 * 1024 * 1024
@@ -65,7 +65,6 @@ _encoder = msgspec.json.Encoder()
 
 
 class _RunLine(msgspec.Struct, kw_only=True):
-    run_idx: Any = None
     steps: int
     start_unix_s: int = 0
     elapsed_s: float | None = 0.0
@@ -77,28 +76,8 @@ class _RunLine(msgspec.Struct, kw_only=True):
     moves: list[str]
 
 
-class _Branch(msgspec.Struct, gc=False):
-    legal: bool
-    value: float | None
-
-
-class _StepLine(msgspec.Struct, gc=False):
-    run_idx: int
-    step_idx: int
-    pre_board: list[int]
-    chosen: str
-    branches: list[_Branch] | None
-
-
 def step_lines(run: Run, run_idx: int) -> bytes:
-    """Encode a run as JSON lines, one for each step.
-
-    Args:
-        run: the run.
-        run_idx: number of the run: its id in the session, or its position in the file.
-
-    Returns:
-        The lines with their newlines, in UTF-8.
+    """Encode a run as JSON lines, one for each step; ``run_idx`` is the number of the run.
 
     Example:
         >>> from tape2048.runs import read_run, step_lines
@@ -111,93 +90,94 @@ def step_lines(run: Run, run_idx: int) -> bytes:
     legal = legal_bits(full.branch_legal).reshape(-1)
     values = full.branch_values.astype(object).reshape(-1)
     values[~legal] = None
-    branches = list(map(_Branch, legal.tolist(), values.tolist()))
-    steps = map(
-        _StepLine,
-        itertools.repeat(run_idx),
-        itertools.count(),
-        boards_to_exps(full.boards).tolist(),
-        _NAMES[full.moves].tolist(),
-        (branches[4 * i : 4 * i + 4] if has else None for i, has in enumerate(full.has_branches.tolist())),
+    branches = [
+        {"legal": one, "value": value} for one, value in zip(legal.tolist(), values.tolist(), strict=True)
+    ]
+    boards, has = boards_to_exps(full.boards).tolist(), full.has_branches.tolist()
+    return _encoder.encode_lines(
+        {
+            "run_idx": run_idx,
+            "step_idx": i,
+            "pre_board": boards[i],
+            "chosen": chosen,
+            "branches": branches[4 * i : 4 * i + 4] if has[i] else None,
+        }
+        for i, chosen in enumerate(_NAMES[full.moves].tolist())
     )
-    return _encoder.encode_lines(list(steps))
 
 
 def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
-    r"""Encode a run as one JSON line with its newline, in UTF-8.
+    r"""Encode a run as one JSON line with its newline; ``run_idx`` is the number of the run.
 
-    Args:
-        run: the run.
-        run_idx: number of the run: its id in the session, or its position in the file.
-        u64: form of packed boards: ``"number"``, or ``"text"``, which no reader rounds.
+    Packed boards are numbers, or ``"text"``, which no reader rounds.
 
     Example:
         >>> from tape2048.runs import read_run, run_line
         >>> run_line(read_run("runs/golden.a2run"), 0).count(b"\n")
         1
     """
-    states = run.states.tolist()
-    line = _RunLine(
-        run_idx=run_idx,
-        **(msgspec.structs.asdict(run.meta) | {"elapsed_s": float(str(np.float32(run.meta.elapsed_s)))}),
-        final_board=str(run.final_board) if u64 == "text" else run.final_board,
-        states=list(map(str, states)) if u64 == "text" else states,
-        moves=_NAMES[run.moves].tolist(),
-    )
-    return _encoder.encode_lines([line])
+    states: list[Any] = [*map(str, run.states.tolist())] if u64 == "text" else run.states.tolist()
+    facts = msgspec.structs.asdict(run.meta) | {"elapsed_s": float(str(np.float32(run.meta.elapsed_s)))}
+    more = {"final_board": states[-1], "states": states, "moves": _NAMES[run.moves].tolist()}
+    return _encoder.encode_lines([{"run_idx": run_idx, **facts, **more}])
 
 
-def line_groups(path: Path) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield the numbers and bytes of the lines that are not blank, in groups of a few megabytes."""
-    group: list[tuple[int, bytes]] = []
-    held = 0
+def read(path: Path, kind: str, **_: object) -> RunSource:
+    """Open JSON lines with a run in each, for a conversion."""
+    count = sum(1 for _ in _lines(path))
+    items = lambda: ((f"{path}: line {line[0]}", line) for line in _lines(path))  # noqa: E731
+    return RunSource(path, kind, count, items, lambda line: (parse_line(line[1], path, line[0]),))
+
+
+def write(flow: Conversion) -> None:
+    """Write a line for each run of a conversion."""
+    with new_file(flow.target) as fd:
+        for _, number, run in flow.each():
+            write_all(fd, run_line(run, number, flow.u64))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbers and bytes of the lines that are not blank."""
     with open_regular(path) as fd, reading(path), os.fdopen(os.dup(fd), "rb") as file:
         for number in itertools.count(1):
             line = file.readline(LINE_BYTES_MAX + 1)
             if len(line) > LINE_BYTES_MAX:
                 found = f"line {number} has more than {LINE_BYTES_MAX} bytes; expected a run in each line"
                 raise FormatError(found, path=path, offset=file.tell() - len(line))
-            if group and (not line or held + len(line) > _GROUP_BYTES):
-                yield group
-                group, held = [], 0
             if not line:
                 return
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
+            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             if line.strip():
-                group.append((number, line))
-                held += len(line)
+                yield number, line
 
 
 def parse_line(line: bytes, path: Path, number: int) -> Run:
     """Parse the line of a run. Errors name the path and the number of the line."""
+    where = f"line {number}: "
     try:
         fields = msgspec.json.decode(line, type=_RunLine)
         states = msgspec.convert(fields.states, list[int], strict=False)  # not strict: takes text, too
         final = msgspec.convert(fields.final_board, int | None, strict=False)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise FormatError(f"line {number}: not a run: {error}", path=path) from error
-    if final is not None and len(states) == fields.steps:
+        raise FormatError(f"{where}not a run: {error}", path=path) from error
+    steps, moves = fields.steps, fields.moves
+    if final is not None and len(states) == steps:
         states = [*states, final]
-    if len(fields.moves) != fields.steps or len(states) != fields.steps + 1:
-        raise FieldError(
-            f"line {number}: found {len(states)} states and {len(fields.moves)} moves, expected "
-            f"{fields.steps + 1} states and {fields.steps} moves for {fields.steps} steps",
-            path=path,
-        )
+    if len(moves) != steps or len(states) != steps + 1:
+        found = f"{where}found {len(states)} states and {len(moves)} moves"
+        due = f"expected {steps + 1} states and {steps} moves for {steps} steps"
+        raise FieldError(f"{found}, {due}", path=path)
     if final not in {None, states[-1]}:
-        found = f"line {number}: final_board is {final}; expected the last of the states, {states[-1]}"
+        found = f"{where}final_board is {final}; expected the last of the states, {states[-1]}"
         raise FieldError(found, path=path)
-    unknown = [move for move in fields.moves if move not in _MOVES]
-    if unknown:
-        raise FieldError(f"line {number}: move {unknown[0]!r}; expected one of {list(_MOVES)}", path=path)
+    if unknown := [move for move in moves if move not in _MOVES]:
+        raise FieldError(f"{where}move {unknown[0]!r}; expected one of {list(_MOVES)}", path=path)
     if any(not 0 <= state < 2**64 for state in states):
-        raise FieldError(f"line {number}: a board has more than 64 bits, or is negative", path=path)
+        raise FieldError(f"{where}a board has more than 64 bits, or is negative", path=path)
     facts = {name: getattr(fields, name) for name in RunMeta.__struct_fields__}
     meta = RunMeta(**facts | {"elapsed_s": fields.elapsed_s or 0.0})
     check_meta(meta, path)
-    moves = np.array([_MOVES[move] for move in fields.moves], np.uint8)
-    return Run(np.array(states, np.uint64), moves, meta)
+    return Run(np.array(states, np.uint64), np.array([_MOVES[move] for move in moves], np.uint8), meta)
 
 
 class _GameFacts(msgspec.Struct):
@@ -242,8 +222,8 @@ def _decode(path: Path, decode: Callable[[bytes], Any]) -> Any:
 def read_game(path: Path) -> Run:
     """Read a game of another program from its ``.jsonl.gz`` and ``.meta.json``; see this module.
 
-    The files do not have its final board, so it is a possible one (:func:`tape2048.game.moves.last_boards`).
-    Raises TruncatedError, BookkeepingError, FieldError, FormatError or StorageError.
+    The files do not have its final board, so it is a possible one
+    (:func:`tape2048.game.moves.last_boards`).
     """
     from tape2048.game.moves import last_boards
     from tape2048.game.rules import exps_to_boards

@@ -14,6 +14,7 @@ value changes. For analysis, ``UNNEST`` in DuckDB makes a row for each step.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -24,11 +25,15 @@ import numpy as np
 
 from tape2048.errors import FieldError, FormatError, MissingPackageError
 from tape2048.files.durable import new_file
-from tape2048.runs.run import Run, RunMeta, check_meta
+from tape2048.runs.run import Run, RunMeta, RunSource, check_meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tape2048.runs.conversion import Conversion
 
 #: Runs in a row group, which is decoded at once: about 16,000 steps in a hundred kilobytes.
 GROUP_RUNS = 16
@@ -59,6 +64,17 @@ def _schema(pa: Any) -> Any:
     return pa.schema(fields)
 
 
+def read(path: Path, kind: str, **_: object) -> RunSource:
+    """Open a file with a run in each row, for a conversion."""
+    rows = functools.partial(_rows, path)
+    return RunSource(path, kind, _count_rows(path), rows, lambda row: (_parse_row(row, path),))
+
+
+def write(flow: Conversion) -> None:
+    """Write a row for each run of a conversion."""
+    write_parquet(flow.target, flow.runs())
+
+
 def write_parquet(path: str | os.PathLike[str], runs: Iterable[Run]) -> int:
     """Write runs to a new file, which appears when it is complete; return their number."""
     pa, parquet = pyarrow()
@@ -86,7 +102,7 @@ def _row(run: Run) -> dict[str, Any]:
     return row
 
 
-def count_rows(path: Path) -> int:
+def _count_rows(path: Path) -> int:
     """Check a file's columns; return the number of its runs."""
     pa, _ = pyarrow()
     with _reading(path, "the file"), _open(path) as file:
@@ -116,8 +132,8 @@ def _holds(types: Any, found: Any, due: Any) -> bool:
     return any(is_kind(found) for is_kind in kinds)
 
 
-def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatError]]]:
-    """Yield names and rows; the last row of a damaged group is the error, which names all lost rows."""
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any] | FormatError]]:
+    """Yield the names and rows; instead of the rows of a group that cannot be read, the error."""
     pa, _ = pyarrow()
     with _open(path) as file:
         for group in range(file.num_row_groups):
@@ -125,12 +141,14 @@ def row_groups(path: Path) -> Iterator[list[tuple[str, dict[str, Any] | FormatEr
             try:
                 with _reading(path, f"row group {group}"):
                     for rows in file.iter_batches(GROUP_RUNS, [group], _schema(pa).names):
-                        yield [(f"{name}, row {done + i}", row) for i, row in enumerate(rows.to_pylist())]
+                        yield from (
+                            (f"{name}, row {done + i}", row) for i, row in enumerate(rows.to_pylist())
+                        )
                         done += len(rows)
                     if done != count:
                         raise ValueError(f"it ends after {done} of {count} rows")
             except FormatError as error:
-                yield [(f"{name}, rows {done} to {count - 1}", error.detach())]
+                yield f"{name}, rows {done} to {count - 1}", error.detach()
 
 
 def _open(path: Path) -> Any:
@@ -149,27 +167,14 @@ def _reading(path: Path, what: str) -> Iterator[None]:
         raise FormatError(f"{what} is not readable as Parquet: {error}", path=path) from error
 
 
-def parse_row(row: dict[str, Any] | FormatError, path: Path) -> Run:
+def _parse_row(row: dict[str, Any] | FormatError, path: Path) -> Run:
     """Make a run from a row, or raise the error of its row group. Errors name the path."""
     if isinstance(row, FormatError):
         raise row
     meta = RunMeta(*(row[name] for name in _META))
     check_meta(meta, path)
-    lists = {name: (row[name], dtype) for name, dtype in (*_LISTS, *_BRANCHES) if row[name] is not None}
-    arrays: dict[str, Any] = {}
-    for name, (values, dtype) in lists.items():
-        if None in values:  # NumPy would make it NaN, or raise TypeError
-            raise FieldError(f"{name} is null at index {values.index(None)}; expected a number", path=path)
-        try:
-            with np.errstate(over="ignore"):
-                arrays[name] = np.array(values, dtype)
-            held = arrays[name].tolist()
-        except OverflowError:
-            held = [None] * len(values)
-        pairs = zip(values, held, strict=True) if values != held else ()
-        lost = [value for value, now in pairs if value != now and not math.isnan(value)]
-        if lost:
-            raise FieldError(f"{name} has {lost[0]}, which a {np.dtype(dtype)} cannot hold", path=path)
+    lists = ((name, dtype) for name, dtype in (*_LISTS, *_BRANCHES) if row[name] is not None)
+    arrays: dict[str, Any] = {name: _numbers(name, row[name], dtype, path) for name, dtype in lists}
     if "branch_values" in arrays and len(arrays["branch_values"]) == 4 * meta.steps:
         arrays["branch_values"] = arrays["branch_values"].reshape(-1, 4)
     if "has_branches" in arrays:
@@ -181,3 +186,18 @@ def parse_row(row: dict[str, Any] | FormatError, path: Path) -> Run:
     if run.branch_legal is not None and int(run.branch_legal.max(initial=0)) > 15:
         raise FieldError(f"a branch_legal is {run.branch_legal.max()}; expected 0 to 15", path=path)
     return run
+
+
+def _numbers(name: str, values: list[Any], dtype: Any, path: Path) -> NDArray[Any]:
+    if None in values:  # NumPy would make it NaN, or raise TypeError
+        raise FieldError(f"{name} is null at index {values.index(None)}; expected a number", path=path)
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(values, dtype)
+        held = array.tolist()
+    except OverflowError:
+        held = [None] * len(values)
+    for value, now in zip(values, held, strict=True):
+        if value != now and not math.isnan(value):
+            raise FieldError(f"{name} has {value}, which a {np.dtype(dtype)} cannot hold", path=path)
+    return array

@@ -7,23 +7,33 @@ spawn.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import logging
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
 
 from tape2048.base.drawing import boards_html, exps_of
 from tape2048.base.text import counted, facts_table, is_utf8
-from tape2048.errors import BookkeepingError, FieldError, ReplayError
+from tape2048.base.threads import map_ordered
+from tape2048.errors import BookkeepingError, FieldError, ReplayError, TapeError
 from tape2048.files.row_source import ROW_DTYPE, RowView, row_numbers
 from tape2048.session.layout import RULES_1, TOP_TILE
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
+
+    from tape2048.session.session import Session
+
+    #: A run, then the other fields of :class:`SourceRun`.
+    RunFacts = tuple["Run", *tuple[Any, ...]]
+    Check = Callable[["Run"], "Run"]
 
 
 #: The largest values that fit every run format's fields.
@@ -59,6 +69,16 @@ class RunMeta(msgspec.Struct, frozen=True):
     max_score: int = 0
     highest_tile: int = 0
     engine: str | None = None
+
+
+class SkippedRun(msgspec.Struct, frozen=True):
+    run: str
+    error: str
+    message: str
+
+    @classmethod
+    def of(cls, name: str, error: TapeError) -> SkippedRun:
+        return cls(name, type(error).__name__, error.message)
 
 
 def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None, **highest: int) -> None:
@@ -120,27 +140,28 @@ class Run(RowView):
     has_branches: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
-        steps = self.meta.steps
-        _check_array("states", self.states, (steps + 1,), _U64)
-        _check_array("moves", self.moves, (steps,), _U8)
-        if self.branch_values is None and self.branch_legal is None and self.has_branches is None:
-            return
-        _check_array("branch_values", self.branch_values, (steps, 4), _F32)
-        _check_array("branch_legal", self.branch_legal, (steps,), _U8)
-        _check_array("has_branches", self.has_branches, (steps,), _BOOL)
+        n, given = self.meta.steps, (self.branch_values, self.branch_legal, self.has_branches)
+        due: list[tuple[str, tuple[int, ...], Any]] = [("states", (n + 1,), _U64), ("moves", (n,), _U8)]
+        if any(array is not None for array in given):
+            due += [
+                ("branch_values", (n, 4), _F32),
+                ("branch_legal", (n,), _U8),
+                ("has_branches", (n,), _BOOL),
+            ]
+        for name, shape, dtype in due:
+            array = getattr(self, name)
+            if array is None:
+                raise ValueError(f"{name} is missing; expected all three branch arrays or none")
+            if not isinstance(array, np.ndarray):
+                raise TypeError(f"{name} is a {type(array).__name__}; expected {dtype}{list(shape)}")
+            if array.shape != shape or array.dtype != dtype:
+                raise ValueError(f"{name} is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}")
 
     @classmethod
     def from_boards(
         cls, boards: ArrayLike, moves: ArrayLike, final_board: int, meta: RunMeta, **branches: Any
     ) -> Self:
-        """Make a run from the boards before each move and the final board.
-
-        Args:
-            boards: board before each move, ``u64[n]``.
-            moves: moves, ``u8[n]``.
-            final_board: board after the last move and its spawn.
-            meta: metadata of the run.
-            **branches: the three branch arrays, by name.
+        """Make a run from the boards before each move and the final board, ``branches`` by their names.
 
         Raises:
             ValueError: lengths or types do not agree, or a number does not fit its type.
@@ -163,18 +184,13 @@ class Run(RowView):
 
     def __repr__(self) -> str:
         meta = self.meta
-        return (
-            f"<{type(self).__name__}: {counted(meta.steps, 'step')}, score {meta.max_score:,}, "
-            f"highest tile {meta.highest_tile}>"
-        )
+        facts = f"score {meta.max_score:,}, highest tile {meta.highest_tile}"
+        return f"<{type(self).__name__}: {counted(meta.steps, 'step')}, {facts}>"
 
     def _repr_html_(self) -> str:
         meta, last = self.meta, len(self)
-        facts: dict[str, object] = {
-            "moves": meta.steps,
-            "score": meta.max_score,
-            "highest tile": meta.highest_tile,
-        }
+        facts: dict[str, object] = {"moves": meta.steps, "score": meta.max_score}
+        facts["highest tile"] = meta.highest_tile
         if meta.engine:
             facts["played by"] = meta.engine.partition(" player_sha256=")[0]
         steps = sorted({0, last // 2, last})
@@ -214,15 +230,6 @@ def _unsigned(name: str, values: ArrayLike, dtype: np.dtype[Any]) -> NDArray[Any
         if not isinstance(value, int | np.integer) or not 0 <= value < 1 << 8 * dtype.itemsize:
             raise ValueError(f"{name}: found {value!r}, expected a number that {dtype} can hold")
     return given.astype(dtype)
-
-
-def _check_array(name: str, array: NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if array is None:
-        raise ValueError(f"{name} is missing; expected all three branch arrays or none")
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name} is a {type(array).__name__}; expected {dtype}{list(shape)}")
-    if array.shape != shape or array.dtype != dtype:
-        raise ValueError(f"{name} is {array.dtype}{list(array.shape)}; expected {dtype}{list(shape)}")
 
 
 def check_rules(run: Run) -> Run:
@@ -337,3 +344,101 @@ class RunRows(RowView):
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
         """Return the rows with these numbers: ``ROW_DTYPE[len(indices)]``; see :class:`RowView`."""
         return self._rows.take(row_numbers(indices, len(self)))
+
+
+#: Runs that one thread decodes together.
+_JOB_RUNS = 16
+
+
+class SourceRun(NamedTuple):
+    """One run of a source, or its error.
+
+    Example:
+        >>> from tape2048.runs import open_source
+        >>> [found.error for found in open_source("runs/golden.a2run").runs()]
+        [None]
+    """
+
+    name: str  # of the run for people: a file's path, an entry's number, or a run's id
+    run: Run | None
+    ending_known: bool = True  # whether the final board is certain; otherwise, it is a candidate
+    values_lost: int = 0  # steps without the value of the chosen move, which the source does not hold
+    lost: tuple[str, ...] = ()  # losses that `lossy` permitted, such as the last move
+    id: int | None = None  # in its session; None for other sources
+    given_start: bool = False  # whether it started from a given board, as its session says
+    error: TapeError | None = None
+
+    @property
+    def skipped(self) -> SkippedRun:
+        """Name and error of a run that could not be read."""
+        assert self.error is not None
+        return SkippedRun.of(self.name, self.error)
+
+    @classmethod
+    def attempt(
+        cls, name: str, read: Callable[[Any], RunFacts], item: Any, check: Check = check_rules
+    ) -> SourceRun:
+        """Return the run and facts that ``read`` returns, or the error of ``read`` or ``check``."""
+        try:
+            run, *facts = read(item)
+            return cls(name, check(until_win(run)), *facts)
+        except TapeError as error:
+            return cls(name, None, error=error.detach())
+
+    def checked(self) -> Run:
+        """Return the run, or raise its error."""
+        if self.error is not None:
+            raise self.error
+        assert self.run is not None
+        return self.run
+
+
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class RunSource:
+    """A source of runs."""
+
+    path: Path
+    kind: str  # a format, or "run", "runs" or "sessions"
+    count: int  # damaged runs included
+    _items: Callable[[], Iterable[tuple[str, Any]]]  # names, and what `_read` takes
+    _read: Callable[[Any], RunFacts]
+    columns: tuple[str, ...] = ()  # that do not become part of its runs
+
+    def __repr__(self) -> str:
+        return f"<RunSource {self.path}: {self.kind}, {self.count:,} runs>"
+
+    def warn_of_columns(self) -> None:
+        """Log a warning that names the columns, which no target of runs holds."""
+        if self.columns:
+            found = f"{self.path}: columns left out: {', '.join(self.columns)}"
+            logging.getLogger("tape2048").warning("%s", found)
+
+    def runs(self, workers: int | None = None) -> Iterator[SourceRun]:
+        """Decode every run on several threads; iterate over them in order."""
+        for found in self.map(lambda runs: runs, workers):
+            yield from found
+
+    def map(
+        self, work: Callable[[list[SourceRun]], Any], workers: int | None = None, check: Check = check_rules
+    ) -> Iterator[Any]:
+        """Apply ``work`` to groups of runs on the threads that decode; iterate over the results in order."""
+
+        def job(items: list[tuple[str, Any]]) -> Any:
+            return work([SourceRun.attempt(name, self._read, item, check) for name, item in items])
+
+        items = iter(self._items())
+        return map_ordered(job, iter(lambda: list(itertools.islice(items, _JOB_RUNS)), []), workers)
+
+
+class Tables(NamedTuple):
+    """A source with run tables, which show the games that it shares with other sources."""
+
+    sessions: Sequence[Session]
+    serve: Callable[[list[NDArray[np.int64]]], RunSource]  # of the given runs of each session
+
+
+def numbered(
+    path: Path, kind: str, count: int, name: Callable[[int], str], read: Callable[[int], RunFacts]
+) -> RunSource:
+    """Make a source whose runs have the numbers 0 to ``count - 1``."""
+    return RunSource(path, kind, count, lambda: ((name(i), i) for i in range(count)), read)

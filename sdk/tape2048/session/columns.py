@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.files.npy import Shards
-    from tape2048.formats.dataset_layout import DatasetManifest
     from tape2048.session.foreign import ForeignRows
-    from tape2048.session.layout import Manifest
 
 #: The types of columns, and how NumPy stores them.
 COLUMN_DTYPES = {
@@ -180,7 +178,7 @@ class Columns(Mapping[str, ColumnInfo]):
         self,
         directories: tuple[Path, ...],
         rows: int,
-        manifest: Manifest | DatasetManifest | None,
+        manifest: Any,
         foreign: ForeignRows | None = None,
     ) -> None:
         self.directories, self.rows, self.rows_entry = directories, rows, rows_entry(manifest)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tape2048.base.text import printable
 from tape2048.errors import (
@@ -14,8 +16,7 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048.files.npy import peek_header
-from tape2048.files.reading import reading
-from tape2048.formats.dataset_layout import DATASET_ROW_DTYPE, SHARDS
+from tape2048.files.reading import first_bytes, reading
 from tape2048.session.layout import (
     ACTION_STEP_DTYPE,
     METADATA_DB,
@@ -23,23 +24,31 @@ from tape2048.session.layout import (
     STEP_DTYPE,
     STEPS_NPY,
     FileEntry,
-    Manifest,
 )
 from tape2048.session.tape_layout import TAPE_NPY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    import numpy as np
     from numpy.typing import NDArray
-
-    from tape2048.formats.dataset_layout import DatasetManifest
 
 #: The largest manifest that is parsed. A manifest of two files has about 200 bytes.
 MANIFEST_BYTES_MAX = 1024 * 1024
 
 #: The usual name of a pack of 32-byte rows.
 PACK_DAT = "pack.dat"
+
+#: The first bytes of a pack.dat.
+PACKDAT_MAGIC = b"2048"
+
+#: The directory of a data set's files of rows, if it has several.
+SHARDS = "shards"
+
+#: A row of a data set: see :mod:`tape2048.runs.dataset`.
+DATASET_ROW_DTYPE = np.dtype(
+    [("board", "<u8"), ("move", "u1"), ("ev_legal", "u1"), ("ev_values", "<f4", (4,)), ("run_id", "<u4"),
+     ("step_index", "<u2")]
+)  # fmt: skip
 
 #: Valid names in a manifest: names of files directly in the directory. 63 characters take at most the 255
 #: bytes that Linux allows.
@@ -57,6 +66,24 @@ def is_dataset(directory: Path, names: Collection[str]) -> bool:
         return peek_header(path).dtype == DATASET_ROW_DTYPE
     except TapeError:
         return False
+
+
+def is_packdat(path: Path) -> bool:
+    """Check whether a path is a file that starts like a pack.dat; False if it cannot be read."""
+    try:
+        with reading(path):
+            return path.is_file() and first_bytes(path, len(PACKDAT_MAGIC)) == PACKDAT_MAGIC
+    except StorageError:
+        return False
+
+
+def kind_of_table(path: Path) -> str:
+    """Return "dataset" or "packdat", or "" for a path of another kind."""
+    with reading(path):
+        is_directory = path.is_dir()
+    if is_directory:
+        return "dataset" if is_dataset(path, list_names(path)) else ""
+    return "packdat" if is_packdat(path) else ""
 
 
 def is_session(names: Collection[str]) -> bool:
@@ -130,7 +157,7 @@ def as_unsigned(rows: NDArray[np.void]) -> NDArray[np.void]:
     return rows.view(STEP_DTYPE if rows.dtype.itemsize == STEP_DTYPE.itemsize else ACTION_STEP_DTYPE)
 
 
-def rows_entry(manifest: Manifest | DatasetManifest | None) -> FileEntry | None:
+def rows_entry(manifest: Any) -> FileEntry | None:
     """Return the manifest's entry of ``steps.npy`` or the tape; None for shards, or without a manifest."""
     files = manifest.files if manifest else {}
     return files.get(TAPE_NPY) or files.get(STEPS_NPY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
@@ -16,8 +17,7 @@ from tape2048.files.npy import Load, check_load
 from tape2048.files.row_source import RowView, row_numbers, run_ordinal
 from tape2048.players import player_name
 from tape2048.session.columns import Column, Columns
-from tape2048.session.dataset import OpenDataset, is_table, open_table
-from tape2048.session.directory import is_dataset, is_session
+from tape2048.session.directory import is_dataset, is_session, kind_of_table
 from tape2048.session.foreign import ForeignRows
 from tape2048.session.layout import (
     ACTION_STEP_DTYPE,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.formats.dataset_layout import DatasetManifest
     from tape2048.session.layout import FileEntry
     from tape2048.session.metadata import Metadata
 
@@ -77,7 +76,7 @@ class Session(RowView):
             otherwise ``STEP_DTYPE``.
         tape: rows of a session on tape; None for a session of rows.
         foreign: rows of another program; None for a recorder's session.
-        dataset: the data set or pack.dat that was opened; None for a session.
+        dataset: the data set or pack.dat that was opened (:class:`tape2048.runs.tables.OpenTable`), or None.
         runs: run table, ``RUN_DTYPE[R]`` by ``first_row``, read-only. In a session of another program, runs
             without rows come last, with ``first_row`` = N and ``rows`` = 0. A corpus of very many games drops
             the table, and the next access reads it again.
@@ -119,7 +118,7 @@ class Session(RowView):
         self.path = path
         self.tape: Tape | None = None
         self.foreign: ForeignRows | None = None
-        self.dataset: OpenDataset | None = None
+        self.dataset: Any = None
         self.rows_without_run = 0
         self._steps: NDArray[np.void] | None = None
         if isinstance(rows, Tape):
@@ -155,7 +154,7 @@ class Session(RowView):
     ) -> Session:
         """Open a session of the recorder or of another program, a data set, or a pack.dat.
 
-        See :mod:`tape2048.session.foreign` and :mod:`tape2048.session.dataset` for the other formats.
+        See :mod:`tape2048.session.foreign` and :mod:`tape2048.runs` for the other formats.
 
         Opening checks sizes, types, and that the runs cover each row once, in time that grows with the runs.
         It does not check checksums and rows: use :func:`tape2048.validate_session`. Rows on tape are decoded
@@ -178,8 +177,10 @@ class Session(RowView):
         """
         check_load(load)
         place = Path(os.path.abspath(path))
-        if is_table(place):
-            return cls.of_dataset(place, open_table(place, load), load, columns)
+        if kind := kind_of_table(place):
+            # By name: a session of a recorder needs none of these modules.
+            opened = importlib.import_module(f"tape2048.runs.{kind}").open_rows(place, load)
+            return cls.of_dataset(place, opened, load, columns)
         files = SessionFiles(path)
         lock = lock_for_reading(files.path)
         for defect in files.defects(files.parts):
@@ -193,7 +194,7 @@ class Session(RowView):
     def of_dataset(
         cls,
         path: Path,
-        found: OpenDataset,
+        found: Any,
         load: Load = "mmap",
         columns: str | os.PathLike[str] | None = None,
     ) -> Session:
@@ -285,7 +286,7 @@ class Session(RowView):
         return manifest.files if manifest else {}
 
     @property
-    def _any_manifest(self) -> Manifest | DatasetManifest | None:
+    def _any_manifest(self) -> Any:
         return self.dataset.manifest if self.dataset else self.manifest
 
     @property

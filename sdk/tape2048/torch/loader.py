@@ -444,8 +444,8 @@ class CriticDataset(Dataset[Tensors]):
     :class:`CriticLoader` to avoid both.
 
     Args:
-        corpus: source of the rows: a corpus, a :class:`tape2048.datasets.Dataset`, a
-            :class:`tape2048.datasets.DataPack`, or a view of it.
+        corpus: source of the rows: a corpus, a :class:`tape2048.runs.Dataset`, a
+            :class:`tape2048.runs.DataPack`, or a view of it.
         fields: fields of a row, as for :class:`tape2048.loader.batches.Batches`.
         thresholds: tiles of the labels.
         label_dtype: type of the labels, ``"bool"`` or ``"float32"``.

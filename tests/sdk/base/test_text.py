@@ -19,13 +19,12 @@ from tape2048 import Corpus, Session, errors
 from tape2048.base.drawing import TILES
 from tape2048.base.findings import Finding
 from tape2048.base.text import facts_table, is_utf8, json_bytes, valid_text
-from tape2048.conversion.dataset_build import build_dataset
-from tape2048.conversion.sources import open_source
 from tape2048.critic import NTupleCritic
-from tape2048.export.table import make_table
-from tape2048.export.write import export
 from tape2048.files.removal_locks import RemovalLock
 from tape2048.maintenance.removal import quarantine_session
+from tape2048.runs.conversion import open_source
+from tape2048.runs.dataset import build_dataset
+from tape2048.runs.exports import export, make_table
 from tape2048.runs.run import Run, RunMeta
 
 from ..builders import write_ours

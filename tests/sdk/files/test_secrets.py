@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 
 from tape2048 import Corpus, Session, validate_session
-from tape2048.conversion import open_source
-from tape2048.datasets import DataPack, Dataset, verify_dataset
 from tape2048.errors import TapeError
 from tape2048.files.npy import parse_header
 from tape2048.files.safetensors import decode
-from tape2048.packs import PackReader
-from tape2048.runs import read_run, read_run_file
+from tape2048.runs import DataPack, Dataset, PackReader, open_source, read_run, read_run_file, verify_dataset
 
 from ..builders import write_ours
-from ..datasets.set_builders import write_dataset
+from ..runs.set_builders import write_dataset
 
 SECRETS = {
     "text": b"root:$6$hunter2$abcdefgh:19000:0:99999:7:::\n" * 400,

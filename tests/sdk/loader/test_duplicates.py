@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus
-from tape2048.conversion import append_dataset, build_dataset, open_source
-from tape2048.datasets import Dataset
+from tape2048.runs import Dataset, append_dataset, build_dataset, open_source
 from tape2048.session.column_draft import write_column
 from tape2048.session.session import Session
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tape2048 import Session, errors
-from tape2048.conversion import convert
-from tape2048.conversion.session_runs import repack_session
 from tape2048.maintenance import validate_session
 from tape2048.maintenance.merging import merge_sessions
 from tape2048.maintenance.removal import explain_refusal
+from tape2048.runs import convert
+from tape2048.runs.repack import repack_session
 from tape2048.session import column_draft
 
 from ..builders import NAME, write_foreign, write_ours

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session, errors, validate_session
-from tape2048.export.write import export
+from tape2048.runs.exports import export
 from tape2048.session.layout import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.session.run_table import find_owners, keep_owned
 

@@ -14,9 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tape2048 import Corpus, Mixture, Session, errors, validate_session
-from tape2048.conversion import build_dataset, convert, open_source
 from tape2048.maintenance import validation
-from tape2048.runs import scan
+from tape2048.runs import build_dataset, convert, open_source, scan
 
 from ..builders import Spec, memory_below, rows_of as own_rows, write_foreign
 from .packs import KINDS, STEP_ROW, Played, games, rows_of, slide, write_pack, write_raw

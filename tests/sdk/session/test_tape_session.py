@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tape2048.conversion.session_runs import session_run
 from tape2048.errors import (
     BookkeepingError,
     ColumnError,
@@ -25,6 +24,7 @@ from tape2048.errors import (
     TruncatedError,
 )
 from tape2048.files.npy import Load
+from tape2048.runs.sessions import session_run
 from tape2048.session.directory import kind_of_directory
 from tape2048.session.session import Session, sessions
 

@@ -18,7 +18,7 @@ from tape2048.corpus import Corpus
 from tape2048.errors import ColumnError, ConfigError, CorpusError
 
 from ..builders import Game, Spec, write_ours
-from ..datasets.set_builders import packdat_bytes, write_dataset
+from ..runs.set_builders import packdat_bytes, write_dataset
 
 torch = pytest.importorskip("torch")
 
@@ -609,7 +609,7 @@ class TestDataSets:
 
     @pytest.fixture(params=["dataset", "pack"])
     def source(self, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-        from tape2048.datasets import DataPack, Dataset
+        from tape2048.runs import DataPack, Dataset
 
         if request.param == "dataset":
             return Dataset(write_dataset(tmp_path / "ds"))

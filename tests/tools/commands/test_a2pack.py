@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.sdk import run_builders as build
-from tests.sdk.datasets.set_builders import GAMES as DAT_GAMES, packdat_bytes
+from tests.sdk.runs.set_builders import GAMES as DAT_GAMES, packdat_bytes
 
 from tape2048 import errors
 from tape2048_tools import cli

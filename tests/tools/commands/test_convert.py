@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tape2048.packs import PackReader
+from tape2048.runs import PackReader
 from tape2048.session.session import Session, sessions
 
 from ..conftest import Cli

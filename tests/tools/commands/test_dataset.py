@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 from tests.sdk import run_builders
-from tests.sdk.datasets.set_builders import dataset_rows, packdat_bytes, write_dataset
+from tests.sdk.runs.set_builders import dataset_rows, packdat_bytes, write_dataset
 
 from ..conftest import Cli, write_foreign_session, write_session
 

@@ -14,9 +14,8 @@ from tests.reference import unpack
 from tests.sdk.run_builders import game as plain_run
 
 from tape2048 import Session, errors, sessions
-from tape2048.conversion import write_session
 from tape2048.ntuple.network import Network, NetworkLayout, load_network, save_network
-from tape2048.runs import Run, RunMeta
+from tape2048.runs import Run, RunMeta, write_session
 from tape2048_recorder.evaluation import paired_games as arena
 from tape2048_recorder.game.start_files import read_starts
 from tape2048_recorder.players.options import check_player

@@ -13,9 +13,9 @@ from tests.sdk.builders import raising
 from tests.sdk.tapes import games_on_tape, write_rows, write_tape
 
 from tape2048 import Session, errors, sessions
-from tape2048.conversion import session_runs
 from tape2048.files.removal_locks import make_readers_lock
 from tape2048.maintenance import validate_session
+from tape2048.runs import repack as repack_module
 from tape2048.session.column_draft import write_column
 from tape2048_tools.cli import run
 from tape2048_tools.views.run import choose_run
@@ -75,7 +75,7 @@ def content(path: Path) -> Any:
         "export selfplay --runs --format jsonl --out made --json",
         "convert selfplay --out made --to a2run --json",
         "convert selfplay --out made --to a2run2 --json",
-        "convert selfplay --out made --to pack --json",
+        "convert selfplay --out made --to a2pack --json",
         "convert selfplay --out made --to packdat --json",
         "convert selfplay --out made --to dataset --json",
         "convert selfplay --out made --to session --lossy --json",
@@ -208,7 +208,7 @@ def test_failed_check_keeps_the_original(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
     path = write_rows(tmp_path / NAME, GAMES)
-    monkeypatch.setattr(session_runs, check, raising(errors.MaintenanceError("it does not pass")))
+    monkeypatch.setattr(repack_module, check, raising(errors.MaintenanceError("it does not pass")))
     done = cli("repack", path, "--storage", "tape", "--remove", expect=1)
     assert done.out.startswith("MaintenanceError: it does not pass\n  hint: ")
     assert sessions(tmp_path) == [path]

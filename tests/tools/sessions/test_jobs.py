@@ -31,7 +31,7 @@ OPERATIONS = {
     "repack": (["repack"], ["--storage", "tape", "--out"]),
     "validate": (["validate"], ["--out"]),
     "report": (["report"], ["--games", "1", "--judge", "ntuple:weights=fast", "--out"]),
-    "pack": (["convert"], ["--to", "pack", "--out"]),
+    "pack": (["convert"], ["--to", "a2pack", "--out"]),
     "packdat": (["convert"], ["--to", "packdat", "--out"]),
     "a2run2": (["convert"], ["--to", "a2run2", "--out"]),
     "session": (["convert"], ["--to", "session", "--lossy", "--player", "mine", "--out"]),
@@ -264,7 +264,7 @@ def test_what_stands_in_the_way_is_not_replaced(cli: Cli, many: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["convert", "{root}", "--out", "new", "--to", "dataset", "--shard", "1/2"], 5, "--to pack"),
+        (["convert", "{root}", "--out", "new", "--to", "dataset", "--shard", "1/2"], 5, "--to a2pack"),
         (["convert", "{root}", "--out", "new.a2pack", "--shard", "1/2"], 2, "--to"),
         ([*REPACK, "--shard", "1/2"], 2, "--out"),
         ([*REPACK, "--out", "{root}", "--shard", "1/2"], 5, "found the directory of the sessions"),

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from tape2048 import Session
-from tape2048.conversion import convert, repack_session, write_session
 from tape2048.errors import ConfigError, MissingPathError, SchemaError
 from tape2048.files.training_directory import TrainingDirectory
 from tape2048.game.moves import recover
 from tape2048.game.rules import WON, boards_to_exps, merge_score, slide
+from tape2048.runs import convert, repack_session, write_session
 from tape2048.runs.run import Run, RunMeta
 from tape2048.session.layout import RUN_DTYPE
 from tape2048_recorder.players.ntuple import move_values
@@ -574,7 +574,7 @@ def test_converted_game_with_a_false_move(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An earlier release may have converted it."""
-    monkeypatch.setattr("tape2048.conversion.session_runs.check_rules", lambda run: run)
+    monkeypatch.setattr("tape2048.runs.sessions.check_rules", lambda run: run)
     states = np.array([0x1100000000000000, 0x2010000000000000, 0x0210000000000001], np.uint64)
     run = Run(
         states, np.array([1, 1], np.uint8), RunMeta(steps=2, max_score=4, highest_tile=4)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tape2048.conversion import write_session
 from tape2048.files.training_directory import TrainingDirectory
 from tape2048.game.moves import recover
 from tape2048.game.rules import boards_to_exps
+from tape2048.runs import write_session
 from tape2048.runs.run import Run, RunMeta
 from tape2048_tools.viewer.game_data import read_game
 

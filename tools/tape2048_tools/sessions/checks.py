@@ -19,7 +19,7 @@ from tape2048.maintenance.validation import validate_session
 
 #: The checks that load a player or the older formats, imported when they are needed.
 _REPLAY = "tape2048_recorder.replay.replay:replay_session"
-_VERIFY_DATASET = "tape2048.datasets:verify_dataset"
+_VERIFY_DATASET = "tape2048.runs.verify:verify_dataset"
 
 
 def _no_bar(_title: str) -> AbstractContextManager[None]:

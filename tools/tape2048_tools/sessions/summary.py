@@ -18,8 +18,13 @@ from tape2048.loader.duplicates import Copies, Doubled, describe_doubled
 from tape2048.loader.run_columns import RunColumns
 from tape2048.players import player_label, player_name, player_text
 from tape2048.session.columns import Columns
-from tape2048.session.dataset import is_table
-from tape2048.session.directory import MANIFEST_BYTES_MAX, is_session, list_names, refuse_dataset
+from tape2048.session.directory import (
+    MANIFEST_BYTES_MAX,
+    is_session,
+    kind_of_table,
+    list_names,
+    refuse_dataset,
+)
 from tape2048.session.layout import (
     FORMAT_VERSION,
     MANIFEST,
@@ -65,7 +70,7 @@ def refuse_session(root: Path, hint: str) -> None:
 def expand_sources(path: Path, *, may_be_empty: bool = False, may_be_dataset: bool = False) -> list[Path]:
     with reading(path):
         is_directory = path.is_dir()
-    if may_be_dataset and is_table(path):
+    if may_be_dataset and kind_of_table(path):
         return [path]
     if not is_directory:
         raise NotASessionError("found a file, expected a directory", path=path, hint=_EXPECTED)

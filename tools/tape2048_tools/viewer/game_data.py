@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.base.text import json_bytes
-from tape2048.conversion.session_runs import boards_of
 from tape2048.critic.facts import strangers
 from tape2048.critic.shipped import SHIPPED as CRITICS
 from tape2048.errors import ConfigError, FormatError, MissingPathError, ModelError, TapeError
@@ -24,6 +23,7 @@ from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import WON, boards_to_exps, exps_after, exps_to_boards, legal_masks
 from tape2048.ntuple.network import SHIPPED as NETWORKS
 from tape2048.players import PlayedBy, player_text
+from tape2048.runs.sessions import boards_of
 from tape2048.session.session import Session
 from tape2048_recorder.game.game_loop import STEPS_PLAYED, Buffer, play_into
 from tape2048_recorder.players.options import REGISTRY, check_player, make_player, own

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
-    from tape2048.conversion.sources import RunSource, SourceRun
+    from tape2048.runs.run import RunSource, SourceRun
 
 
 class ChosenRun(NamedTuple):
@@ -70,8 +70,9 @@ def choose_run(path: Path, run_id: int | None, *, longest: bool = False, replay:
         raise click.UsageError("--run and --longest both select a run: give only one")
     from itertools import islice
 
-    from tape2048.conversion.sources import kind_of, open_source
+    from tape2048.runs.conversion import open_source
     from tape2048.runs.files import read_run_file
+    from tape2048.runs.registry import kind_of
 
     try:
         kind = kind_of(path)
@@ -84,13 +85,13 @@ def choose_run(path: Path, run_id: int | None, *, longest: bool = False, replay:
         run = read_run_file(path)
     elif kind in {"session", "sessions"}:
         return _of_sessions(path, run_id, longest=longest, replay=replay)
-    elif kind == "pack" and run_id is not None:
-        from tape2048.packs import PackReader
+    elif kind == "a2pack" and run_id is not None:
+        from tape2048.runs import PackReader
 
         reader = PackReader.open(path)
         run, facts = reader.decode(_chosen(np.arange(len(reader)), run_id)), {"run": run_id}
     elif kind in {"dataset", "packdat"}:
-        from tape2048.datasets import DataPack, Dataset
+        from tape2048.runs import DataPack, Dataset
 
         table = (Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)).runs
         position = _choose(table["id"], table["steps" if longest else "max_score"], run_id)
@@ -160,7 +161,7 @@ def _of_sessions(path: Path, run_id: int | None, *, longest: bool, replay: bool)
 
 
 def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
-    from tape2048.conversion import session_run
+    from tape2048.runs import session_run
     from tape2048_recorder.replay.replay import replayer
 
     try:
@@ -174,8 +175,8 @@ def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
 
 
 def _of_session(session: Session, ordinal: int) -> ChosenRun:
-    from tape2048.conversion.session_runs import boards_of
     from tape2048.game.moves import recover
+    from tape2048.runs.sessions import boards_of
 
     row = session.runs[ordinal]
     rows = session.rows_of(ordinal)

@@ -10,12 +10,11 @@ import msgspec
 
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted, printable, split_words
-from tape2048.conversion.sources import open_source
-from tape2048.conversion.targets import convert
-from tape2048.datasets.packdat import DataPack
 from tape2048.errors import FormatError
-from tape2048.packs.reader import PackReader
-from tape2048.session.dataset import is_packdat
+from tape2048.runs.a2pack import PackReader
+from tape2048.runs.conversion import convert, open_source
+from tape2048.runs.packdat import DataPack
+from tape2048.session.directory import is_packdat
 from tape2048_tools.commands.runs.convert import LOSSY, U64, complain_missing, skipped_documents
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tape2048.formats.dataset_layout import SkippedRun
-    from tape2048.runs.run import Run
+    from tape2048.runs.run import Run, SkippedRun
 
 EXIT_INVALID = 2
 
@@ -45,8 +43,6 @@ _WORKERS = int_option("--workers", "Number of threads.  [default: the number of 
 _WRITING = options(_WORKERS, json_option(), quiet_option())
 _PACKFILE = click.option("--packfile", type=EXISTING, required=True, metavar="FILE", help="The pack.")
 _ENGINES_SHOWN = 3
-#: More digits than any number of runs has; Python refuses to parse thousands of them.
-_DIGITS_MAX = 100
 
 
 def _output(what: str, metavar: str = "FILE") -> Callable[[Any], Any]:
@@ -113,7 +109,7 @@ def pack(
         raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
     conversion: dict[str, Any] = {"lossy": lossy, "workers": workers, "replayer": replayer, "packing": how}
     with progress_bar(f"packing {source.name}", quiet=quiet) as progress:
-        converted = convert(source, output, "pack", progress=progress, **conversion)
+        converted = convert(source, output, "a2pack", progress=progress, **conversion)
     complain_missing(converted.lost, converted.skipped)
     stats, size = PackReader.open(output).stats, output.stat().st_size
     document = {
@@ -140,20 +136,19 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     For a pack.dat, this checks the checksum, and every row against the run table and the rules of the game.
     If the file is invalid, the reasons are printed on standard error, and the exit code is 2.
     """
-    findings: list[Finding] = []
     document: dict[str, Any] = {"ok": False, "path": str(packfile), "runs": None, "findings": []}
+    findings: list[Finding] = []
     runs, note = 0, ""
     try:
         with progress_bar(f"reading {packfile.name}", quiet=quiet) as progress:
             if is_packdat(packfile):
-                from tape2048.datasets.verify import row_findings
+                from tape2048.runs.verify import row_findings
 
                 rows = DataPack.load(packfile, "mmap")
                 findings += row_findings(rows, packfile, packfile, progress)
                 runs, document["padded_steps"] = len(rows.runs), rows.padded
                 if rows.padded:
-                    steps = counted(rows.padded, "step")
-                    note = f"; {steps} with nonzero padding, which has no meaning"
+                    note = f"; {counted(rows.padded, 'step')} with nonzero padding, which has no meaning"
             else:
                 reader = PackReader.open(packfile)
                 reader.validate(progress)
@@ -164,9 +159,8 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
         text = f"OK: {printable(packfile)} ({counted(runs, 'run')}{note})"
         print_result(document | {"ok": True, "runs": runs}, lambda: [text], as_json=as_json)
         return
-    document["findings"] = [
-        {"error": found.error, "message": found.message, "offset": found.offset} for found in findings
-    ]
+    names = ("error", "message", "offset")
+    document["findings"] = [{name: getattr(found, name) for name in names} for found in findings]
     if as_json:
         print_json(document)
     for found in () if as_json else findings:
@@ -318,33 +312,34 @@ def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     """
     from tape2048_tools.views.run import run_document, run_parts
 
-    opened = DataPack.load(packfile, "mmap") if is_packdat(packfile) else PackReader.open(packfile)
-    count = len(opened.runs if isinstance(opened, DataPack) else opened)
+    pack = DataPack.load(packfile, "mmap") if is_packdat(packfile) else PackReader.open(packfile)
+    count = len(pack.runs if isinstance(pack, DataPack) else pack)
     if index >= count:
         found = f"found {index}, but the pack has {counted(count, 'run')}, numbered from 0"
         raise click.BadParameter(found, param_hint="--index")
-    facts: dict[str, Any]
-    if isinstance(opened, DataPack):
-        run: Run
-        run, certain, _ = opened.run_and_losses(index)
-        row = opened.runs[index]
-        facts = {"kind": "packdat", "id": int(row["id"]), "first_step_idx": int(row["first_row"])}
+    run: Run
+    if isinstance(pack, DataPack):
+        run, certain, _ = pack.run_and_losses(index)
+        row = pack.runs[index]
+        facts: dict[str, Any] = {
+            "kind": "packdat",
+            "id": int(row["id"]),
+            "first_step_idx": int(row["first_row"]),
+        }
         facts["final_board_certain"] = certain
     else:
-        run, facts = opened.decode(index), opened.info(index)._asdict()
+        run, facts = pack.decode(index), pack.info(index)._asdict()
     document = {"index": index, **facts, **run_document(run)}
     print_result(document, lambda: run_parts(run, document), as_json=as_json)
 
 
 def _numbers(text: str, count: int) -> list[int]:
-    numbers = []
-    for word in split_words(text):
-        if not (word.isascii() and word.isdecimal() and len(word) <= _DIGITS_MAX and int(word) < count):
-            raise click.BadParameter(
-                f"found {word!r}, but the pack has {counted(count, 'run')}, numbered from 0",
-                param_hint="--indices",
-            )
-        numbers.append(int(word))
+    words = split_words(text)
+    for word in words:
+        if not (word.isascii() and word.isdecimal() and len(word) < 20 and int(word) < count):
+            found = f"found {word!r}, but the pack has {counted(count, 'run')}, numbered from 0"
+            raise click.BadParameter(found, param_hint="--indices")
+    numbers = [*map(int, words)]
     if not numbers or len(set(numbers)) < len(numbers):
         found = "found a number twice" if numbers else "found no number"
         raise click.BadParameter(f"{found}, expected different numbers", param_hint="--indices")

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tape2048.base.text import counted, printable
-from tape2048.formats.registry import FORMATS, RUN_FILES, RUN_FORMATS
+from tape2048.runs.registry import FORMATS, RUN_FILES, RUN_FORMATS
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
     THREADS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from tape2048.formats.dataset_layout import SkippedRun
+    from tape2048.runs.run import SkippedRun
 
 LOSSY = click.option(
     "--lossy",
@@ -42,6 +42,14 @@ U64 = click.option(
     help="For jsonl: packed boards as numbers (default), which some readers round, or as text.",
 )
 
+
+class _Format(click.Choice[str]):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "pack":
+            self.fail("The format 'pack' was renamed. Use a2pack.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 #: The last flags of commands that write runs.
 WRITING = options(THREADS, json_option(), quiet_option())
 
@@ -51,13 +59,13 @@ WRITING = options(THREADS, json_option(), quiet_option())
     "tape2048 convert selfplay/ --to a2run2 --out runs2/",
     "tape2048 convert runs.a2pack --out pack.dat --lossy",
     "tape2048 convert ds/ --out runs.parquet",
-    "tape2048 convert /nfs/selfplay/sessions --out packs --to pack --shard 1/8",
+    "tape2048 convert /nfs/selfplay/sessions --out packs --to a2pack --shard 1/8",
 )
 @click.argument("source", type=EXISTING)
 @out_option("File or directory to write.", "TARGET")
 @U64
 @job_options("--out")
-@click.option("--to", type=click.Choice(RUN_FORMATS), help="Format of TARGET.  [default: by its extension]")
+@click.option("--to", type=_Format(RUN_FORMATS), help="Format of TARGET.  [default: by its extension]")
 @click.option(
     "--player", metavar="NAME", help="For session and tape: their player.  [default: the runs' engine]"
 )
@@ -74,8 +82,8 @@ def command(
 ) -> None:
     """Convert the runs in SOURCE to TARGET.
 
-    SOURCE is a run file, a directory of run files, a pack, a pack.dat, a data set, a session, a directory of
-    sessions, or JSON lines or Parquet with one run per row. TARGET's extension (.a2run, .a2run2, .a2pack,
+    SOURCE is a run file, a directory of run files, an a2pack, a pack.dat, a data set, a session, a directory
+    of sessions, or JSON lines or Parquet with one run per row. TARGET's extension (.a2run, .a2run2, .a2pack,
     .dat, .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete. Run files and JSON
     lines keep the ids that the runs have in their session.
 
@@ -100,7 +108,7 @@ def command(
     if shard:
         _as_job(source, out, shard=shard, as_json=as_json, quiet=quiet, **how)
         return
-    from tape2048.conversion.targets import convert
+    from tape2048.runs.conversion import convert
     from tape2048_recorder.replay.replay import replayer
     from tape2048_tools.progress.panel import progress_bar
 
@@ -124,7 +132,7 @@ def _as_job(
     **run: Any,
 ) -> None:
     from tape2048.errors import MaintenanceError
-    from tape2048.formats.dataset_layout import SkippedRun
+    from tape2048.runs.run import SkippedRun
     from tape2048_tools.commands.jobs import do_job
     from tape2048_tools.sessions.session_jobs import Job
     from tape2048_tools.sessions.summary import expand_sources
@@ -132,7 +140,7 @@ def _as_job(
     if to is None:
         raise click.UsageError("--shard needs --to: TARGET is a directory")
     if to == "dataset":
-        hint = "Write a pack of each session with --to pack, then run `tape2048 dataset build` on the packs."
+        hint = "Write a pack of each session with --to a2pack, then run `tape2048 dataset build` on them."
         found = "found --to dataset with --shard, expected a format with one file per session"
         raise MaintenanceError(found, path=out, hint=hint)
     how: dict[str, Any] = {"to": to, "lossy": lossy, "u64": u64} | ({"player": player} if player else {})
@@ -145,7 +153,7 @@ def _as_job(
 
 
 def _convert_one(session: Path, draft: Path, *, to: str, **how: Any) -> dict[str, Any]:
-    from tape2048.conversion.targets import convert
+    from tape2048.runs.conversion import convert
     from tape2048_recorder.replay.replay import replayer
 
     name = session.name if to in RUN_FILES else f"{session.name}{FORMATS[to].suffix}"

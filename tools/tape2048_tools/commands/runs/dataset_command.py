@@ -9,11 +9,10 @@ import click
 import msgspec
 
 from tape2048.base.text import counted, printable
-from tape2048.conversion.dataset_build import Built, append_dataset, build_dataset, write_view
-from tape2048.datasets.dataset import Dataset
 from tape2048.errors import EmptyCorpusError, NotASessionError
 from tape2048.files.reading import reading
-from tape2048.session.dataset import is_packdat
+from tape2048.runs.dataset import Built, Dataset, append_dataset, build_dataset, write_view
+from tape2048.session.directory import is_packdat
 from tape2048_tools.commands.runs.convert import LOSSY, WRITING, complain_missing
 from tape2048_tools.commands.sessions.show import quantiles_table, tiles_table
 from tape2048_tools.progress.panel import progress_bar
@@ -52,11 +51,7 @@ _SOURCES = click.argument("sources", type=EXISTING, nargs=-1, required=True)
 _SHARD_ROWS = int_option(
     "--shard-rows", "Write files of N rows instead of one steps.npy. Appending then copies no rows.", least=1
 )
-#: The options at the end of ``build`` and ``append``.
-_BUILD_OPTIONS = options(
-    LOSSY,
-    WRITING,
-)
+_BUILD_OPTIONS = options(LOSSY, WRITING)
 
 
 @new_group(
@@ -143,7 +138,27 @@ def stats(*, dataset: Path, as_json: bool) -> None:
         "sources": msgspec.to_builtins(manifest.sources) if manifest else [],
         "skipped": msgspec.to_builtins(manifest.skipped) if manifest else [],
     }
-    print_result(document, lambda: _stats_parts(document), as_json=as_json)
+
+    def parts() -> list[RenderableType]:
+        facts = {name: document[name] or "-" for name in ("created", "updated")}
+        counts = {name: number(document[name]) for name in ("rows", "runs")}
+        left_out = counted(len(document["skipped"]), "run")
+        facts = {**counts, "size": size(document["bytes"]), **facts, "left out": left_out}
+        found: list[RenderableType] = [cell(document["path"], "bold"), columns(facts)]
+        if document["runs"]:
+            engines = table("engine", ">runs")
+            for name, count in document["engines"].most_common():
+                engines.add_row(cell(name or "(none)"), number(count))
+            found += ["", quantiles_table(document), "", tiles_table(document), "", engines]
+        if document["sources"]:
+            sources = table("source", "kind", ">runs", ">rows", ">left out")
+            for source in document["sources"]:
+                numbers = (number(source[key]) for key in ("runs", "steps", "skipped"))
+                sources.add_row(cell(source["path"]), source["kind"], *numbers)
+            found += ["", sources]
+        return found
+
+    print_result(document, parts, as_json=as_json)
 
 
 @command.subcommand(
@@ -186,18 +201,16 @@ def filter_(
             raise EmptyCorpusError(f"{error.message}. Nothing was written", path=whole.paths[0]) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    of_runs, of_rows = len(whole.runs), len(whole)
     document = {
         "runs": runs,
         "rows": rows,
-        "of_runs": len(whole.runs),
-        "of_rows": len(whole),
-        "output": None if out is None else str(out),
+        "of_runs": of_runs,
+        "of_rows": of_rows,
+        "output": out and str(out),
     }
-    where = "" if out is None else f", written to {printable(out)}"
-    text = (
-        f"{number(runs)} of {counted(len(whole.runs), 'run')}, "
-        f"{number(rows)} of {counted(len(whole), 'row')}{where}"
-    )
+    text = f"{number(runs)} of {counted(of_runs, 'run')}, {number(rows)} of {counted(of_rows, 'row')}"
+    text += f", written to {printable(out)}" if out else ""
     print_result(document, lambda: [text], as_json=as_json)
 
 
@@ -212,7 +225,7 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     is 1 if there are findings. If a path is neither a directory nor a pack.dat, nothing is read, and the exit
     code is 3.
     """
-    from tape2048.datasets.verify import verify_dataset
+    from tape2048.runs.verify import verify_dataset
 
     for path in datasets:
         with reading(path):
@@ -235,27 +248,3 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
             where = "" if found.path is None else f"{found.path}: "
             print_human(finding(found.error, f"{where}{found.message}", found.hint))
     exit_on_findings(not all(report.ok for report in reports))
-
-
-def _stats_parts(document: dict[str, Any]) -> list[RenderableType]:
-    facts = {
-        "rows": number(document["rows"]),
-        "runs": number(document["runs"]),
-        "size": size(document["bytes"]),
-        "created": document["created"] or "-",
-        "updated": document["updated"] or "-",
-        "left out": counted(len(document["skipped"]), "run"),
-    }
-    parts: list[RenderableType] = [cell(document["path"], "bold"), columns(facts)]
-    if document["runs"]:
-        engines = table("engine", ">runs")
-        for name, count in sorted(document["engines"].items(), key=lambda item: -item[1]):
-            engines.add_row(cell(name or "(none)"), number(count))
-        parts += ["", quantiles_table(document), "", tiles_table(document), "", engines]
-    if document["sources"]:
-        sources = table("source", "kind", ">runs", ">rows", ">left out")
-        for source in document["sources"]:
-            counts = (number(source[key]) for key in ("runs", "steps", "skipped"))
-            sources.add_row(cell(source["path"]), source["kind"], *counts)
-        parts += ["", sources]
-    return parts

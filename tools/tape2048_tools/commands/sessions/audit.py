@@ -37,7 +37,7 @@ def command(*, path: Path, max_moves: int | None, workers: int | None, as_json: 
 
     The exit code is 1 if the games are not 2048, or if a run could not be read.
     """
-    from tape2048.conversion.auditing import audit
+    from tape2048.runs.auditing import audit
     from tape2048_tools.progress.panel import progress_bar
 
     with progress_bar("auditing", quiet=quiet) as progress:

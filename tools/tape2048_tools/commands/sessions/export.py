@@ -9,7 +9,7 @@ import click
 
 from tape2048.base.text import split_words
 from tape2048.errors import NotASessionError
-from tape2048.formats.registry import FORMATS, TABLE_FORMATS
+from tape2048.runs.registry import FORMATS, TABLE_FORMATS
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     COLUMNS,
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048.conversion.sources import RunSource
-    from tape2048.export.table import TableName
-    from tape2048.formats.dataset_layout import SkippedRun
+    from tape2048.runs.exports import TableName
     from tape2048.runs.jsonl import U64
+    from tape2048.runs.run import RunSource, SkippedRun
 
 #: The value of ``--out`` for standard output.
 _STDOUT = "-"
@@ -121,8 +120,7 @@ def command(
     """
     from tape2048.base.text import counted
     from tape2048.corpus import Corpus
-    from tape2048.export.table import make_table, run_file_table
-    from tape2048.export.write import default_path, write_lines, write_table
+    from tape2048.runs.exports import default_path, make_table, run_file_table, write_lines, write_table
 
     holds = FORMATS[format_]
     if compression is not None and compression not in holds.compressions:
@@ -172,7 +170,8 @@ def command(
 
 def _open_run_files(paths: Sequence[Path]) -> list[RunSource]:
     """Open run files; return an empty list for sessions, and for paths that ``Corpus.open`` rejects."""
-    from tape2048.conversion.sources import kind_of, open_sources
+    from tape2048.runs.conversion import open_sources
+    from tape2048.runs.registry import kind_of
 
     are_files = {kind_of(path) not in {"session", "sessions"} for path in paths if path.exists()}
     if len(are_files) > 1:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tape2048.conversion.session_runs import Repacked
+    from tape2048.runs.repack import Repacked
     from tape2048.session.layout import Storage
 
 
@@ -57,8 +57,8 @@ def merge(*, sessions: Sequence[Path], out: Path, remove: bool, as_json: bool, q
 
     Packs of another program become one pack with every field. Their rows must have the same type.
     """
-    from tape2048.conversion import merge_packs
     from tape2048.maintenance.merging import merge_sessions
+    from tape2048.runs import merge_packs
     from tape2048.session.session_files import SessionFiles
 
     for path in sessions if remove else ():
@@ -177,7 +177,7 @@ def repack(
 
 
 def _repack(path: Path, out: Path, storage: Storage, *, lossy: bool, progress: Any = None) -> Repacked:
-    from tape2048.conversion.session_runs import repack_session
+    from tape2048.runs.repack import repack_session
     from tape2048_recorder.replay.replay import replayer
 
     return repack_session(path, out, storage, replayer=replayer, lossy=lossy, progress=progress)

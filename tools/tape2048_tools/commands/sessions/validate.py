@@ -21,7 +21,7 @@ from tape2048.files.reading import reading
 from tape2048.loader.duplicates import Doubled, describe_doubled
 from tape2048.maintenance.removal import quarantine_damaged
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.dataset import is_table
+from tape2048.session.directory import kind_of_table
 from tape2048.session.session import Session
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.sessions.ages import is_due
@@ -157,7 +157,7 @@ def _sessions(
         refuse_missing(given[-1], "Start the recorder, which creates this directory, or correct out_dir.")
     how = {"may_be_empty": may_be_empty, "may_be_dataset": True}
     found = [session for path in given for session in expand_sources(path, **how)]
-    return found, frozenset(path for path in given if is_table(path))
+    return found, frozenset(path for path in given if bool(kind_of_table(path)))
 
 
 def _check_each(sessions: Sequence[Path], check: Check, *, quiet: bool) -> Iterator[Validated]:

@@ -140,9 +140,9 @@ def make_data(
 
 def _with_sessions(root: Path, ending: contextlib.ExitStack) -> Path:
     """Return a directory of sessions; convert another source to a temporary session on tape first."""
-    from tape2048.conversion.sources import kind_of
-    from tape2048.conversion.targets import convert
+    from tape2048.runs.conversion import convert
     from tape2048.runs.files import find_run_files
+    from tape2048.runs.registry import kind_of
     from tape2048_recorder.replay.replay import replayer
     from tape2048_tools.commands.runs.convert import complain_missing
 

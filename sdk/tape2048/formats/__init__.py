@@ -1,1 +1,0 @@
-"""Layouts and the registry of the formats of runs."""

@@ -1,0 +1,841 @@
+"""Data sets: directories with all steps of many runs in one array, and the runs in SQLite.
+
+::
+
+    <name>/
+        steps.npy        one packed record of 32 bytes for each step, or
+        shards/          the same in several files, steps_00000.npy, steps_00001.npy, ...
+        metadata.db      SQLite: the run table
+        manifest.json    counts, sizes, checksums, sources, skipped runs; other programs may omit it
+
+``steps.npy`` is in NumPy format 1.0, one-dimensional, C order, packed. This package writes a header of 256
+bytes: each row is in one cache line, and the length of the header does not depend on the number of rows.
+
+==========  =======  =======================================================================
+field       type     meaning
+==========  =======  =======================================================================
+board       ``<u8``  the board before the move, packed
+move        ``u1``   0 up, 1 down, 2 left, 3 right
+ev_legal    ``u1``   the moves that are legal, by the rules
+ev_values   ``<f4``  [4] branch values in [0, 1]: the chosen move exactly 1.0, illegal moves 0.0;
+                     all 0 if the source had no values
+run_id      ``<u4``  ``runs.id``
+step_index  ``<u2``  0-based move number within the run: a run has at most 65,536 steps
+==========  =======  =======================================================================
+
+The rows of a run are contiguous and in step order, and the runs cover all rows. In ``metadata.db``, the table
+``runs`` and its indexes follow the original design. A second table, ``tape2048_runs``, holds the board after
+the last move, and the seed of a recorded game. Readers may ignore it.
+
+**Atomicity.** The files of a data set never change. Building and appending write a whole new directory under
+a name that starts with a dot, flush its files, and publish it by one rename. :func:`append_dataset` exchanges
+the names of the two directories (``renameat2`` with ``RENAME_EXCHANGE``), and then removes the old directory.
+A reader that has opened the old data set keeps it, since mapped and open files outlive their names.
+Opening detects a rename that happens while it opens the files, and starts again. A killed process leaves the
+old or the new data set, and perhaps a directory with a dot, which the next append removes.
+
+The same sources give the same bytes on any number of threads. Memory holds a few runs for each thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import re
+import sqlite3
+from collections import Counter
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import msgspec
+import numpy as np
+
+from tape2048 import errors
+from tape2048._version import __version__
+from tape2048.base.text import counted, pretty_json
+from tape2048.errors import FieldError, NotASessionError, SchemaError, TapeError
+from tape2048.files.durable import Draft, fsync_dir, hold_lock, write_file
+from tape2048.files.npy import check_load, open_shards, peek_header, read_header
+from tape2048.files.opening import open_fd, storage_errors
+from tape2048.files.reading import crc32c_combine, crc32c_file, open_regular, reading
+from tape2048.files.sqlite import WorkLimit, columns_of, open_untrusted
+from tape2048.files.sqlite_writer import fresh_database, insert_rows
+from tape2048.loader.phases import ALL
+from tape2048.players import split_seed
+from tape2048.runs.a2run2 import legal_bits
+from tape2048.runs.packdat import PACKDAT_STEP_DTYPE, open_rows as open_packdat, values_of_steps
+from tape2048.runs.run import RunMeta, RunSource, SkippedRun, check_meta
+from tape2048.runs.tables import (
+    ROW_BYTES,
+    RUN_TABLE_DTYPE,
+    OpenTable,
+    RunTable,
+    ShardWriter,
+    TableCorpus,
+    refuse_empty,
+    restore_values,
+    run_source,
+    values_within_one,
+)
+from tape2048.session.directory import DATASET_ROW_DTYPE, SHARDS, is_packdat, whole_shards
+from tape2048.session.foreign import ForeignRows
+from tape2048.session.layout import (
+    MANIFEST,
+    METADATA_DB,
+    SESSION_NAME,
+    SHARD_NAME as SESSION_SHARD_NAME,
+    STEP_DTYPES,
+    STEPS_NPY,
+    FileEntry,
+    file_defects,
+    read_manifest_file,
+)
+from tape2048.session.metadata_writer import flush_entry
+from tape2048.session.session import Session
+from tape2048.session.tape_layout import TAPE_NPY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from tape2048.files.npy import Load
+    from tape2048.runs.conversion import Conversion
+    from tape2048.runs.run import Run, SourceRun, Tables
+    from tape2048.runs.sessions import Replayer
+
+    OneSource = str | os.PathLike[str] | RunSource
+    Sources = OneSource | Iterable[OneSource]
+    PathText = str | os.PathLike[str]
+
+FORMAT_VERSION = 1
+HEADER_BYTES = 256
+RUN_ID_MAX, RUN_STEPS_MAX, _U63_MAX = 2**32 - 1, 2**16, 2**63 - 1
+#: Largest accepted manifest, with room for the names of about 100,000 skipped runs.
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+#: Number of attempts to open a data set that other processes exchange.
+OPEN_TRIES = 5
+#: A run takes about 60 operations to read and at least 20 bytes; see :mod:`tape2048.session.metadata`.
+READ_LIMIT = WorkLimit(1_000_000, 16)
+_SHARD_NAME = re.compile(r"steps_(\d{5,})\.npy")
+_FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+_VIEW_ROWS = 1 << 18
+
+
+class SourceCount(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The contribution of one source. ``normalised`` counts runs with branch values outside [0, 1]."""
+
+    path: str
+    kind: str
+    runs: int
+    steps: int
+    skipped: int
+    normalised: int = 0
+
+
+class DatasetManifest(msgspec.Struct, frozen=True):
+    """``manifest.json``. Manifests of other programs have the first four keys only."""
+
+    version: int
+    num_steps: int
+    num_runs: int
+    created: str | None = None
+    updated: str | None = None
+    steps_crc32c: int | None = None
+    files: dict[str, FileEntry] = {}
+    sources: list[SourceCount] = []
+    skipped: list[SkippedRun] = []
+    release: str = ""  # of tape2048, which wrote the manifest
+
+
+_TABLES = (
+    """CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    first_step_idx INTEGER NOT NULL,
+    num_steps INTEGER NOT NULL,
+    max_score INTEGER NOT NULL,
+    highest_tile INTEGER NOT NULL,
+    engine TEXT,
+    start_time INTEGER,
+    elapsed_s REAL
+)""",
+    "CREATE TABLE tape2048_runs (id INTEGER PRIMARY KEY, final_board BIGINT, seed BIGINT)",
+)
+_INDEXES = "CREATE INDEX idx_score ON runs(max_score)", "CREATE INDEX idx_steps ON runs(num_steps)"
+#: The columns of the tables, and their fields in a :class:`RunTable`.
+_COLUMNS: Final = {
+    "id": "id", "first_step_idx": "first_row", "num_steps": "steps", "max_score": "max_score",
+    "highest_tile": "highest_tile", "engine": "engine", "start_time": "start_unix_s",
+    "elapsed_s": "elapsed_s",
+}  # fmt: skip
+_EXTRA, _EXTRA_COLUMNS = "tape2048_runs", ("id", "final_board", "seed")
+_FIELDS = (*_COLUMNS.values(), *_EXTRA_COLUMNS[1:])
+_KNOWN = {"final_board": "has_final", "seed": "has_seed"}
+
+
+def write_runs_db(path: PathText, table: RunTable) -> None:
+    """Write the table to a new file. No number may be above 2**63 - 1."""
+    columns: dict[str, Any] = {name: table.rows[name].tolist() for name in _COLUMNS.values()}
+    columns["engine"] = table.engine_names()
+    extras = [columns["id"]]
+    for name, known in _KNOWN.items():
+        pairs = zip(table.rows[name].astype(np.int64).tolist(), table.rows[known].tolist(), strict=True)
+        extras.append([value if has else None for value, has in pairs])
+    with fresh_database(path) as database:
+        for statement in _TABLES:
+            database.execute(statement)
+        insert_rows(database, "runs", tuple(_COLUMNS), zip(*columns.values(), strict=True))
+        known_facts = (fact for fact in zip(*extras, strict=True) if fact[1:] != (None, None))
+        insert_rows(database, _EXTRA, _EXTRA_COLUMNS, known_facts)
+        for statement in _INDEXES:  # after the rows: sorting once is faster than keeping them sorted
+            database.execute(statement)
+
+
+def read_runs_db(path: PathText) -> RunTable:
+    """Read the runs, sorted by first row, without writing to the disk or waiting for locks."""
+    fields = [
+        f"ifnull({name}, 0)" if name in {"start_time", "elapsed_s"} else f"runs.{name}" for name in _COLUMNS
+    ]
+    extras, join = ["NULL", "NULL"], ""
+    kinds = tuple[int, int, int, int, int, str | None, int, float, int | None, int | None]
+    with open_untrusted(path, {"runs", _EXTRA}, READ_LIMIT) as (database, tables):
+        if "runs" not in tables:
+            found = ", ".join(sorted(tables)) or "no tables"
+            raise SchemaError(f"found {found}, expected the table runs", path=path)
+        columns_of(database, "runs", tuple(_COLUMNS), (), path)
+        if _EXTRA in tables:
+            columns_of(database, _EXTRA, _EXTRA_COLUMNS, (), path)
+            extras, join = ["final_board", "seed"], f" LEFT JOIN {_EXTRA} ON {_EXTRA}.id = runs.id"
+            query = f"SELECT id FROM {_EXTRA} WHERE id NOT IN (SELECT id FROM runs)"  # noqa: S608 - own names
+            if unknown := database.execute(query).fetchone():
+                text = f"{_EXTRA} has run {unknown[0]!r:.80}, which is not in the table runs"
+                raise errors.BookkeepingError(text, path=path)
+        try:
+            query = f"SELECT {', '.join([*fields, *extras])} FROM runs{join}"  # noqa: S608 - own names
+            return table_of_records(msgspec.convert(database.execute(query).fetchall(), list[kinds]), path)
+        except (msgspec.ValidationError, UnicodeDecodeError) as error:
+            raise SchemaError(f"runs: {error}", path=path) from error
+        except (
+            sqlite3.OperationalError
+        ) as error:  # one code for all errors: only the message tells a bad text
+            if "UTF-8" not in str(error):
+                raise
+            raise SchemaError(f"a text in the table runs is not UTF-8: {error}", path=path) from error
+
+
+def table_of_records(records: Sequence[tuple[Any, ...]], path: PathText) -> RunTable:
+    """Make the run table, sorted by first row, from the fields of runs in the order of ``_FIELDS``."""
+    values = zip(*records, strict=True) if records else [()] * len(_FIELDS)
+    columns: dict[str, Any] = dict(zip(_FIELDS, values, strict=True))
+    engines = columns.pop("engine")
+    for name in ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s"):
+        # SQLite's integers have 63 bits and a sign.
+        column, highest = columns[name], min(_U63_MAX, int(np.iinfo(RUN_TABLE_DTYPE[name]).max))
+        if column and not 0 <= min(column) <= max(column) <= highest:
+            at, value = next((i, value) for i, value in enumerate(column) if not 0 <= value <= highest)
+            text = f"{name} is {value} where id is {columns['id'][at]}; expected 0 to {highest}"
+            raise errors.BookkeepingError(text, path=path)
+    with np.errstate(over="ignore"):
+        columns["elapsed_s"] = np.array(columns["elapsed_s"], np.float64).astype(np.float32)
+    if not np.isfinite(columns["elapsed_s"]).all():
+        raise SchemaError("runs.elapsed_s has a value that is not finite as float32", path=path)
+    for name, known in _KNOWN.items():
+        columns[known] = [value is not None for value in columns[name]]
+        columns[name] = [(value or 0) % 2**64 for value in columns[name]]
+    table = RunTable.of_columns(columns, engines)
+    # A run without steps comes before the run that starts at its row.
+    order = np.lexsort([table.rows[name] for name in ("id", "steps", "first_row")])
+    return RunTable(table.rows[order], table.engines)
+
+
+def open_rows(directory: Path, load: Load = "mmap") -> OpenTable:
+    """Open a data set, with all checks whose time grows with its runs and not with its rows."""
+    with reading(directory):
+        if directory.exists() and not directory.is_dir():
+            raise NotASessionError("neither a directory nor a pack.dat", path=directory)
+    for _ in range(OPEN_TRIES):
+        # An open directory keeps its inode number: no other directory can get it.
+        with reading(directory), open_fd(directory, os.O_RDONLY | os.O_DIRECTORY) as pin:
+            try:
+                opened = _open_once(directory, load)
+            except TapeError:
+                if _leads_to(directory, pin):
+                    raise
+            else:
+                if _leads_to(directory, pin):
+                    return opened
+    hint = "try again when no process appends to it"
+    raise errors.StorageError(
+        f"was replaced {OPEN_TRIES} times while it was opened", path=directory, hint=hint
+    )
+
+
+def _leads_to(directory: Path, pin: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(directory.stat(), os.fstat(pin))
+    return False
+
+
+def _open_once(directory: Path, load: Load) -> OpenTable:
+    parts, path = _find_parts(directory), directory / METADATA_DB
+    limits = {"version": FORMAT_VERSION, "bytes_max": MANIFEST_BYTES_MAX}
+    manifest = read_manifest_file(directory / MANIFEST, DatasetManifest, what="data set", **limits)
+    for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch) if manifest else ():
+        raise defect
+    table = read_runs_db(path)
+    shards = open_shards(parts, [DATASET_ROW_DTYPE], load)
+    rows = int(shards.counts.sum())
+    for name, found in (("num_steps", rows), ("num_runs", len(table))):
+        if (claimed := getattr(manifest, name, found)) != found:
+            text = f"{name} is {claimed}. The data set has {found}"
+            raise errors.ManifestError(text, path=directory / MANIFEST)
+    table.check(rows, path)
+    again = partial(open_shards, parts, [DATASET_ROW_DTYPE])
+    found_rows = ForeignRows(parts, shards, table.to_metadata(), path, tiled=True, again=again)
+    return OpenTable(found_rows, table, manifest)
+
+
+def _find_parts(directory: Path) -> list[Path]:
+    """List the file or the shards with the rows, in order; check that ``metadata.db`` exists."""
+    with reading(directory):
+        names = {entry.name for entry in directory.iterdir()}
+        inner = [entry.name for entry in ((directory / SHARDS).iterdir() if SHARDS in names else ())]
+        shards = list(filter(_SHARD_NAME.fullmatch, inner))
+    if found := _other_kind(directory, names):
+        hint = "use the commands for sessions, such as tape2048 show, or make a data set of sessions with "
+        hint += "moves: tape2048 dataset build"
+        raise NotASessionError(f"found {found}, expected a data set", path=directory, hint=hint)
+    for name in (METADATA_DB, *([] if shards else [STEPS_NPY])):
+        if name not in names:
+            raise NotASessionError(f"no {name} in this directory", path=directory)
+    if STEPS_NPY not in names:
+        return [directory / SHARDS / name for name in whole_shards(shards, _SHARD_NAME, 0, directory)]
+    if shards:
+        text = f"found rows in {STEPS_NPY} and in {SHARDS}/, expected only one of them"
+        raise NotASessionError(text, path=directory)
+    return [directory / STEPS_NPY]
+
+
+def _other_kind(directory: Path, names: set[str]) -> str:
+    if STEPS_NPY in names:
+        with contextlib.suppress(TapeError):
+            return "a session" if peek_header(directory / STEPS_NPY).dtype in STEP_DTYPES else ""
+        return ""
+    if any(map(SESSION_NAME.fullmatch, names)):
+        return "a directory of sessions"
+    return "a session" if TAPE_NPY in names or any(map(SESSION_SHARD_NAME.fullmatch, names)) else ""
+
+
+class Dataset(TableCorpus):
+    """One data set, or several as one, or a view of them: a corpus whose records are ``DATASET_ROW_DTYPE``.
+
+    :meth:`Corpus.open` reads the same paths, beside sessions, as rows of sessions. There is nothing to close.
+    Pickling sends the paths and the selection, and unpickling opens the paths again.
+
+    Args:
+        path: a data set's directory or a pack.dat, or several. The run ids of each further path continue
+            after the highest id before, in :attr:`runs` and in every row. A game that several paths hold is
+            served once, as by :meth:`Corpus.open`. The records of a pack.dat are converted when they are
+            read.
+        load: ``"ram"`` reads all rows into memory, in parallel; ``"mmap"`` maps them, which is slow for
+            random rows that are not in the page cache.
+        progress: function that is called with the bytes read and all bytes, while rows are read into memory.
+
+    Attributes:
+        paths: the directories, absolute.
+        manifests: manifest of each directory; None for a directory without manifest.
+
+    Raises:
+        NotASessionError: a path is not a data set.
+        FormatError: a subclass, for the first defect found.
+        FieldError: a pack.dat has a run of more than 65,536 steps.
+        StorageError: the operating system could not read a file.
+        ValueError: no path, or an unknown ``load``.
+
+    Example:
+        >>> from tape2048.runs import Dataset, build_dataset
+        >>> built = build_dataset("rows", "runs")
+        >>> len(Dataset("rows")) == built.steps, Dataset("rows").filter_by_length(min_steps=10**6)
+        (True, <Dataset rows: 0 rows, 0 runs, ram, a view>)
+        >>> batch = next(iter(Dataset("rows").batches(4, fields=("tokens", "move", "ev_values"))))
+        >>> batch["tokens"].shape, batch["ev_values"].shape
+        ((4, 16), (4, 4))
+    """
+
+    row_dtype = DATASET_ROW_DTYPE
+    _kept = ("paths", "manifests")
+
+    def __init__(
+        self,
+        path: PathText | Sequence[PathText],
+        load: Load = "ram",
+        *,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> None:
+        check_load(load)
+        paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+        if not paths:
+            raise ValueError("no data set; expected at least one path")
+        self.paths = [Path(os.path.abspath(one)) for one in paths]
+        sessions, shift = [], 0
+        for place in self.paths:
+            found = open_packdat(place) if is_packdat(place) else open_rows(place, load)
+            longest = int(found.table.rows["steps"].max(initial=0))
+            if longest > RUN_STEPS_MAX:
+                text = f"a run has {longest} steps; expected at most {RUN_STEPS_MAX} in rows of a data set"
+                raise FieldError(text, path=place, hint="read it with DataPack.load")
+            sessions.append(Session.of_dataset(place, found.shifted(shift) if shift else found))
+            shift = max(shift, 1 + int(sessions[-1].runs["id"].max(initial=0))) if len(found.table) else shift
+        if shift - 1 > RUN_ID_MAX:
+            text = f"run id {shift - 1}; expected at most {RUN_ID_MAX}, as run_id holds"
+            raise FieldError(text, path=place)
+        self.manifests: list[DatasetManifest | None] = [session.dataset.manifest for session in sessions]
+        self._become(sessions, load, progress)
+
+    @classmethod
+    def open(cls, *args: Any, **options: Any) -> Self:
+        """Open a data set as the constructor does, under the name of :meth:`tape2048.Session.open`."""
+        return cls(*args, **options)
+
+    def __repr__(self) -> str:
+        names = ", ".join(path.name for path in self.paths)
+        kind = f"{self.load}, a view" if self.is_view else self.load
+        kind += "" if self.game_phase == ALL else f"; {self.game_phase}"
+        return f"<Dataset {names}: {counted(len(self), 'row')}, {counted(len(self.runs), 'run')}, {kind}>"
+
+    def _source(self) -> tuple[Callable[..., TableCorpus], tuple[Any, ...]]:
+        return type(self), ([str(path) for path in self.paths], self.load)
+
+    def _gather(self, numbers: NDArray[np.int64], out: NDArray[np.void]) -> None:
+        super()._gather(numbers, out)
+        if len(self.sessions) == 1 and not self._packs.any():
+            return
+        run = self.run_index(numbers)
+        if (mine := self._packs[self.runs["session"][run]]).any():
+            out[mine] = _of_packdat(out[mine].view(PACKDAT_STEP_DTYPE))
+        out["run_id"] = self.runs["id"][run]
+
+    @cached_property
+    def _packs(self) -> NDArray[np.bool_]:
+        return np.array([session.dataset.is_pack for session in self.sessions])
+
+    def _records_of(self, session: Session, first: int, count: int) -> NDArray[np.void]:
+        rows = super()._records_of(session, first, count)
+        return _of_packdat(rows) if session.dataset.is_pack else rows
+
+    @property
+    def steps(self) -> NDArray[np.void]:
+        """All rows as one read-only array, ``DATASET_ROW_DTYPE[N]``; a copy unless they are in one file."""
+        foreign = self.sessions[0].foreign
+        assert foreign is not None
+        if len(self.sessions) == len(foreign.counts) == 1 and not self._packs.any() and not self.is_view:
+            found = self._tables.store.memory[0] if len(self) else foreign.rows
+            return found.view(np.uint8).reshape(-1).view(DATASET_ROW_DTYPE)
+        rows = self[:]
+        rows.flags.writeable = False
+        return rows
+
+
+def _of_packdat(steps: NDArray[np.void]) -> NDArray[np.void]:
+    from tape2048.game.rules import legal_masks
+
+    rows = np.empty(len(steps), DATASET_ROW_DTYPE)
+    rows["board"], rows["move"], rows["ev_values"] = steps["board"], steps["move_dir"], values_of_steps(steps)
+    rows["ev_legal"] = legal_masks(np.ascontiguousarray(steps["board"]))
+    rows["run_id"], rows["step_index"] = steps["run_id"], steps["index_in_run"]
+    return rows
+
+
+class Built(msgspec.Struct, frozen=True):
+    """Result of a build or an append.
+
+    Attributes:
+        path: the data set.
+        runs: number of added runs.
+        steps: number of added rows.
+        skipped: runs that were left out, and the reason of each.
+        lost: for each kind of loss, the number of runs.
+        normalised: number of added runs with branch values outside [0, 1], which were normalised.
+
+    Example:
+        >>> from tape2048.runs import build_dataset
+        >>> built = build_dataset("built", "runs")
+        >>> built.runs, built.skipped
+        (2, ())
+    """
+
+    path: str
+    runs: int
+    steps: int
+    skipped: tuple[SkippedRun, ...]
+    lost: dict[str, int] = {}
+    normalised: int = 0
+
+
+def build_dataset(
+    output: PathText,
+    sources: Sources,
+    *,
+    workers: int | None = None,
+    shard_rows: int | None = None,
+    replayer: Replayer | None = None,
+    lossy: bool = False,
+    progress: Callable[[int, int, int], object] | None = None,
+) -> Built:
+    """Build a data set of all runs of some sources.
+
+    A game that several sessions or data sets hold is added once, and a warning names them; games of run files
+    and packs are not compared. A run that cannot be read, breaks the rules
+    (:func:`tape2048.runs.check_rules`), or has more than 65,536 steps is left out. The result and the
+    manifest list it and the reason. Branch values in [0, 1] are kept, except that the value of the chosen
+    move becomes 1. The values of a step with a value outside [0, 1] are normalised.
+
+    Args:
+        output: the directory to make. It must not exist.
+        sources: one source or several in the order of their rows; paths for :func:`open_source`, or its
+            results.
+        workers: number of decoding threads. None: the number of cores.
+        shard_rows: rows of a file; None: one ``steps.npy``. Appending to shards copies no rows.
+        replayer: as for :func:`open_source`.
+        lossy: whether games whose moves are unknown may end early.
+        progress: function that is called with the runs read, all runs, and the steps written.
+
+    Raises:
+        NameTakenError: ``output`` exists.
+        EmptyCorpusError: every run would be left out. Nothing was written.
+        MaintenanceError: see :func:`open_source`.
+        FormatError: a source is damaged as a whole.
+        StorageError: a source cannot be read, or the data set not written.
+        ValueError: ``workers`` or ``shard_rows`` is below 1.
+
+    Example:
+        >>> from tape2048.runs import build_dataset
+        >>> build_dataset("sharded", ["runs/golden.a2run"], shard_rows=1000).runs
+        1
+    """
+    target = _new_target(output)
+    opened = _opened(sources, replayer, lossy=lossy)
+    with _writer(target, shard_rows) as writer:
+        writer.add_all(opened, workers, progress)
+        if not writer.runs:
+            refuse_empty(writer.skipped, target)
+    return writer.built(target)
+
+
+def append_dataset(
+    path: PathText,
+    sources: Sources,
+    *,
+    workers: int | None = None,
+    replayer: Replayer | None = None,
+    lossy: bool = False,
+    progress: Callable[[int, int, int], object] | None = None,
+) -> Built:
+    """Add all runs of some sources to a data set; their ids continue after the highest id.
+
+    Arguments are as for :func:`build_dataset`. Games that the data set already holds are added again, and a
+    warning names their sessions and data sets. A new directory is written beside the old one and exchanged
+    with it in one step: readers see the old data set or the new one, also after a crash. Rows in one
+    ``steps.npy`` are copied (and their checksum compared); shards are linked.
+
+    Raises:
+        MissingPathError: ``path`` does not exist.
+        NotASessionError: ``path`` is not a data set.
+        ChecksumError: its rows were changed. Nothing is appended.
+        StorageError: another process appends to the data set, the file system cannot exchange two names, or
+            the operating system could not write.
+        FormatError: the data set or a source is damaged.
+
+    Example:
+        >>> from tape2048.runs import append_dataset, build_dataset
+        >>> _ = build_dataset("growing", "runs")
+        >>> append_dataset("growing", "runs").runs
+        2
+    """
+    target = Path(os.path.abspath(path))
+    with contextlib.ExitStack() as stack:
+        with storage_errors(target, "locking it"):
+            try:
+                hold_lock(target, stack)
+            except FileNotFoundError:
+                raise errors.MissingPathError("no such file or directory", path=target) from None
+            except NotADirectoryError:
+                raise NotASessionError("not a directory", path=target) from None
+        old = open_rows(target)
+        opened = _opened(sources, replayer, lossy=lossy, target=Session.of_dataset(target, old))
+        in_shards = old.rows.paths[0].parent.name == SHARDS
+        shard_rows = max(1, int(old.rows.counts[0])) if in_shards else None
+        writer = stack.enter_context(_writer(target, shard_rows, old))
+        writer.add_all(opened, workers, progress)
+    return writer.built(target)
+
+
+def write_view(
+    output: PathText,
+    view: Dataset,
+    *,
+    shard_rows: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Built:
+    """Write the runs of a view (or of several data sets opened as one) as a new data set.
+
+    Rows do not change, except that run ids count from 0. ``output`` and ``shard_rows`` are as for
+    :func:`build_dataset`; ``progress`` is called with the rows written and all rows.
+
+    Raises:
+        EmptyCorpusError: the view has no run. Nothing was written.
+        ValueError: the view has parts of games.
+
+    Example:
+        >>> from tape2048.runs import Dataset, build_dataset, write_view
+        >>> _ = build_dataset("whole", "runs")
+        >>> write_view("part", Dataset("whole").filter_by_length(min_steps=1)).runs
+        2
+    """
+    target = _new_target(output)
+    view.refuse_parts()
+    if not len(view.runs):
+        text = "the view has 0 runs; expected at least 1. Nothing was written"
+        raise errors.EmptyCorpusError(text, path=target)
+    ends = np.cumsum(view.runs["steps"], dtype=np.int64)
+    with _writer(target, shard_rows) as writer:
+        for first in range(0, len(view), _VIEW_ROWS):
+            numbers = np.arange(first, min(first + _VIEW_ROWS, len(view)))
+            rows = view.get_batch(numbers)
+            rows["run_id"] = np.searchsorted(ends, numbers, side="right")
+            writer.file.write(rows)
+            if progress is not None:
+                progress(first + len(rows), len(view))
+        writer.tables, writer.runs = [view.run_table], len(view.runs)
+        writer.sources = [SourceCount(str(view.paths[0]), "dataset", len(view.runs), len(view), 0)]
+    return writer.built(target)
+
+
+def read(path: Path, kind: str, **_: object) -> Tables:
+    """Open a data set as a source of runs."""
+    return run_source(Dataset.open(path, load="mmap"), path, kind)
+
+
+def write(flow: Conversion) -> None:
+    """Write the runs of a conversion."""
+    with _writer(flow.target) as writer:
+        groups = ([result for _, result in group] for group in flow.groups(_lay_out))
+        writer.add_source(flow.source, groups, flow.skipped)
+
+
+def _new_target(output: PathText) -> Path:
+    target = Path(os.path.abspath(output))
+    if os.path.lexists(target):
+        hint = "append to it, or choose another directory"
+        raise errors.NameTakenError("the path exists. Nothing was replaced", path=target, hint=hint)
+    return target
+
+
+def _opened(
+    sources: Sources, replayer: Replayer | None, *, lossy: bool, target: Session | None = None
+) -> list[RunSource]:
+    from tape2048.runs.conversion import open_sources
+
+    # A str is also an iterable of str: the first of "/data" would be the root directory.
+    each = [sources] if isinstance(sources, str | os.PathLike | RunSource) else [*sources]
+    paths = [source for source in each if not isinstance(source, RunSource)]
+    opened = iter(open_sources(paths, replayer, target=target, lossy=lossy))
+    return [source if isinstance(source, RunSource) else next(opened) for source in each]
+
+
+def dataset_records(run: Run, out: NDArray[np.uint8]) -> int:
+    """Write a run that the rules allow to ``out``, ``u8[32 * steps]``; return the normalised steps."""
+    from tape2048.game.rules import legal_masks
+
+    masks = legal_masks(run.boards)
+    values, _, normalised = values_within_one(run, masks)
+    if run.has_branches is not None:
+        steps = np.flatnonzero(run.has_branches)
+        values[steps, run.moves[steps]] = 1
+    rows = out.view(DATASET_ROW_DTYPE)
+    rows["board"], rows["move"], rows["ev_legal"], rows["ev_values"] = run.boards, run.moves, masks, values
+    rows["run_id"], rows["step_index"] = 0, np.arange(len(run))
+    return normalised
+
+
+def changes_values(run: Run) -> bool:
+    """Whether rows of a data set would not give back all branch values of a run."""
+    if run.has_branches is None or run.branch_legal is None or not run.has_branches.any():
+        return False
+    rows = np.empty(len(run), DATASET_ROW_DTYPE)
+    try:
+        dataset_records(run, rows.view(np.uint8))
+    except errors.FormatError:
+        return False  # the writer skips the run
+    values, legal = rows["ev_values"].copy(), rows["ev_legal"].copy()
+    has, _ = restore_values(values, legal, np.ascontiguousarray(run.moves))
+    if (has != run.has_branches).any() or (legal[has] != run.branch_legal[has]).any():
+        return True
+    return not bool((values == run.branch_values)[legal_bits(legal) & has[:, None]].all())
+
+
+class LaidOut(NamedTuple):
+    """A run as rows of a data set: the rows' bytes, and the run's row of the run table."""
+
+    records: NDArray[np.uint8]
+    meta: RunMeta
+    final_board: int
+    has_final: bool
+    seed: int
+    has_seed: bool
+    lost: tuple[str, ...]
+    normalised: bool
+
+
+def _lay_out(found: SourceRun) -> LaidOut | SkippedRun:
+    try:
+        run = found.checked()
+        check_meta(run.meta, None, steps=RUN_STEPS_MAX, max_score=_U63_MAX, start_unix_s=_U63_MAX)
+        records = np.empty(ROW_BYTES * len(run), np.uint8)
+        normalised = dataset_records(run, records) > 0
+    except TapeError as error:
+        return SkippedRun.of(found.name, error)
+    engine, seed = split_seed(run.meta.engine)
+    meta, end = msgspec.structs.replace(run.meta, engine=engine), (run.final_board, found.ending_known)
+    return LaidOut(records, meta, *end, seed or 0, seed is not None, found.lost, normalised)
+
+
+@contextlib.contextmanager
+def _writer(
+    target: Path, shard_rows: int | None = None, old: OpenTable | None = None
+) -> Iterator[DatasetWriter]:
+    """Yield the writer of a draft; publish it, in place of ``old``, when the block ends without an error."""
+    with storage_errors(target, "writing it"), Draft(target) as draft:
+        writer = DatasetWriter(draft.path, shard_rows, old)
+        with contextlib.closing(writer.file):
+            writer.copy_old()
+            yield writer
+            writer.finish()
+        draft.publish(exchange=old is not None)
+
+
+class DatasetWriter:
+    """Writer of a data set in an unpublished directory: first the rows of ``old``, then further runs.
+
+    ``shard_rows`` is the number of rows of a full shard; None: one ``steps.npy``. The public attributes
+    describe the further runs. Methods raise OSError.
+    """
+
+    def __init__(self, directory: Path, shard_rows: int | None, old: OpenTable | None = None) -> None:
+        if shard_rows is not None and shard_rows < 1:
+            raise ValueError(f"shard_rows={shard_rows}; expected at least 1")
+        self._directory, self._in_shards, self._old = directory, shard_rows is not None, old
+        name = f"{SHARDS}/steps_{{:05d}}.npy" if self._in_shards else STEPS_NPY
+        self.file = ShardWriter(directory, name, DATASET_ROW_DTYPE, HEADER_BYTES, shard_rows)
+        self._first_id = 1 + int(old.table.rows["id"].max()) if old is not None and len(old.table) else 0
+        self.runs = self.normalised = self._first_row = 0
+        self.tables: list[RunTable] = []
+        self.sources: list[SourceCount] = []
+        self.skipped: list[SkippedRun] = []
+        self.lost: Counter[str] = Counter()
+        if self._in_shards:
+            (directory / SHARDS).mkdir()
+
+    def copy_old(self) -> None:
+        """Start with the old rows: link shards, copy one ``steps.npy`` and compare its checksum."""
+        listed = self._old.manifest.files if self._old is not None and self._old.manifest else {}
+        for path in self._old.rows.paths if self._old is not None else ():
+            entry = listed.get(f"{SHARDS}/{path.name}" if self._in_shards else path.name)
+            with open_regular(path) as fd:
+                header = read_header(fd, path, [DATASET_ROW_DTYPE])
+                begin, end = header.data_offset, header.end_offset
+                if self._in_shards:
+                    self.file.link(path, header.rows, entry or FileEntry(end, crc32c_file(fd, end, path)))
+                    continue
+                head = crc32c_file(fd, begin, path)
+                rows = crc32c_file(fd, end - begin, path, offset=begin, on_chunk=self.file.write)
+            found = crc32c_combine(head, rows, end - begin)
+            if entry is not None and entry.crc32c != found:
+                text = f"has CRC-32C {found:08x}. The manifest says {entry.crc32c:08x}. Nothing was appended"
+                hint = "restore the data set from a copy, or build it again"
+                raise errors.ChecksumError(text, path=path, hint=hint)
+        self._first_row = self.file.rows
+
+    def add_all(
+        self,
+        sources: Sequence[RunSource],
+        workers: int | None,
+        progress: Callable[[int, int, int], object] | None,
+    ) -> None:
+        """Lay out and write every run of some sources."""
+        total, done = sum(source.count for source in sources), 0
+
+        def groups(source: RunSource) -> Iterator[list[LaidOut | SkippedRun]]:
+            nonlocal done
+            for group in source.map(lambda runs: list(map(_lay_out, runs)), workers):
+                yield group
+                done += len(group)
+                if progress is not None:
+                    progress(done, max(done, total), self.file.rows - self._first_row)
+
+        for source in sources:
+            source.warn_of_columns()
+            self.add_source(source, groups(source))
+
+    def add_source(
+        self,
+        source: RunSource,
+        groups: Iterable[Sequence[LaidOut | SkippedRun]],
+        skipped: Sequence[SkippedRun] = (),
+    ) -> None:
+        """Write the rows of a source, in order; ``skipped`` is a list to which its reader adds runs."""
+        before = self._counts()
+        for group in groups:
+            self._add([one for one in group if isinstance(one, LaidOut)])
+            self.skipped += [one for one in group if isinstance(one, SkippedRun)]
+        self.skipped += skipped
+        counts = (now - then for now, then in zip(self._counts(), before, strict=True))
+        self.sources.append(SourceCount(str(source.path), source.kind, *counts))
+
+    def _counts(self) -> tuple[int, int, int, int]:
+        return self.runs, self.file.rows, len(self.skipped), self.normalised
+
+    def _add(self, group: list[LaidOut]) -> None:
+        for number, one in enumerate(group, start=self._first_id + self.runs):
+            if number > RUN_ID_MAX:
+                text = f"the next run has id {number}; expected at most {RUN_ID_MAX}, as run_id holds"
+                raise FieldError(text)
+            one.records.view(DATASET_ROW_DTYPE)["run_id"] = number
+            self.file.write(one.records)
+            self.lost.update(one.lost)
+            self.normalised += one.normalised
+        columns = {name: [getattr(one, name) for one in group] for pair in _KNOWN.items() for name in pair}
+        self.tables.append(RunTable.of_metas([one.meta for one in group], **columns))
+        self.runs += len(group)
+
+    def finish(self) -> None:
+        """Write the files beside the rows, for old and new runs, and flush all files."""
+        files = self.file.finish()
+        if self._in_shards:
+            fsync_dir(self._directory / SHARDS)
+        table = RunTable.joined(self.tables).renumbered(self._first_id, self._first_row)
+        before = None
+        if self._old is not None:
+            table, before = RunTable.joined([self._old.table, table]), self._old.manifest
+        database = self._directory / METADATA_DB
+        write_runs_db(database, table)
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        manifest = DatasetManifest(
+            version=FORMAT_VERSION,
+            num_steps=self.file.rows,
+            num_runs=len(table),
+            created=(before and before.created) or now,
+            updated=None if before is None else now,
+            steps_crc32c=files[STEPS_NPY].crc32c if STEPS_NPY in files else None,
+            files={**files, METADATA_DB: flush_entry(database)},
+            sources=[*(before.sources if before else ()), *self.sources],
+            skipped=[*(before.skipped if before else ()), *self.skipped],
+            release=__version__,
+        )
+        write_file(self._directory / MANIFEST, pretty_json(manifest))
+
+    def built(self, path: Path) -> Built:
+        rows = self.file.rows - self._first_row
+        return Built(str(path), self.runs, rows, tuple(self.skipped), dict(self.lost), self.normalised)
