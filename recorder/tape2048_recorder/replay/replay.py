@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    #: As ``Play`` in :mod:`tape2048.runs.sessions`.
+    #: As ``Play`` in :mod:`tape2048.runs.run`.
     Play = Callable[[int, int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
 
 _STEPS_MAX = 1 << 18  # longest game: each move adds at least 2 to a sum of at most 16 x 32768

@@ -40,7 +40,7 @@ import secrets
 import struct
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, SupportsIndex, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, SupportsIndex, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -74,8 +74,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.runs.conversion import Conversion
-    from tape2048.runs.jsonl import U64
-    from tape2048.runs.run import RunSource
+    from tape2048.runs.run import U64, RunSource
 
     PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -133,9 +132,9 @@ def _read_layout(data: NDArray[np.uint8], path: PathLike) -> _Layout:
     if footer_at >= _HEADER.size:
         _, version, flags, count, crc = _HEADER.unpack(data[: _HEADER.size].tobytes())
         summed(0, _SUMMED, crc, "the header")
-        for what, value, due, at in (("pack version", version, 1, 8), ("header flags", flags, 0, 12)):
-            if value != due:
-                raise VersionError(f"{what} {value}; expected {due}", path=path, offset=at)
+        for what, value, known, at in (("pack version", version, 1, 8), ("header flags", flags, 0, 12)):
+            if value != known:
+                raise VersionError(f"{what} {value}; expected {known}", path=path, offset=at)
     index_end = _HEADER.size + INDEX_DTYPE.itemsize * count
     if index_end > footer_at:
         needed = f"expected at least {index_end + _FOOTER.size} for {count} entries"
@@ -144,13 +143,10 @@ def _read_layout(data: NDArray[np.uint8], path: PathLike) -> _Layout:
     summed(footer_at, footer_at + _SUMMED, crc, "the footer")
     summed(_HEADER.size, index_end, index_crc, "the index")
     # The stats may start at an alignment, and their length comes first.
-    begin = stats_at + 4 if stats_at else footer_at
-    fits = (
-        data_end <= stats_at < data_end + _ALIGN_MAX and begin <= footer_at
-        if stats_at
-        else data_end == footer_at
-    )
-    length = int.from_bytes(data[stats_at:begin].tobytes(), "little") if stats_at and fits else 0
+    begin, length, fits = footer_at, 0, data_end == footer_at
+    if stats_at:
+        begin, fits = stats_at + 4, data_end <= stats_at <= min(data_end + _ALIGN_MAX - 1, footer_at - 4)
+        length = int.from_bytes(data[stats_at:begin].tobytes(), "little") if fits else 0
     if not (index_end <= data_end and fits and begin + length == footer_at) or zero:
         found = f"data end {data_end}, stats offset {stats_at} with {length} bytes, and {zero}"
         wanted = f"expected the data from {index_end}, the stats up to {footer_at}, and 0"
@@ -274,7 +270,8 @@ def _parse_stats(block: bytes) -> PackStats | None:
     """Parse a stats block; return None for a JSON object with other fields, FieldError for other bytes."""
     # JSON first: a brace is also the count of a postcard block of 123 runs, but the rest is then not JSON.
     if _is_object(block):
-        return cast("PackStats | None", _decode(block, PackStats))
+        known: PackStats | None = _decode(block, PackStats)
+        return known
     cursor = Cursor(block, None)
     try:
         facts: list[Any] = [cursor.varint(bits) for bits in (64, 64, 32, 32)]

@@ -52,9 +52,7 @@ from tape2048.runs.tables import refuse_empty
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from tape2048.runs.jsonl import U64
-    from tape2048.runs.run import Run
-    from tape2048.runs.sessions import Replayer
+    from tape2048.runs.run import U64, Replayer, Run
     from tape2048.session.session import Session
 
 

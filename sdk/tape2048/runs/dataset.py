@@ -103,8 +103,7 @@ if TYPE_CHECKING:
 
     from tape2048.files.npy import Load
     from tape2048.runs.conversion import Conversion
-    from tape2048.runs.run import Run, SourceRun, Tables
-    from tape2048.runs.sessions import Replayer
+    from tape2048.runs.run import Replayer, Run, SourceRun, Tables
 
     OneSource = str | os.PathLike[str] | RunSource
     Sources = OneSource | Iterable[OneSource]

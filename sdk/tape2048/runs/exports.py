@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.corpus import Corpus
-    from tape2048.runs.jsonl import U64
-    from tape2048.runs.run import RunSource, SkippedRun
+    from tape2048.runs.run import U64, RunSource, SkippedRun
 
 #: Exportable tables: one record for each position, or for each game.
 TableName: TypeAlias = Literal["rows", "runs"]

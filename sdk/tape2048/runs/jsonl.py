@@ -36,7 +36,7 @@ import gzip
 import itertools
 import os
 import zlib
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.runs.conversion import Conversion
-
-#: Integers of 64 bits as JSON numbers or as text.
-U64: TypeAlias = Literal["number", "text"]
+    from tape2048.runs.run import U64
 
 #: Most bytes of a line. The longest game, of 131,000 steps, has 4 MB.
 LINE_BYTES_MAX = 32 * 1024 * 1024

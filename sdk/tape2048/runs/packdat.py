@@ -201,10 +201,12 @@ def _opened(
     def read_again() -> Shards:
         return shard(read_rows([FileRange(path, HEADER_BYTES, len(records))]))
 
-    rows = ForeignRows(
-        [path], shard(records), table.to_metadata(), path,
-        tiled=True, again=read_again if again else None, made={"ev_values": values_of_steps},
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "tiled": True,
+        "again": read_again if again else None,
+        "made": {"ev_values": values_of_steps},
+    }
+    rows = ForeignRows([path], shard(records), table.to_metadata(), path, **how)
     return OpenTable(rows, table, None, padded, is_pack=True)
 
 

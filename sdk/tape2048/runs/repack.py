@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.runs.sessions import Replayer
+    from tape2048.runs.run import Replayer
     from tape2048.session.layout import Storage
 
 #: Rows that are in memory at a time, unless a game is longer.

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import logging
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from tape2048.session.layout import RULES_1, TOP_TILE
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
@@ -34,6 +34,15 @@ if TYPE_CHECKING:
     #: A run, then the other fields of :class:`SourceRun`.
     RunFacts = tuple["Run", *tuple[Any, ...]]
     Check = Callable[["Run"], "Run"]
+
+    #: Plays a game again: from its seed, its number of moves and the board that it was given to start from
+    #: (or 0) to its boards, ``u64[n + 1]``, and its moves, ``u8[n]``. If the number of moves is wrong, n
+    #: differs from it.
+    Play = Callable[[int, int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
+
+    #: Makes the :data:`Play` of a session's player, from the session's path and its facts; raises ReplayError
+    #: if that player is not available here.
+    Replayer = Callable[[Path, Mapping[str, Any]], Play]
 
 
 #: The largest values that fit every run format's fields.
@@ -69,6 +78,10 @@ class RunMeta(msgspec.Struct, frozen=True):
     max_score: int = 0
     highest_tile: int = 0
     engine: str | None = None
+
+
+#: Integers of 64 bits in JSON lines, as numbers or as text.
+U64: TypeAlias = Literal["number", "text"]
 
 
 class SkippedRun(msgspec.Struct, frozen=True):

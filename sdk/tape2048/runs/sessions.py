@@ -43,23 +43,14 @@ from tape2048.session.session_files import SessionFiles
 from tape2048.session.tape_writer import TapeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from tape2048.runs.conversion import Conversion
-    from tape2048.runs.run import RunFacts, RunSource
+    from tape2048.runs.run import Play, Replayer, RunFacts, RunSource
     from tape2048.session.columns import Located
     from tape2048.session.layout import Storage
-
-    #: Plays a game again: from its seed, its number of moves and the board that it was given to start from
-    #: (or 0) to its boards, ``u64[n + 1]``, and its moves, ``u8[n]``. If the number of moves is wrong, n
-    #: differs from it.
-    Play = Callable[[int, int, int], tuple[NDArray[np.uint64], NDArray[np.uint8]]]
-
-    #: Makes the :data:`Play` of a session's player, from the session's path and its facts; raises ReplayError
-    #: if that player is not available here.
-    Replayer = Callable[[Path, Mapping[str, Any]], Play]
 
 
 #: Losses of a game without recorded moves, where it cannot be replayed.
@@ -85,14 +76,11 @@ def session_run(
         session: the session.
         ordinal: index of the run in ``session.runs``.
         play: function that replays a game, as the session's player played it; None: no game is replayed.
-        lossy: whether, without ``play``, a game without recorded moves ends at its last recorded board. If
-            two moves explain a pair of boards, the run has either of them.
+        lossy: whether, without ``play``, a game without recorded moves ends at its last recorded board.
         final_board: whether a game is replayed for its final board alone.
 
     Returns:
-        The run; whether its final board is certain, and not the candidate of
-        :func:`tape2048.game.moves.last_boards`; and the losses that ``lossy`` permitted. The run's start is
-        the session's, its elapsed time unknown (0).
+        The run; whether its final board is certain; and the losses that ``lossy`` permitted.
 
     Raises:
         ReplayError: the session has no moves, or not all steps, and there is no ``play``; or the replay
@@ -226,9 +214,8 @@ def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -
     from tape2048.game.rules import EXPONENT_MAX, exps_to_boards
 
     if len(rows) and int(rows["exps"].max()) > EXPONENT_MAX:
-        raise FieldError(
-            f"{name} has a tile of 2**{rows['exps'].max()}; expected at most 2**{EXPONENT_MAX}", path=path
-        )
+        found = f"{name} has a tile of 2**{rows['exps'].max()}"
+        raise FieldError(f"{found}; expected at most 2**{EXPONENT_MAX}", path=path)
     return exps_to_boards(rows["exps"])
 
 
@@ -263,7 +250,7 @@ def write_session(
     *,
     storage: Storage = ROWS,
 ) -> int:
-    """Write a session with moves from runs. It appears atomically.
+    """Write a session with moves from runs, atomically; return the number of runs.
 
     A session holds no branch values and no elapsed time of a run. A session of rows does not hold the board
     after the last move, either. The session has the start of the runs, if all have the same. Its player is
@@ -277,9 +264,6 @@ def write_session(
         facts: further facts for the table ``session``.
         storage: ``"rows"``, or ``"tape"``, which holds only games that ended.
 
-    Returns:
-        The number of runs.
-
     Raises:
         NameTakenError: ``directory`` exists.
         FieldError: a score or a run is too large for a session's fields.
@@ -292,48 +276,44 @@ def write_session(
         >>> write_session("one-run", [read_run("runs/golden.a2run")])
         1
     """
-    target = Path(os.path.abspath(directory))
-    with storage_errors(target, "writing it"), Draft(target) as draft:
-        count = (_write_tape if storage == TAPE else _write_files)(draft.path, runs, facts or {})
-        draft.publish()
-    return count
-
-
-def _write_files(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
     from tape2048.game.rules import boards_to_exps
 
+    target = Path(os.path.abspath(directory))
     table: list[tuple[int, ...]] = []
     players: dict[tuple[str, str | None], None] = {}
     starts: set[int] = set()
 
-    with NpyWriter(draft / STEPS_NPY, ACTION_STEP_DTYPE, STEPS_HEADER_BYTES) as file:
-        for run_id, run in enumerate(runs):
-            steps = np.zeros(len(run), ACTION_STEP_DTYPE)
-            steps["run_id"], steps["step_idx"] = run_id, np.arange(len(run))
-            steps["exps"], steps["action"] = boards_to_exps(run.boards), run.moves
-            table.append(run_record(run, run_id, file.rows, players))
-            starts.add(run.meta.start_unix_s)
-            file.append(steps)
-        files = {STEPS_NPY: file.finish()}
-    facts = {**session_facts(players, starts), "rows": file.rows, "runs": len(table), **facts}
-    finish_session(draft, files, np.array(table, RUN_DTYPE), file.blocks, facts)
-    return len(table)
-
-
-def _write_tape(draft: Path, runs: Iterable[Run], facts: dict[str, Any]) -> int:
-    count, players, starts = 0, dict[tuple[str, str | None], None](), set[int]()
-    with TapeWriter(draft) as writer:
+    def records() -> Iterator[tuple[Run, tuple[int, ...]]]:
         for run in runs:
-            record = np.array([run_record(run, count, 0, players)], RUN_DTYPE)
+            table.append(run_record(run, len(table), sum(table[-1][2:4]) if table else 0, players))
             starts.add(run.meta.start_unix_s)
-            try:
-                writer.add_boards(run.boards, run.moves, run.states[-1:], record)
-            except FormatError as error:  # its path is in the hidden draft
-                hint = "use --to session: a tape holds only games from their first board on"
-                raise type(error)(error.message, hint=hint) from error
-            count += 1
-        writer.finish({**session_facts(players, starts), **facts})
-    return count
+            yield run, table[-1]
+
+    with storage_errors(target, "writing it"), Draft(target) as draft:
+        if storage == TAPE:
+            with TapeWriter(draft.path) as writer:
+                for run, record in records():
+                    row = np.array([record], RUN_DTYPE)
+                    row["first_row"] = 0
+                    try:
+                        writer.add_boards(run.boards, run.moves, run.states[-1:], row)
+                    except FormatError as error:  # its path is in the hidden draft
+                        hint = "use --to session: a tape holds only games from their first board on"
+                        raise type(error)(error.message, hint=hint) from error
+                writer.finish({**session_facts(players, starts), **(facts or {})})
+        else:
+            with NpyWriter(draft.path / STEPS_NPY, ACTION_STEP_DTYPE, STEPS_HEADER_BYTES) as file:
+                for run, record in records():
+                    steps = np.zeros(len(run), ACTION_STEP_DTYPE)
+                    steps["run_id"], steps["step_idx"] = record[0], np.arange(len(run))
+                    steps["exps"], steps["action"] = boards_to_exps(run.boards), run.moves
+                    file.append(steps)
+                files = {STEPS_NPY: file.finish()}
+            counts = {"rows": file.rows, "runs": len(table)}
+            own = {**session_facts(players, starts), **counts, **(facts or {})}
+            finish_session(draft.path, files, np.array(table, RUN_DTYPE), file.blocks, own)
+        draft.publish()
+    return len(table)
 
 
 def session_facts(players: Iterable[tuple[str, str | None]], starts: set[int]) -> dict[str, Any]:

@@ -273,7 +273,7 @@ def values_within_one(
         return np.zeros((len(run), 4), np.float32), np.zeros(len(run), np.uint8), 0
     legal = np.where(run.has_branches, masks & run.branch_legal, 0).astype(np.uint8)
     values = np.where(legal_bits(legal), run.branch_values, np.float32(0))
-    outside = ~np.all((values >= 0) & (values <= 1), axis=1)
+    outside = np.any(~((values >= 0) & (values <= 1)), axis=1)
     if outside.any():
         values[outside] = normalize(np.where(outside[:, None], values, 0), legal)[outside]
     return values, legal, int(outside.sum())

@@ -88,8 +88,8 @@ def _checksum_findings(
     dataset: Dataset, directory: Path, progress: Callable[[int, int], object] | None
 ) -> tuple[list[Finding], int]:
     files = dataset.sessions[0].files
-    findings: list[Finding] = []
     total, done = sum(entry.bytes for entry in files.values()), 0
+    findings: list[Finding] = []
 
     def advance(chunk: NDArray[np.uint8]) -> None:
         nonlocal done

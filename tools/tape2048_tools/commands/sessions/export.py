@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.runs.exports import TableName
-    from tape2048.runs.jsonl import U64
-    from tape2048.runs.run import RunSource, SkippedRun
+    from tape2048.runs.run import U64, RunSource, SkippedRun
 
 #: The value of ``--out`` for standard output.
 _STDOUT = "-"
