@@ -107,21 +107,9 @@ def _player_args(facts: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 def player_name(facts: Mapping[str, Any]) -> str:
     """Return the name of a session's player for people, as ``ntuple fast, 2-ply always @012345``.
 
-    It has the kind, the network, the search and the parameters that differ from the recorder's defaults. A
-    ply is a move with the spawn before it: ``1-ply`` compares the boards after each move, and every spawn
-    that the player looks ahead adds a ply. The digits are of the SHA-256, so that different players have
-    different names. A player without parameters and SHA-256 has no digits.
-
-    Args:
-        facts: a session's facts.
-
-    Returns:
-        At most 100 characters; ``unknown player`` if the facts have no player.
-
-    Example:
-        >>> args = {"weights": "nets/my.npz", "look_below": 16, "look_twice_below": 4, "look_margin": 0}
-        >>> player_name({"player": "ntuple", "player_args": args, "player_sha256": "a1" * 32})
-        'ntuple my, 2-ply always, 3-ply below 4 empty cells, look_margin=0 @a1a1a1'
+    It has the kind, the network, the search, and the parameters that differ from the recorder's defaults.
+    ``1-ply`` compares the boards after each move, and every spawn that the player looks ahead adds a ply. The
+    digits are of the SHA-256. The name has at most 100 characters.
     """
     kind, args = _player_args(facts)
     if not args:  # they may be in the text, as `player_text` returns it

@@ -91,11 +91,10 @@ def read_into(
 
 
 class Reader:
-    """A read of byte ranges by several threads, which start immediately.
+    """A read of byte ranges by several threads, which start at once; leaving the context cancels the rest.
 
-    :meth:`finish` waits for all threads. Leaving the context cancels the other reads, and waits for those in
-    flight. Any thread calls ``read_step`` with the open file, the part (a multiple of ``unit`` bytes), and
-    the position of its first byte among all bytes.
+    Any thread calls ``read_step`` with the open file, the range (a multiple of ``unit`` bytes), and the
+    position of its first byte among all bytes.
     """
 
     def __init__(

@@ -244,10 +244,7 @@ def open_rows(
 
 
 class Shards(NamedTuple):
-    """Files of one row type as one array; ``counts`` and ``begins`` (``i64[F]``) are of each file.
-
-    Nothing is mapped between two mapped files: touching a row there kills the process.
-    """
+    """Files of one row type as one array; touching rows between two mapped files kills the process."""
 
     rows: NDArray[Any]
     counts: NDArray[np.int64]

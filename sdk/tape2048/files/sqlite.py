@@ -130,11 +130,7 @@ def _inspect(path: str | os.PathLike[str]) -> tuple[int, int, bool]:
 
 
 def _refuse_a_part(database: sqlite3.Connection, path: str | os.PathLike[str]) -> None:
-    """Raise SchemaError for a file that is shorter than its header says.
-
-    A running or dead writer can also leave such a file. SQLite detects both by a lock or a journal, so it is
-    asked first.
-    """
+    """Raise SchemaError for a file that is shorter than its header says."""
     database.execute("PRAGMA schema_version").fetchone()
     size, expected, _ = _inspect(path)
     if size < expected:
@@ -167,10 +163,7 @@ def _is_long(path: str | os.PathLike[str]) -> bool:
 def limited_work(
     database: sqlite3.Connection, operations: int, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Interrupt the block's statements after about this many operations, or once ``stop`` returns true.
-
-    An interrupted statement raises OperationalError with SQLITE_INTERRUPT; after Ctrl-C, KeyboardInterrupt.
-    """
+    """Raise OperationalError in the block after this many operations, or once ``stop`` is true."""
     calls_left = 1 + operations // _OPERATIONS_PER_CALLBACK
 
     def too_long() -> bool:

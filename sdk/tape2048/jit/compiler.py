@@ -167,11 +167,7 @@ def _classes(kind: Any) -> Iterator[type]:
 
 
 def _key(function: Any, signature: Any, codegen: Any) -> str:
-    """Return a hash of everything that the machine code of a function for a signature depends on.
-
-    Raises:
-        TypeError: it depends on a value that another process cannot recognise.
-    """
+    """Return a hash of all that a signature's machine code depends on; TypeError if it is unknown."""
     kinds = getattr(signature, "args", signature)
     reached = [function, *(each for kind in kinds for each in _classes(kind))]
     places = {id(each): place for place, each in enumerate(reached)}
@@ -379,12 +375,7 @@ class _Announcer(Listener):
 
 
 def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -> Callable[[Any], Any]:
-    """Return ``compile_`` under a lock, so that only one process at a time compiles a signature.
-
-    ``compile_`` looks into the cache first. While a kernel's lock is held, the kernels that it calls are
-    compiled under locks of their own. No kernel calls itself, directly or not, so there is no deadlock.
-    Numba's lock among the threads of a process is taken first.
-    """
+    """Return ``compile_`` under a lock for each kernel: no kernel calls itself, so there is no deadlock."""
 
     def compile_alone(signature: Any) -> Any:
         digest = hashlib.sha256(f"{name} {signature}".encode()).hexdigest()[:24]

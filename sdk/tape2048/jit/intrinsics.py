@@ -28,11 +28,7 @@ _SLOW_PDEP = ("bdver4", "znver1", "znver2")
 
 
 def _has_pdep() -> bool:
-    """Check whether the processor that numba compiles for has ``pdep`` as one instruction.
-
-    That is this processor, unless ``NUMBA_CPU_NAME`` or ``NUMBA_CPU_FEATURES`` name another. LLVM aborts the
-    process at an instruction that its target lacks.
-    """
+    """Check whether the processor that numba compiles for has ``pdep``: without it, LLVM aborts."""
     config: Any = numba.config
     if (config.CPU_NAME or llvm.get_host_cpu_name()) in _SLOW_PDEP:
         return False

@@ -1,8 +1,8 @@
 """The built-in fields of batches. To add a field, add an entry to :data:`FIELDS`.
 
 A field with ``make`` is computed from other fields of the same rows and from the table of their games. The
-other fields are written by ``batches.gather_kernel``, in the loop that fetches the rows, or by
-``batches.ahead``, which reads a later board of the game.
+other fields are written by ``loader.gather_kernel``, in the loop that fetches the rows, or by
+``loader.ahead``, which reads a later board of the game.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Field(NamedTuple):
 
     ``dtype`` is None for ``labels``, whose type is an option. ``of_rows``: it needs the whole row, not only
     the board. ``make`` takes the table of the view's runs (``CORPUS_RUN_DTYPE[R]``) and the arrays of
-    ``needs``; None: a kernel writes the field. ``moves``, for a field of ``batches.ahead``, is the moves to
+    ``needs``; None: a kernel writes the field. ``moves``, for a field of ``loader.ahead``, is the moves to
     the later board; 0 if the end of the game suffices; None for other fields.
     """
 

@@ -20,9 +20,6 @@ list of D numbers, is a column, unless it has the name of a built-in field of ba
 ``<field>s.json`` (such as ``valuation_types.json``) becomes the column's fact ``names``. ``branch_evs`` has a
 value for each move.
 
-Files are mapped, and rows are not copied. If the runs are stored one after the other by id, with a row for
-each step, the time to open a file grows only with its runs. Otherwise, the run id of every row is read.
-
 In tape2048, a game ends when two 32768 tiles merge. A run is read up to the move that makes the first
 65536, and its ``highest_tile`` is then 65536. Its ``max_score`` stays the score of the whole game.
 """

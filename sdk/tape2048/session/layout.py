@@ -140,11 +140,7 @@ class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``manifest.json``, the last file of a session to be written.
-
-    ``files`` are all others. ``anchor_rows`` is None without a tape. ``release`` is empty in sessions of
-    other programs.
-    """
+    """``manifest.json``, written last; ``release`` is empty in sessions of other programs."""
 
     version: int
     rows: int

@@ -125,10 +125,7 @@ def find_owners(
     *,
     whole: bool = True,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first row and the run (-1: none) of each segment, by every row's ``run_id``.
-
-    Raises BookkeepingError for a row of no run if ``whole`` is true, or if all rows are of no run.
-    """
+    """Return each segment's first row and run (-1: none); with ``whole``, rows of no run are an error."""
     starts, segment_ids = _segments(rows, ids)
     owner = ordinals_of(runs["id"], segment_ids)
     known = owner >= 0

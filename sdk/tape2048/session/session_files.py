@@ -50,10 +50,7 @@ if TYPE_CHECKING:
 
 
 class SessionFiles:
-    """Names, manifest, run table and rows of a session directory, each read once, at its first use.
-
-    An attribute raises only errors of the files that it reads, so that validation can collect all errors.
-    """
+    """Names, manifest, run table and rows of a session directory, each read and checked at its first use."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # Not Path.resolve, since the given name counts, and not the name of a link's target.

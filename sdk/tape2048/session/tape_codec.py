@@ -102,36 +102,14 @@ _slid: Callable[[Any, Any], Any] = _slid_by_masks if HAS_PDEP else slid_by_turni
 
 @register_jitable
 def step_forward(board: Any, byte: Any) -> Any:
-    """Return the board after a step, for compiled code.
-
-    Args:
-        board: ``u64``, a packed board.
-        byte: ``u64``, the step's byte. Any byte is safe; a wrong byte gives a wrong board.
-
-    Example:
-        >>> from numba import njit
-        >>> step = njit(lambda board, byte: step_forward(board, byte))
-        >>> hex(step(np.uint64(0x1100000000000000), np.uint64(2 | 15 << 2)))  # left, and a 2 in cell 15
-        '0x2000000000000001'
-    """
+    """Return the board after a step, in compiled code. Any byte is safe; a wrong byte gives a wrong board."""
     shift = U64(60) - (byte & U64(0x3C))
     return _slid(board, byte) | U64(1) << (shift + ((byte >> U64(6)) & U64(1)))
 
 
 @register_jitable
 def step_checked(board: Any, byte: Any) -> tuple[Any, Any]:
-    """Return the board after a step, and a ``u64`` that is 0 if the step obeys the rules.
-
-    Args:
-        board: ``u64``, a packed board.
-        byte: ``u64``, the step's byte.
-
-    Example:
-        >>> from numba import njit
-        >>> step = njit(lambda board, byte: step_checked(board, byte))
-        >>> step(np.uint64(0x1100000000000000), np.uint64(2))[1] != 0  # a 2 in cell 0, which is full
-        True
-    """
+    """Return the board after a step, and a ``u64`` that is 0 if it obeys the rules; in compiled code."""
     shift = U64(60) - (byte & U64(0x3C))
     after = _slid(board, byte)
     wrong = (byte & U64(0x80)) | ((after >> shift) & U64(15)) | U64(after == board)
@@ -142,23 +120,10 @@ def step_checked(board: Any, byte: Any) -> tuple[Any, Any]:
 def decode(  # noqa: PLR0917 - a kernel takes arrays
     tape: Any, first: Any, steps: Any, starts: Any, boards: Any, finals: Any, wrong: Any
 ) -> None:
-    """Decode games, or other ranges of consecutive steps, each from its first board.
+    """Decode games, or other ranges of consecutive steps (``first``, ``steps``: ``i64[G]``), from ``starts``.
 
-    Args:
-        tape: bytes of the steps, ``u8[n]``.
-        first: index of the first step of each range in ``tape`` and in ``boards``, ``i64[G]``.
-        steps: number of steps of each range, ``i64[G]``; may be 0.
-        starts: board before the first step of each range, ``u64[G]``.
-        boards: output, ``u64[n]``: the board before each step of a range. Other entries are not changed.
-        finals: output, ``u64[G]``: the board after the last step of each range.
-        wrong: output, ``u8[G]``: 0 if all steps of a range obey the rules; see :func:`judge`.
-
-    Example:
-        >>> tape, starts = np.array([2 | 15 << 2, 1], np.uint8), np.array([0x1100000000000000], np.uint64)
-        >>> boards, finals, wrong = np.empty(2, np.uint64), np.empty(1, np.uint64), np.empty(1, np.uint8)
-        >>> decode(tape, np.array([0]), np.array([2]), starts, boards, finals, wrong)
-        >>> [hex(board) for board in (*boards, *finals)], wrong.tolist()
-        (['0x1100000000000000', '0x2000000000000001', '0x1000000000002001'], [0])
+    ``boards`` (``u64[n]``) gets the board before each step, and keeps its other entries. ``finals``
+    (``u64[G]``) gets the board after each range, and ``wrong`` (``u8[G]``) 0 if all its steps obey the rules.
     """
     games = first.shape[0]
     # For each lane: its game, the number of remaining steps, the index of the next step, and the board.
@@ -294,26 +259,12 @@ def judge(  # noqa: PLR0917 - a kernel takes arrays
 def encode(  # noqa: PLR0917
     boards: Any, moves: Any, first: Any, steps: Any, finals: Any, tape: Any
 ) -> Any:
-    """Encode games from their boards and moves.
+    """Encode games from boards ``u64[n]``, moves ``u8[n]`` and finals ``u64[G]`` into ``tape``, ``u8[n]``.
 
-    Args:
-        boards: board before each step, ``u64[n]``.
-        moves: move of each step, ``u8[n]``.
-        first: index of each game's first step in ``boards``, ``moves`` and ``tape``, ``i64[G]``.
-        steps: number of steps of each game, ``i64[G]``.
-        finals: board after the last step of each game, ``u64[G]``.
-        tape: output, ``u8[n]``.
+    ``first`` and ``steps`` (``i64[G]``) are each game's first index in all arrays, and its length.
 
     Returns:
         -1, or the index of the first step whose move and one spawn do not lead to the next board.
-
-    Example:
-        >>> boards, finals = np.array([[0x1100000000000000], [0x2000000000000001]], np.uint64)
-        >>> tape = np.empty(1, np.uint8)
-        >>> encode(boards, np.array([2], np.uint8), np.array([0]), np.array([1]), finals, tape)
-        -1
-        >>> tape.tolist() == [2 | 15 << 2]
-        True
     """
     for game in range(first.shape[0]):
         end = first[game] + steps[game]

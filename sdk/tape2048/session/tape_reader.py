@@ -50,10 +50,9 @@ _DIFFERS = (
 
 
 class Defect(NamedTuple):
-    """A defect of a game.
+    """A defect of a game; ``step`` is the number of steps for a defect after the last one.
 
-    ``game`` is the position among the checked games. ``step`` is 0-based; the number of steps for a defect
-    after the last step. ``games`` counts games whose first defect is of this kind, including this game.
+    ``games`` counts games whose first defect is of this kind, including this game.
     """
 
     game: int
@@ -73,10 +72,7 @@ class Defect(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The result of :func:`check_games`; ``boards`` is undefined in games with a defect.
-
-    ``finals`` and ``sound`` have a value for each game; ``defects`` are the first of each kind.
-    """
+    """The result of :func:`check_games`; ``boards`` is undefined in games with a defect."""
 
     boards: NDArray[np.uint64]
     finals: NDArray[np.uint64]
@@ -92,27 +88,8 @@ def check_games(
 ) -> Checked:
     """Decode whole games without the GIL, and compare them with the rules and with their run table.
 
-    Args:
-        tape: bytes of these games, one after the other, ``u8[n]``.
-        runs: their rows of the run table, ``RUN_DTYPE[G]``. ``tape[0]`` is the first row of the first run.
-        starts: their first boards, ``u64[G]``.
-        boards: output for the boards, ``u64`` of at least n entries; None: a new array.
-
-    Returns:
-        The boards, and the first defect of each kind. The kinds are an impossible start, a wrong bit 7, an
-        illegal move, a spawn on a full cell, a game that continues after its end or stops before it, and a
-        score, a highest tile or a number of steps that differs from the run table. For the anchors, pass the
-        boards to :func:`anchors_of`.
-
-    Raises:
-        ValueError: the runs do not cover ``tape`` one after the other.
-
-    Example:
-        >>> from tape2048.session.layout import RUN_DTYPE
-        >>> tape = np.array([3], np.uint8)  # right, and a 2 at the top left
-        >>> runs = np.array([(7, 0, 0, 1, 1, 4, 4)], RUN_DTYPE)
-        >>> check_games(tape, runs, np.array([0x1100000000000000], np.uint64)).defects[0].text
-        'the game stops on board 0x1002000000000000, where move 1 or 2 or 3 is legal'
+    ``tape`` has these games one after the other, ``runs`` (``RUN_DTYPE[G]``) and ``starts`` (``u64[G]``) are
+    theirs; ValueError if the runs do not cover the tape. ``boards`` is an output of at least n entries.
     """
     from tape2048.session.tape_codec import decode, judge
 
@@ -149,17 +126,7 @@ def check_games(
 def anchors_of(
     boards: NDArray[np.uint64], first_row: int, anchor_rows: int = ANCHOR_ROWS
 ) -> NDArray[np.uint64]:
-    """Return the anchors among the boards of consecutive rows, as a view.
-
-    Args:
-        boards: boards of the rows, ``u64[n]``.
-        first_row: number of the first of these rows in its session.
-        anchor_rows: number of rows from an anchor to the next, K.
-
-    Example:
-        >>> anchors_of(np.arange(30, 70, dtype=np.uint64), 30).tolist()
-        [32, 48, 64]
-    """
+    """Return the anchors among the boards of consecutive rows from ``first_row`` on, as a view."""
     return boards[-first_row % anchor_rows :: anchor_rows]
 
 
