@@ -170,11 +170,15 @@ def run_file_table(
     ``start_unix_s``, ``elapsed_s``, ``max_score``, ``highest_tile``, ``engine`` (empty for none), and
     ``reached_<tile>`` for each threshold.
 
-    Also return the runs that could not be read. ``progress`` is called with the runs read and all runs.
+    Also return the runs that could not be read.
+
+    Args:
+        sources: from :func:`tape2048.runs.open_source`.
+        thresholds: tiles for which labels are added.
+        progress: function that is called with the runs read and all runs.
 
     Example:
-        >>> from tape2048.runs import open_source
-        >>> from tape2048.runs import run_file_table
+        >>> from tape2048.runs import open_source, run_file_table
         >>> table, skipped = run_file_table([open_source("runs")])
         >>> table.records, [column.name for column in table.columns][:2], skipped
         (2, ['source', 'steps'], [])
@@ -219,8 +223,16 @@ def export(
 ) -> int:
     """Write a corpus's rows or runs to a file; return the number of records.
 
-    The table is as for :func:`record_batches`, and the file as for :func:`write_table`, with its options
-    ``**how``. CorpusError: mapped rows were truncated since the corpus was opened.
+    A CorpusError says that mapped rows were truncated since the corpus was opened.
+
+    Args:
+        corpus: as for :func:`record_batches`.
+        path: the new file.
+        format: as for :func:`write_table`.
+        table: as for :func:`record_batches`.
+        thresholds: as for :func:`record_batches`.
+        columns: as for :func:`record_batches`.
+        **how: the options of :func:`write_table`.
 
     Example:
         >>> import tape2048

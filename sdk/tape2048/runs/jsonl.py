@@ -75,7 +75,11 @@ class _RunLine(msgspec.Struct, kw_only=True):
 
 
 def step_lines(run: Run, run_idx: int) -> bytes:
-    """Encode a run as JSON lines, one for each step; ``run_idx`` is the number of the run.
+    """Encode a run as JSON lines, one for each step.
+
+    Args:
+        run: the run.
+        run_idx: number of the run: its id in the session, or its position in the file.
 
     Example:
         >>> from tape2048.runs import read_run, step_lines
@@ -105,9 +109,12 @@ def step_lines(run: Run, run_idx: int) -> bytes:
 
 
 def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
-    r"""Encode a run as one JSON line with its newline; ``run_idx`` is the number of the run.
+    r"""Encode a run as one JSON line with its newline.
 
-    Packed boards are numbers, or ``"text"``, which no reader rounds.
+    Args:
+        run: the run.
+        run_idx: number of the run, as for :func:`step_lines`.
+        u64: form of packed boards: ``"number"``, or ``"text"``, which no reader rounds.
 
     Example:
         >>> from tape2048.runs import read_run, run_line

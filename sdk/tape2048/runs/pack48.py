@@ -149,8 +149,13 @@ def merge_packs(
 
     Rows keep every field, and runs get new ids from 0. If two packs number the names of a field differently,
     such as ``valuation_type``, its numbers change, and its names stay. The new pack has the name of the first
-    one. Arguments, columns in files and other errors are as for
-    :func:`tape2048.maintenance.merge_sessions`.
+    one. Columns in files and other errors are as for :func:`tape2048.maintenance.merge_sessions`.
+
+    Args:
+        paths: the packs.
+        out_dir: as for :func:`tape2048.maintenance.merge_sessions`.
+        all_columns: as for :func:`tape2048.maintenance.merge_sessions`.
+        progress: as for :func:`tape2048.maintenance.merge_sessions`.
 
     Raises:
         MaintenanceError: rows have different types, a run is in two packs, or names cannot be joined.

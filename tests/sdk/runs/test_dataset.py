@@ -510,6 +510,16 @@ class TestBadRows:
                 with pytest.raises(BookkeepingError, match=name):
                     Dataset(path, load)  # type: ignore[arg-type]
 
+    def test_a_move_that_is_none(self, tmp_path: Path) -> None:
+        path = write_dataset(tmp_path / "ds")
+        rows = np.load(path / "steps.npy")
+        rows["move"][3] = 200
+        np.save(path / "steps.npy", rows)
+        first, *others = open_source(path).runs()
+        assert isinstance(first.error, FieldError)
+        assert "has a move 200; expected 0 to 3" in first.error.message
+        assert [one.error for one in others] == [None] * len(others)
+
 
 EXTRAS = "CREATE TABLE tape2048_runs(id, final_board, seed);"
 RENAME = "ALTER TABLE runs RENAME TO old;"
