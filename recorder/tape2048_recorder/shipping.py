@@ -292,19 +292,23 @@ def _refuse(session: Path, found: str, expected: str, hint: str | None = None) -
 def group_sha256(store: Store) -> str | None:
     """Return the SHA-256 of the settings of the store's group; None if it has no group."""
     try:
-        return hashlib.sha256(store.get(GROUP_TOML, TOML_BYTES_MAX)).hexdigest()
+        return hashlib.sha256(_read_toml(store, GROUP_TOML)).hexdigest()
     except MissingPathError:
         return None
 
 
 def read_settings(url: str) -> bytes:
-    """Read a TOML file of a store, ``URL/name.toml``; raise ConfigError if it is HTML or missing."""
+    """Read a TOML file of a store, ``URL/name.toml``; raise ConfigError if it is missing."""
     directory, _, name = url.rpartition("/")
     try:
-        text = open_store(directory).get(name, TOML_BYTES_MAX)
+        return _read_toml(open_store(directory), name)
     except MissingPathError as error:
         raise ConfigError("no such object; expected a TOML file", path=url, hint=error.hint) from error
+
+
+def _read_toml(store: Store, name: str) -> bytes:
+    text = store.get(name, TOML_BYTES_MAX)
     if text.lstrip()[:1] == b"<":
         hint = "Check the network: a proxy or a login page may answer in place of the store."
-        raise StoreError("found HTML; expected TOML", path=url, hint=hint)
+        raise StoreError("found HTML; expected TOML", path=store.path(name), hint=hint)
     return text
