@@ -11,7 +11,6 @@ task. RAY_ADDRESS selects the cluster. SIGTERM or Ctrl-C sends SIGTERM to the co
 import argparse
 import signal
 import subprocess
-import sys
 import time
 
 import ray
@@ -19,7 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 
 @ray.remote(retry_exceptions=True)
-def run(command: list[str], grace_s: float) -> str:
+def run(command: list[str]) -> str:
     """Run a command on a worker, and return the last line that it printed."""
     words, last = ["setpriv", "--pdeathsig", "KILL", "--", *command], ""  # it never outlives its worker
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -28,8 +27,8 @@ def run(command: list[str], grace_s: float) -> str:
                 print(line, end="", flush=True)
                 last = line.strip() or last
         except KeyboardInterrupt:  # the task is cancelled
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ray cancels again and again
             process.terminate()
-            process.wait(grace_s)
             raise
     if process.returncode:
         time.sleep(3)  # until Ray repeats the task
@@ -59,7 +58,7 @@ def main() -> int:
     tasks = {}
     for shard in (f"{index}/{number}" for index in range(1, number + 1)):
         words = [*args.command, "--shard", shard] if args.shards else args.command
-        tasks[run.options(name=shard, **how).remote(words, args.grace_s)] = shard
+        tasks[run.options(name=shard, **how).remote(words)] = shard
     failed, waiting = 0, list(tasks)
     try:
         while waiting:
@@ -78,4 +77,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
