@@ -106,6 +106,7 @@ RENAMED = {
     "--best": "--run",
     "--columns": "--out",
     "--data": "DATA",
+    "--engine": "--shard",
     "--html": "--out",
     "--out-dir": "--out",
     "--output": "--out",
