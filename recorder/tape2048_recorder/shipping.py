@@ -75,6 +75,7 @@ LAST_S = 20.0
 
 _LOOK_S = 0.5  # interval of looking for published sessions
 _CLAIMS_MAX = 100
+_LAST_TRIES = 3  # of sessions that failed, at the end of a recording
 _SPOOL_SESSIONS = 4  # sessions that fit into the directory if ``spool_max_mb`` is not set
 
 #: Errors that concern one session, which stays. Shipping continues with the next session.
@@ -203,11 +204,13 @@ class Shipper:
             self._report("warning", f"{text}; the next start with this directory ships them{why}")
 
     def _run(self) -> None:
-        wait_s = RETRY_S_MIN
+        wait_s, last_tries = RETRY_S_MIN, _LAST_TRIES
         while True:
             is_reached = self._ship_all()
-            if is_reached and self._ending:
-                return
+            if self._ending and is_reached:
+                last_tries -= 1
+                if self._error is None or not last_tries:
+                    return
             wait_s = RETRY_S_MIN if self._error is None else min(2 * wait_s, RETRY_S_MAX)
             self._wake.wait(_LOOK_S if self._error is None else wait_s)
             self._wake.clear()

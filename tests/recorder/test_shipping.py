@@ -37,6 +37,11 @@ PLAYED: dict[str, Any] = {
 TOML = 'player = "random"\nseed = 77\nstorage = "tape"\nrotate_steps = 20_000\n'
 
 
+@pytest.fixture(autouse=True)
+def _one_last_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_LAST_TRIES", 1)
+
+
 def record(out: Path, **settings: Any) -> Listener:
     """Record in this process."""
     listener = Listener()
