@@ -138,7 +138,7 @@ def write(flow: Conversion) -> None:
         draft.publish()
 
 
-def merge_packs(
+def merge_pack48(
     paths: Sequence[str | os.PathLike[str]],
     out_dir: str | os.PathLike[str],
     *,
@@ -161,10 +161,10 @@ def merge_packs(
         MaintenanceError: rows have different types, a run is in two packs, or names cannot be joined.
 
     Example:
-        >>> from tape2048.runs import convert, merge_packs
+        >>> from tape2048.runs import convert, merge_pack48
         >>> for name in ("a2run", "a2run2"):
         ...     done = convert(f"runs/golden.{name}", f"packs-{name}", "pack48", lossy=True)
-        >>> merge_packs(["packs-a2run", "packs-a2run2"], "merged").runs
+        >>> merge_pack48(["packs-a2run", "packs-a2run2"], "merged").runs
         2
     """
     root, parts = Path(os.path.abspath(out_dir)), [Session.open(path) for path in paths]
