@@ -98,11 +98,11 @@ def take_lease(url: str, out_dir: Path, instance: str) -> int:
         ShippingError: the directory has a lease of another store, or its file is damaged.
         StoreError: the store cannot be reached, or does not list the claim.
     """
-    path = out_dir / LOCKS_DIRECTORY / f"{instance}.lease.json"
+    store, path = open_store(url), out_dir / LOCKS_DIRECTORY / f"{instance}.lease.json"
     with storage_errors(path, "reading the lease"):
-        text = path.read_bytes() if path.exists() else b""
-    if not text:
-        found = _Lease(url, _claim(open_store(url)))
+        text = path.read_bytes() if path.exists() else None
+    if text is None:
+        found = _Lease(store.url, _claim(store))
         with storage_errors(path, "writing the lease"):
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, pretty_json(found))
@@ -112,9 +112,9 @@ def take_lease(url: str, out_dir: Path, instance: str) -> int:
     except msgspec.MsgspecError as error:
         hint = "Restore the file, or record into a new --out. The file says which games were played here."
         raise ShippingError(f"not a lease: {error}", path=path, hint=hint) from error
-    if found.store != url:
+    if found.store != store.url:
         hint = "Choose another --out for each store, or pass the store of this directory."
-        raise ShippingError(f"found a lease of {found.store}, expected {url}", path=path, hint=hint)
+        raise ShippingError(f"found a lease of {found.store}, expected {store.url}", path=path, hint=hint)
     return found.lease
 
 
@@ -228,7 +228,9 @@ class Shipper:
                     self._report("info", f"shipped {self._ship(session)}")
                 except _OF_A_SESSION as error:
                     failed = self._fail(error)
-        except TapeError as error:  # of the store or the directory: the next session would fail, too
+        # Of the store or the directory: the next session would fail, too. Any other error would end the
+        # thread, and the recorder would pause for good without a reason.
+        except Exception as error:  # noqa: BLE001
             failed, is_reached = self._fail(error), False
         if failed is None and self._error is not None:
             self._reported.clear()
@@ -236,8 +238,8 @@ class Shipper:
         self._error = failed
         return is_reached
 
-    def _fail(self, error: TapeError) -> str:
-        text = str(error)
+    def _fail(self, error: Exception) -> str:
+        text = str(error) if isinstance(error, TapeError) else f"{type(error).__name__}: {error}"
         if text not in self._reported:
             self._reported.add(text)
             self._report("warning", f"not shipped yet: {text}")
@@ -281,8 +283,10 @@ class Shipper:
         if (found := facts.get("seed")) != self._seed:
             _refuse(session, f"the seed {found}", f"{self._seed}, the group's seed")
         player = str(facts.get("player_sha256"))
-        self._store.put(f"{PLAYERS}/{player}", b"")
-        if others := set(self._store.names(PLAYERS)) - {player}:
+        if not (players := set(self._store.names(PLAYERS))):
+            self._store.put(f"{PLAYERS}/{player}", b"")
+            players = set(self._store.names(PLAYERS))
+        if others := players - {player}:
             hint = "Install one release and one network everywhere. Remove the wrong file of players/."
             _refuse(session, f"the player {player}", f"{min(others)}, the group's player", hint)
 

@@ -113,11 +113,13 @@ def test_a_lease_has_one_holder_and_is_kept(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(type(open_store(url)), "names", seen_late)
     drawn = iter([9, 19])
     assert take_lease(url, tmp_path / "c", "default") == 20  # another claim of 10 was seen
+    assert take_lease(f"{url}/", tmp_path / "a", "default") == 5  # the same store
     with pytest.raises(ShippingError, match="found a lease of "):
         take_lease(str(tmp_path / "elsewhere"), tmp_path / "a", "default")
-    (tmp_path / "a/.recorder/default.lease.json").write_text("<html>")
-    with pytest.raises(ShippingError, match="not a lease"):
-        take_lease(url, tmp_path / "a", "default")
+    for damaged in ("<html>", ""):
+        (tmp_path / "a/.recorder/default.lease.json").write_text(damaged)
+        with pytest.raises(ShippingError, match="not a lease"):
+            take_lease(url, tmp_path / "a", "default")
 
 
 def test_lease_auto_plays_the_games_of_the_lease(tmp_path: Path) -> None:
@@ -173,6 +175,25 @@ def test_a_group_has_one_file_of_settings_and_one_player(
     assert any(text in message for message in listener.messages("warning")), listener.events
     assert list_sessions(store) == [name]
     assert len(sessions(out)) == 1
+    record(tmp_path / "first", **group)  # the rejected recorder does not stop the others
+    assert len(list_sessions(store)) == 2
+
+
+def test_an_unforeseen_error_is_reported_and_shipping_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store").mkdir()
+    errors, put_session = [RuntimeError("unforeseen")], shipping.put_session
+
+    def fail_once(*args: Any) -> str:
+        if errors:
+            raise errors.pop()
+        return put_session(*args)
+
+    monkeypatch.setattr(shipping, "put_session", fail_once)
+    listener = record(tmp_path / "out", to=str(tmp_path / "store"), max_games=2)
+    assert "not shipped yet: RuntimeError: unforeseen" in listener.messages("warning")
+    assert sessions(tmp_path / "out") == []
 
 
 def test_sessions_of_another_seed_stay(tmp_path: Path) -> None:
