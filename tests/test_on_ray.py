@@ -34,7 +34,7 @@ def on_ray(tmp_path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     env = environment(RAY_ADDRESS="local", RAY_USAGE_STATS_ENABLED="0", PIDS=str(tmp_path / "pids"), **ROOM)
     command = [sys.executable, str(CHECKOUT / "examples/on_ray.py"), *words]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, text=True, env=env, cwd=tmp_path, **pipe) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(command, text=True, env=env, cwd=tmp_path, **pipe) as process:
         try:
             yield process
         finally:

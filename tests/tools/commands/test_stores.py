@@ -31,6 +31,8 @@ def test_list_and_show_fetch_no_rows(cli: Cli, url: str, root: Path, tmp_path: P
     cache = tmp_path / "cache"
     mine, theirs = cli("list", root, "--json").json, cli("list", url, "--cache", cache, "--json").json
     assert theirs["root"] == url
+    (lease,) = theirs["leases"]
+    assert (lease["lease"], lease["sessions"]) == ("00000a", len(sessions(root)))
     # Sizes there are those of the files that the manifest lists, and so without it.
     without = sum((path / "manifest.json").stat().st_size for path in sessions(root))
     assert mine["total"].pop("bytes") - theirs["total"].pop("bytes") == without
