@@ -24,15 +24,14 @@ step_index  ``<u2``  0-based move number within the run: a run has at most 65,53
 ==========  =======  =======================================================================
 
 The rows of a run are contiguous and in step order, and the runs cover all rows. In ``metadata.db``, the table
-``runs`` and its indexes follow the original design. A second table, ``tape2048_runs``, holds the board after
-the last move, and the seed of a recorded game. Readers may ignore it.
+``runs`` and its indexes follow the original design. A second table, ``tape2048_runs``, which readers may
+ignore, holds the board after the last move and the seed of a recorded game.
 
 **Atomicity.** The files of a data set never change. Building and appending write a whole new directory under
-a name that starts with a dot, flush its files, and publish it by one rename. :func:`append_dataset` exchanges
-the names of the two directories (``renameat2`` with ``RENAME_EXCHANGE``), and then removes the old directory.
-A reader that has opened the old data set keeps it, since mapped and open files outlive their names.
-Opening detects a rename that happens while it opens the files, and starts again. A killed process leaves the
-old or the new data set, and perhaps a directory with a dot, which the next append removes.
+a name that starts with a dot, flush it, and publish it by one rename. :func:`append_dataset` exchanges the
+names of the two directories, and then removes the old one. A reader that has opened the old data set keeps
+it. Opening detects an exchange and starts again. A killed process leaves the old or the new data set, and
+perhaps a directory with a dot, which the next append removes.
 
 The same sources give the same bytes on any number of threads. Memory holds a few runs for each thread.
 """
@@ -43,7 +42,6 @@ import contextlib
 import datetime as dt
 import os
 import re
-import sqlite3
 from collections import Counter
 from functools import cached_property, partial
 from pathlib import Path
@@ -52,10 +50,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import msgspec
 import numpy as np
 
-from tape2048 import errors
 from tape2048._version import __version__
 from tape2048.base.text import counted, pretty_json
-from tape2048.errors import FieldError, NotASessionError, SchemaError, TapeError
+from tape2048.errors import (
+    BookkeepingError,
+    ChecksumError,
+    EmptyCorpusError,
+    FieldError,
+    FormatError,
+    ManifestError,
+    MissingPathError,
+    NameTakenError,
+    NotASessionError,
+    SchemaError,
+    StorageError,
+    TapeError,
+)
 from tape2048.files.durable import Draft, fsync_dir, hold_lock, write_file
 from tape2048.files.npy import check_load, open_shards, peek_header, read_header
 from tape2048.files.opening import open_fd, storage_errors
@@ -66,9 +76,8 @@ from tape2048.loader.phases import ALL
 from tape2048.players import split_seed
 from tape2048.runs.a2run2 import legal_bits
 from tape2048.runs.packdat import PACKDAT_STEP_DTYPE, open_rows as open_packdat, values_of_steps
-from tape2048.runs.run import RunMeta, RunSource, SkippedRun, check_meta
+from tape2048.runs.run import RunSource, SkippedRun, check_meta
 from tape2048.runs.tables import (
-    ROW_BYTES,
     RUN_TABLE_DTYPE,
     OpenTable,
     RunTable,
@@ -108,10 +117,13 @@ if TYPE_CHECKING:
     OneSource = str | os.PathLike[str] | RunSource
     Sources = OneSource | Iterable[OneSource]
     PathText = str | os.PathLike[str]
+    #: Path and kind of a source, and its runs.
+    Part = tuple[str, str, Iterable[Sequence["LaidOut | SkippedRun"]]]
 
 FORMAT_VERSION = 1
 HEADER_BYTES = 256
 RUN_ID_MAX, RUN_STEPS_MAX, _U63_MAX = 2**32 - 1, 2**16, 2**63 - 1
+_F32_MAX = float(np.finfo(np.float32).max)
 #: Largest accepted manifest, with room for the names of about 100,000 skipped runs.
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 #: Number of attempts to open a data set that other processes exchange.
@@ -120,7 +132,7 @@ OPEN_TRIES = 5
 READ_LIMIT = WorkLimit(1_000_000, 16)
 _SHARD_NAME = re.compile(r"steps_(\d{5,})\.npy")
 _FILE_NAME = re.compile(r"(shards/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
-_VIEW_ROWS = 1 << 18
+_VIEW_RUNS = 256  # copied at once
 
 
 class SourceCount(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -166,79 +178,64 @@ _INDEXES = "CREATE INDEX idx_score ON runs(max_score)", "CREATE INDEX idx_steps 
 #: The columns of the tables, and their fields in a :class:`RunTable`.
 _COLUMNS: Final = {
     "id": "id", "first_step_idx": "first_row", "num_steps": "steps", "max_score": "max_score",
-    "highest_tile": "highest_tile", "engine": "engine", "start_time": "start_unix_s",
-    "elapsed_s": "elapsed_s",
+    "highest_tile": "highest_tile", "start_time": "start_unix_s", "elapsed_s": "elapsed_s",
+    "engine": "engine",
 }  # fmt: skip
 _EXTRA, _EXTRA_COLUMNS = "tape2048_runs", ("id", "final_board", "seed")
-_FIELDS = (*_COLUMNS.values(), *_EXTRA_COLUMNS[1:])
 _KNOWN = {"final_board": "has_final", "seed": "has_seed"}
+_KINDS = tuple[int, int, int, int, int, int, float, str | None, int | None, int | None]
 
 
 def write_runs_db(path: PathText, table: RunTable) -> None:
     """Write the table to a new file. No number may be above 2**63 - 1."""
-    columns: dict[str, Any] = {name: table.rows[name].tolist() for name in _COLUMNS.values()}
-    columns["engine"] = table.engine_names()
-    extras = [columns["id"]]
-    for name, known in _KNOWN.items():
-        pairs = zip(table.rows[name].astype(np.int64).tolist(), table.rows[known].tolist(), strict=True)
-        extras.append([value if has else None for value, has in pairs])
+    columns = [table.rows[name].tolist() for name in list(_COLUMNS.values())[:-1]]
+    extras = [
+        [value if has else None for value, has in zip(values, table.rows[known].tolist(), strict=True)]
+        for name, known in _KNOWN.items()
+        for values in [table.rows[name].astype(np.int64).tolist()]
+    ]
     with fresh_database(path) as database:
         for statement in _TABLES:
             database.execute(statement)
-        insert_rows(database, "runs", tuple(_COLUMNS), zip(*columns.values(), strict=True))
-        known_facts = (fact for fact in zip(*extras, strict=True) if fact[1:] != (None, None))
-        insert_rows(database, _EXTRA, _EXTRA_COLUMNS, known_facts)
+        insert_rows(database, "runs", tuple(_COLUMNS), zip(*columns, table.engine_names(), strict=True))
+        facts = (fact for fact in zip(columns[0], *extras, strict=True) if fact[1:] != (None, None))
+        insert_rows(database, _EXTRA, _EXTRA_COLUMNS, facts)
         for statement in _INDEXES:  # after the rows: sorting once is faster than keeping them sorted
             database.execute(statement)
 
 
 def read_runs_db(path: PathText) -> RunTable:
     """Read the runs, sorted by first row, without writing to the disk or waiting for locks."""
-    fields = [
-        f"ifnull({name}, 0)" if name in {"start_time", "elapsed_s"} else f"runs.{name}" for name in _COLUMNS
-    ]
-    extras, join = ["NULL", "NULL"], ""
-    kinds = tuple[int, int, int, int, int, str | None, int, float, int | None, int | None]
+    fields = ", ".join(
+        f"ifnull({c}, 0)" if c in {"start_time", "elapsed_s"} else f"runs.{c}" for c in _COLUMNS
+    )
+    extras, join = "NULL, NULL", ""
     with open_untrusted(path, {"runs", _EXTRA}, READ_LIMIT) as (database, tables):
-        if "runs" not in tables:
-            found = ", ".join(sorted(tables)) or "no tables"
-            raise SchemaError(f"found {found}, expected the table runs", path=path)
+        database.text_factory = bytes.decode  # which raises UnicodeDecodeError
         columns_of(database, "runs", tuple(_COLUMNS), (), path)
         if _EXTRA in tables:
             columns_of(database, _EXTRA, _EXTRA_COLUMNS, (), path)
-            extras, join = ["final_board", "seed"], f" LEFT JOIN {_EXTRA} ON {_EXTRA}.id = runs.id"
+            extras, join = "final_board, seed", f" LEFT JOIN {_EXTRA} ON {_EXTRA}.id = runs.id"
             query = f"SELECT id FROM {_EXTRA} WHERE id NOT IN (SELECT id FROM runs)"  # noqa: S608 - own names
             if unknown := database.execute(query).fetchone():
                 text = f"{_EXTRA} has run {unknown[0]!r:.80}, which is not in the table runs"
-                raise errors.BookkeepingError(text, path=path)
+                raise BookkeepingError(text, path=path)
         try:
-            query = f"SELECT {', '.join([*fields, *extras])} FROM runs{join}"  # noqa: S608 - own names
-            return table_of_records(msgspec.convert(database.execute(query).fetchall(), list[kinds]), path)
+            found = database.execute(f"SELECT {fields}, {extras} FROM runs{join}")  # noqa: S608 - own names
+            records = msgspec.convert(found.fetchall(), list[_KINDS])
         except (msgspec.ValidationError, UnicodeDecodeError) as error:
             raise SchemaError(f"runs: {error}", path=path) from error
-        except (
-            sqlite3.OperationalError
-        ) as error:  # one code for all errors: only the message tells a bad text
-            if "UTF-8" not in str(error):
-                raise
-            raise SchemaError(f"a text in the table runs is not UTF-8: {error}", path=path) from error
-
-
-def table_of_records(records: Sequence[tuple[Any, ...]], path: PathText) -> RunTable:
-    """Make the run table, sorted by first row, from the fields of runs in the order of ``_FIELDS``."""
-    values = zip(*records, strict=True) if records else [()] * len(_FIELDS)
-    columns: dict[str, Any] = dict(zip(_FIELDS, values, strict=True))
-    engines = columns.pop("engine")
-    for name in ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s"):
-        # SQLite's integers have 63 bits and a sign.
-        column, highest = columns[name], min(_U63_MAX, int(np.iinfo(RUN_TABLE_DTYPE[name]).max))
-        if column and not 0 <= min(column) <= max(column) <= highest:
-            at, value = next((i, value) for i, value in enumerate(column) if not 0 <= value <= highest)
-            text = f"{name} is {value} where id is {columns['id'][at]}; expected 0 to {highest}"
-            raise errors.BookkeepingError(text, path=path)
-    with np.errstate(over="ignore"):
-        columns["elapsed_s"] = np.array(columns["elapsed_s"], np.float64).astype(np.float32)
-    if not np.isfinite(columns["elapsed_s"]).all():
+    names = (*_COLUMNS.values(), *_KNOWN)
+    columns: dict[str, Any] = dict(
+        zip(names, zip(*records, strict=True) if records else [()] * 10, strict=True)
+    )
+    engines, elapsed = columns.pop("engine"), columns["elapsed_s"]
+    for name in names[:6]:
+        highest = min(_U63_MAX, int(np.iinfo(RUN_TABLE_DTYPE[name]).max))  # SQLite's integers have a sign
+        low, high = min(columns[name], default=0), max(columns[name], default=0)
+        if low < 0 or high > highest:
+            raise BookkeepingError(f"{name} is {low} to {high}; expected 0 to {highest}", path=path)
+    if not all(abs(value) <= _F32_MAX for value in elapsed):
         raise SchemaError("runs.elapsed_s has a value that is not finite as float32", path=path)
     for name, known in _KNOWN.items():
         columns[known] = [value is not None for value in columns[name]]
@@ -251,30 +248,27 @@ def table_of_records(records: Sequence[tuple[Any, ...]], path: PathText) -> RunT
 
 def open_rows(directory: Path, load: Load = "mmap") -> OpenTable:
     """Open a data set, with all checks whose time grows with its runs and not with its rows."""
-    with reading(directory):
-        if directory.exists() and not directory.is_dir():
-            raise NotASessionError("neither a directory nor a pack.dat", path=directory)
+    found: OpenTable | TapeError
     for _ in range(OPEN_TRIES):
-        # An open directory keeps its inode number: no other directory can get it.
-        with reading(directory), open_fd(directory, os.O_RDONLY | os.O_DIRECTORY) as pin:
-            try:
-                opened = _open_once(directory, load)
-            except TapeError:
-                if _leads_to(directory, pin):
-                    raise
-            else:
-                if _leads_to(directory, pin):
-                    return opened
-    hint = "try again when no process appends to it"
-    raise errors.StorageError(
-        f"was replaced {OPEN_TRIES} times while it was opened", path=directory, hint=hint
+        with reading(directory):
+            if directory.exists() and not directory.is_dir():
+                raise NotASessionError("neither a directory nor a pack.dat", path=directory)
+            # An open directory keeps its inode number: no other directory can get it.
+            with open_fd(directory, os.O_RDONLY | os.O_DIRECTORY) as pin:
+                try:
+                    found = _open_once(directory, load)
+                except TapeError as error:
+                    found = error
+                is_same = os.path.samestat(directory.stat(), os.fstat(pin))
+        if is_same and isinstance(found, TapeError):
+            raise found
+        if is_same and isinstance(found, OpenTable):
+            return found
+    text, hint = (
+        f"was replaced {OPEN_TRIES} times while it was opened",
+        "try again when no process appends to it",
     )
-
-
-def _leads_to(directory: Path, pin: int) -> bool:
-    with contextlib.suppress(OSError):
-        return os.path.samestat(directory.stat(), os.fstat(pin))
-    return False
+    raise StorageError(text, path=directory, hint=hint)
 
 
 def _open_once(directory: Path, load: Load) -> OpenTable:
@@ -286,10 +280,11 @@ def _open_once(directory: Path, load: Load) -> OpenTable:
     table = read_runs_db(path)
     shards = open_shards(parts, [DATASET_ROW_DTYPE], load)
     rows = int(shards.counts.sum())
-    for name, found in (("num_steps", rows), ("num_runs", len(table))):
-        if (claimed := getattr(manifest, name, found)) != found:
-            text = f"{name} is {claimed}. The data set has {found}"
-            raise errors.ManifestError(text, path=directory / MANIFEST)
+    if manifest and (manifest.num_steps, manifest.num_runs) != (rows, len(table)):
+        text = (
+            f"num_steps, num_runs are {manifest.num_steps}, {manifest.num_runs}; found {rows}, {len(table)}"
+        )
+        raise ManifestError(text, path=directory / MANIFEST)
     table.check(rows, path)
     again = partial(open_shards, parts, [DATASET_ROW_DTYPE])
     found_rows = ForeignRows(parts, shards, table.to_metadata(), path, tiled=True, again=again)
@@ -297,24 +292,20 @@ def _open_once(directory: Path, load: Load) -> OpenTable:
 
 
 def _find_parts(directory: Path) -> list[Path]:
-    """List the file or the shards with the rows, in order; check that ``metadata.db`` exists."""
     with reading(directory):
         names = {entry.name for entry in directory.iterdir()}
         inner = [entry.name for entry in ((directory / SHARDS).iterdir() if SHARDS in names else ())]
-        shards = list(filter(_SHARD_NAME.fullmatch, inner))
+    shards = list(filter(_SHARD_NAME.fullmatch, inner))
     if found := _other_kind(directory, names):
         hint = "use the commands for sessions, such as tape2048 show, or make a data set of sessions with "
         hint += "moves: tape2048 dataset build"
         raise NotASessionError(f"found {found}, expected a data set", path=directory, hint=hint)
-    for name in (METADATA_DB, *([] if shards else [STEPS_NPY])):
-        if name not in names:
-            raise NotASessionError(f"no {name} in this directory", path=directory)
-    if STEPS_NPY not in names:
-        return [directory / SHARDS / name for name in whole_shards(shards, _SHARD_NAME, 0, directory)]
-    if shards:
-        text = f"found rows in {STEPS_NPY} and in {SHARDS}/, expected only one of them"
-        raise NotASessionError(text, path=directory)
-    return [directory / STEPS_NPY]
+    if METADATA_DB not in names or (STEPS_NPY in names) == bool(shards):
+        found = ", ".join(sorted(names & {METADATA_DB, STEPS_NPY})) or "neither"
+        text = f"found {found} and {counted(len(shards), 'shard')}; expected {METADATA_DB} and {STEPS_NPY}"
+        raise NotASessionError(f"{text} or {SHARDS}/, not both", path=directory)
+    names_in_order = whole_shards(shards, _SHARD_NAME, 0, directory)
+    return [directory / SHARDS / name for name in names_in_order] or [directory / STEPS_NPY]
 
 
 def _other_kind(directory: Path, names: set[str]) -> str:
@@ -330,14 +321,12 @@ def _other_kind(directory: Path, names: set[str]) -> str:
 class Dataset(TableCorpus):
     """One data set, or several as one, or a view of them: a corpus whose records are ``DATASET_ROW_DTYPE``.
 
-    :meth:`Corpus.open` reads the same paths, beside sessions, as rows of sessions. There is nothing to close.
-    Pickling sends the paths and the selection, and unpickling opens the paths again.
+    :meth:`Corpus.open` reads the same paths as rows of sessions. Pickling sends the paths and the selection.
 
     Args:
         path: a data set's directory or a pack.dat, or several. The run ids of each further path continue
-            after the highest id before, in :attr:`runs` and in every row. A game that several paths hold is
-            served once, as by :meth:`Corpus.open`. The records of a pack.dat are converted when they are
-            read.
+            after the highest id before. A game that several paths hold is served once. The records of a
+            pack.dat are converted when they are read.
         load: ``"ram"`` reads all rows into memory, in parallel; ``"mmap"`` maps them, which is slow for
             random rows that are not in the page cache.
         progress: function that is called with the bytes read and all bytes, while rows are read into memory.
@@ -349,7 +338,6 @@ class Dataset(TableCorpus):
     Raises:
         NotASessionError: a path is not a data set.
         FormatError: a subclass, for the first defect found.
-        FieldError: a pack.dat has a run of more than 65,536 steps.
         StorageError: the operating system could not read a file.
         ValueError: no path, or an unknown ``load``.
 
@@ -381,15 +369,16 @@ class Dataset(TableCorpus):
         sessions, shift = [], 0
         for place in self.paths:
             found = open_packdat(place) if is_packdat(place) else open_rows(place, load)
-            longest = int(found.table.rows["steps"].max(initial=0))
-            if longest > RUN_STEPS_MAX:
-                text = f"a run has {longest} steps; expected at most {RUN_STEPS_MAX} in rows of a data set"
-                raise FieldError(text, path=place, hint="read it with DataPack.load")
+            ids, steps = found.table.rows["id"], found.table.rows["steps"]
+            for name, value, most in (
+                ("run id", shift + int(ids.max(initial=0)), RUN_ID_MAX),
+                ("number of steps of a run", int(steps.max(initial=0)), RUN_STEPS_MAX),
+            ):
+                if value > most:
+                    hint = "open fewer data sets together, or read a pack.dat with DataPack.load"
+                    raise FieldError(f"{name} is {value}; expected at most {most}", path=place, hint=hint)
             sessions.append(Session.of_dataset(place, found.shifted(shift) if shift else found))
-            shift = max(shift, 1 + int(sessions[-1].runs["id"].max(initial=0))) if len(found.table) else shift
-        if shift - 1 > RUN_ID_MAX:
-            text = f"run id {shift - 1}; expected at most {RUN_ID_MAX}, as run_id holds"
-            raise FieldError(text, path=place)
+            shift += int(ids.max()) + 1 if len(ids) else 0
         self.manifests: list[DatasetManifest | None] = [session.dataset.manifest for session in sessions]
         self._become(sessions, load, progress)
 
@@ -485,11 +474,10 @@ def build_dataset(
 ) -> Built:
     """Build a data set of all runs of some sources.
 
-    A game that several sessions or data sets hold is added once, and a warning names them; games of run files
-    and packs are not compared. A run that cannot be read, breaks the rules
-    (:func:`tape2048.runs.check_rules`), or has more than 65,536 steps is left out. The result and the
-    manifest list it and the reason. Branch values in [0, 1] are kept, except that the value of the chosen
-    move becomes 1. The values of a step with a value outside [0, 1] are normalised.
+    A game that several sessions or data sets hold is added once, and a warning names them. A run that cannot
+    be read, breaks the rules (:func:`tape2048.runs.check_rules`), or has more than 65,536 steps is left out;
+    the result and the manifest list it and the reason. The value of a chosen move becomes 1. The values of a
+    step with a value outside [0, 1] are normalised.
 
     Args:
         output: the directory to make. It must not exist.
@@ -516,11 +504,7 @@ def build_dataset(
     """
     target = _new_target(output)
     opened = _opened(sources, replayer, lossy=lossy)
-    with _writer(target, shard_rows) as writer:
-        writer.add_all(opened, workers, progress)
-        if not writer.runs:
-            refuse_empty(writer.skipped, target)
-    return writer.built(target)
+    return _write(target, _laid_out(opened, workers, progress), shard_rows)
 
 
 def append_dataset(
@@ -567,16 +551,14 @@ def append_dataset(
             try:
                 hold_lock(target, stack)
             except FileNotFoundError:
-                raise errors.MissingPathError("no such file or directory", path=target) from None
+                raise MissingPathError("no such file or directory", path=target) from None
             except NotADirectoryError:
                 raise NotASessionError("not a directory", path=target) from None
         old = open_rows(target)
         opened = _opened(sources, replayer, lossy=lossy, target=Session.of_dataset(target, old))
         in_shards = old.rows.paths[0].parent.name == SHARDS
         shard_rows = max(1, int(old.rows.counts[0])) if in_shards else None
-        writer = stack.enter_context(_writer(target, shard_rows, old))
-        writer.add_all(opened, workers, progress)
-    return writer.built(target)
+        return _write(target, _laid_out(opened, workers, progress), shard_rows, old)
 
 
 def write_view(
@@ -610,19 +592,18 @@ def write_view(
     view.refuse_parts()
     if not len(view.runs):
         text = "the view has 0 runs; expected at least 1. Nothing was written"
-        raise errors.EmptyCorpusError(text, path=target)
-    ends = np.cumsum(view.runs["steps"], dtype=np.int64)
-    with _writer(target, shard_rows) as writer:
-        for first in range(0, len(view), _VIEW_ROWS):
-            numbers = np.arange(first, min(first + _VIEW_ROWS, len(view)))
-            rows = view.get_batch(numbers)
-            rows["run_id"] = np.searchsorted(ends, numbers, side="right")
-            writer.file.write(rows)
+        raise EmptyCorpusError(text, path=target)
+    table, begins = view.run_table, np.append(0, np.cumsum(view.runs["steps"], dtype=np.int64))
+
+    def groups() -> Iterator[list[LaidOut | SkippedRun]]:
+        for first in range(0, len(table), _VIEW_RUNS):
+            part = table.rows[first : first + _VIEW_RUNS]
+            end = int(begins[first + len(part)])
+            yield [LaidOut(view[int(begins[first]) : end], RunTable(part, table.engines))]
             if progress is not None:
-                progress(first + len(rows), len(view))
-        writer.tables, writer.runs = [view.run_table], len(view.runs)
-        writer.sources = [SourceCount(str(view.paths[0]), "dataset", len(view.runs), len(view), 0)]
-    return writer.built(target)
+                progress(end, len(view))
+
+    return _write(target, [(str(view.paths[0]), "dataset", groups())], shard_rows)
 
 
 def read(path: Path, kind: str, **_: object) -> Tables:
@@ -632,16 +613,20 @@ def read(path: Path, kind: str, **_: object) -> Tables:
 
 def write(flow: Conversion) -> None:
     """Write the runs of a conversion."""
-    with _writer(flow.target) as writer:
-        groups = ([result for _, result in group] for group in flow.groups(_lay_out))
-        writer.add_source(flow.source, groups, flow.skipped)
+
+    def groups() -> Iterator[list[LaidOut | SkippedRun]]:
+        for group in flow.groups(_lay_out):
+            yield [result for _, result in group]
+        yield [*flow.skipped]
+
+    _write(flow.target, [(str(flow.source.path), flow.source.kind, groups())])
 
 
 def _new_target(output: PathText) -> Path:
     target = Path(os.path.abspath(output))
     if os.path.lexists(target):
         hint = "append to it, or choose another directory"
-        raise errors.NameTakenError("the path exists. Nothing was replaced", path=target, hint=hint)
+        raise NameTakenError("the path exists. Nothing was replaced", path=target, hint=hint)
     return target
 
 
@@ -657,29 +642,27 @@ def _opened(
     return [source if isinstance(source, RunSource) else next(opened) for source in each]
 
 
-def dataset_records(run: Run, out: NDArray[np.uint8]) -> int:
-    """Write a run that the rules allow to ``out``, ``u8[32 * steps]``; return the normalised steps."""
+def dataset_records(run: Run) -> tuple[NDArray[np.void], int]:
+    """Return a run that the rules allow as rows, with run_id 0, and the number of its normalised steps."""
     from tape2048.game.rules import legal_masks
 
-    masks = legal_masks(run.boards)
+    rows, masks = np.zeros(len(run), DATASET_ROW_DTYPE), legal_masks(run.boards)
     values, _, normalised = values_within_one(run, masks)
     if run.has_branches is not None:
         steps = np.flatnonzero(run.has_branches)
         values[steps, run.moves[steps]] = 1
-    rows = out.view(DATASET_ROW_DTYPE)
     rows["board"], rows["move"], rows["ev_legal"], rows["ev_values"] = run.boards, run.moves, masks, values
-    rows["run_id"], rows["step_index"] = 0, np.arange(len(run))
-    return normalised
+    rows["step_index"] = np.arange(len(run))
+    return rows, normalised
 
 
 def changes_values(run: Run) -> bool:
     """Whether rows of a data set would not give back all branch values of a run."""
     if run.has_branches is None or run.branch_legal is None or not run.has_branches.any():
         return False
-    rows = np.empty(len(run), DATASET_ROW_DTYPE)
     try:
-        dataset_records(run, rows.view(np.uint8))
-    except errors.FormatError:
+        rows, _ = dataset_records(run)
+    except FormatError:
         return False  # the writer skips the run
     values, legal = rows["ev_values"].copy(), rows["ev_legal"].copy()
     has, _ = restore_values(values, legal, np.ascontiguousarray(run.moves))
@@ -689,165 +672,130 @@ def changes_values(run: Run) -> bool:
 
 
 class LaidOut(NamedTuple):
-    """A run as rows of a data set: the rows' bytes, and the run's row of the run table."""
+    """Runs as rows of a data set. ``normalised`` counts runs with branch values outside [0, 1]."""
 
-    records: NDArray[np.uint8]
-    meta: RunMeta
-    final_board: int
-    has_final: bool
-    seed: int
-    has_seed: bool
-    lost: tuple[str, ...]
-    normalised: bool
+    rows: NDArray[np.void]
+    table: RunTable
+    lost: tuple[str, ...] = ()
+    normalised: int = 0
 
 
 def _lay_out(found: SourceRun) -> LaidOut | SkippedRun:
     try:
         run = found.checked()
         check_meta(run.meta, None, steps=RUN_STEPS_MAX, max_score=_U63_MAX, start_unix_s=_U63_MAX)
-        records = np.empty(ROW_BYTES * len(run), np.uint8)
-        normalised = dataset_records(run, records) > 0
+        rows, normalised = dataset_records(run)
     except TapeError as error:
         return SkippedRun.of(found.name, error)
     engine, seed = split_seed(run.meta.engine)
-    meta, end = msgspec.structs.replace(run.meta, engine=engine), (run.final_board, found.ending_known)
-    return LaidOut(records, meta, *end, seed or 0, seed is not None, found.lost, normalised)
+    extras = {"final_board": run.final_board, "has_final": found.ending_known, "seed": seed or 0}
+    meta = msgspec.structs.replace(run.meta, engine=engine)
+    table = RunTable.of_metas([meta], **extras, has_seed=seed is not None)
+    return LaidOut(rows, table, found.lost, int(normalised > 0))
 
 
-@contextlib.contextmanager
-def _writer(
-    target: Path, shard_rows: int | None = None, old: OpenTable | None = None
-) -> Iterator[DatasetWriter]:
-    """Yield the writer of a draft; publish it, in place of ``old``, when the block ends without an error."""
+def _laid_out(
+    sources: Sequence[RunSource],
+    workers: int | None,
+    progress: Callable[[int, int, int], object] | None,
+) -> Iterator[Part]:
+    total, done, steps = sum(source.count for source in sources), 0, 0
+
+    def groups(source: RunSource) -> Iterator[list[LaidOut | SkippedRun]]:
+        nonlocal done, steps
+        for group in source.map(lambda runs: list(map(_lay_out, runs)), workers):
+            yield group
+            done, steps = (
+                done + len(group),
+                steps + sum(len(one.rows) for one in group if isinstance(one, LaidOut)),
+            )
+            if progress is not None:
+                progress(done, max(done, total), steps)
+
+    for source in sources:
+        source.warn_of_columns()
+        yield str(source.path), source.kind, groups(source)
+
+
+def _write(
+    target: Path, parts: Iterable[Part], shard_rows: int | None = None, old: OpenTable | None = None
+) -> Built:
+    """Write and publish a data set: the rows of ``old``, which it replaces, then the runs of all parts."""
+    if shard_rows is not None and shard_rows < 1:
+        raise ValueError(f"shard_rows={shard_rows}; expected at least 1")
+    name = STEPS_NPY if shard_rows is None else f"{SHARDS}/steps_{{:05d}}.npy"
+    before = DatasetManifest(FORMAT_VERSION, 0, 0) if old is None or old.manifest is None else old.manifest
+    tables = [RunTable.of_metas([]) if old is None else old.table]
+    next_id = first_id = 1 + int(tables[0].rows["id"].max()) if len(tables[0]) else 0
+    sources, skipped, lost = list(before.sources), list(before.skipped), Counter[str]()
+    normalised = 0
     with storage_errors(target, "writing it"), Draft(target) as draft:
-        writer = DatasetWriter(draft.path, shard_rows, old)
-        with contextlib.closing(writer.file):
-            writer.copy_old()
-            yield writer
-            writer.finish()
-        draft.publish(exchange=old is not None)
-
-
-class DatasetWriter:
-    """Writer of a data set in an unpublished directory: first the rows of ``old``, then further runs.
-
-    ``shard_rows`` is the number of rows of a full shard; None: one ``steps.npy``. The public attributes
-    describe the further runs. Methods raise OSError.
-    """
-
-    def __init__(self, directory: Path, shard_rows: int | None, old: OpenTable | None = None) -> None:
-        if shard_rows is not None and shard_rows < 1:
-            raise ValueError(f"shard_rows={shard_rows}; expected at least 1")
-        self._directory, self._in_shards, self._old = directory, shard_rows is not None, old
-        name = f"{SHARDS}/steps_{{:05d}}.npy" if self._in_shards else STEPS_NPY
-        self.file = ShardWriter(directory, name, DATASET_ROW_DTYPE, HEADER_BYTES, shard_rows)
-        self._first_id = 1 + int(old.table.rows["id"].max()) if old is not None and len(old.table) else 0
-        self.runs = self.normalised = self._first_row = 0
-        self.tables: list[RunTable] = []
-        self.sources: list[SourceCount] = []
-        self.skipped: list[SkippedRun] = []
-        self.lost: Counter[str] = Counter()
-        if self._in_shards:
-            (directory / SHARDS).mkdir()
-
-    def copy_old(self) -> None:
-        """Start with the old rows: link shards, copy one ``steps.npy`` and compare its checksum."""
-        listed = self._old.manifest.files if self._old is not None and self._old.manifest else {}
-        for path in self._old.rows.paths if self._old is not None else ():
-            entry = listed.get(f"{SHARDS}/{path.name}" if self._in_shards else path.name)
-            with open_regular(path) as fd:
-                header = read_header(fd, path, [DATASET_ROW_DTYPE])
-                begin, end = header.data_offset, header.end_offset
-                if self._in_shards:
-                    self.file.link(path, header.rows, entry or FileEntry(end, crc32c_file(fd, end, path)))
-                    continue
-                head = crc32c_file(fd, begin, path)
-                rows = crc32c_file(fd, end - begin, path, offset=begin, on_chunk=self.file.write)
-            found = crc32c_combine(head, rows, end - begin)
-            if entry is not None and entry.crc32c != found:
-                text = f"has CRC-32C {found:08x}. The manifest says {entry.crc32c:08x}. Nothing was appended"
-                hint = "restore the data set from a copy, or build it again"
-                raise errors.ChecksumError(text, path=path, hint=hint)
-        self._first_row = self.file.rows
-
-    def add_all(
-        self,
-        sources: Sequence[RunSource],
-        workers: int | None,
-        progress: Callable[[int, int, int], object] | None,
-    ) -> None:
-        """Lay out and write every run of some sources."""
-        total, done = sum(source.count for source in sources), 0
-
-        def groups(source: RunSource) -> Iterator[list[LaidOut | SkippedRun]]:
-            nonlocal done
-            for group in source.map(lambda runs: list(map(_lay_out, runs)), workers):
-                yield group
-                done += len(group)
-                if progress is not None:
-                    progress(done, max(done, total), self.file.rows - self._first_row)
-
-        for source in sources:
-            source.warn_of_columns()
-            self.add_source(source, groups(source))
-
-    def add_source(
-        self,
-        source: RunSource,
-        groups: Iterable[Sequence[LaidOut | SkippedRun]],
-        skipped: Sequence[SkippedRun] = (),
-    ) -> None:
-        """Write the rows of a source, in order; ``skipped`` is a list to which its reader adds runs."""
-        before = self._counts()
-        for group in groups:
-            self._add([one for one in group if isinstance(one, LaidOut)])
-            self.skipped += [one for one in group if isinstance(one, SkippedRun)]
-        self.skipped += skipped
-        counts = (now - then for now, then in zip(self._counts(), before, strict=True))
-        self.sources.append(SourceCount(str(source.path), source.kind, *counts))
-
-    def _counts(self) -> tuple[int, int, int, int]:
-        return self.runs, self.file.rows, len(self.skipped), self.normalised
-
-    def _add(self, group: list[LaidOut]) -> None:
-        for number, one in enumerate(group, start=self._first_id + self.runs):
-            if number > RUN_ID_MAX:
-                text = f"the next run has id {number}; expected at most {RUN_ID_MAX}, as run_id holds"
-                raise FieldError(text)
-            one.records.view(DATASET_ROW_DTYPE)["run_id"] = number
-            self.file.write(one.records)
-            self.lost.update(one.lost)
-            self.normalised += one.normalised
-        columns = {name: [getattr(one, name) for one in group] for pair in _KNOWN.items() for name in pair}
-        self.tables.append(RunTable.of_metas([one.meta for one in group], **columns))
-        self.runs += len(group)
-
-    def finish(self) -> None:
-        """Write the files beside the rows, for old and new runs, and flush all files."""
-        files = self.file.finish()
-        if self._in_shards:
-            fsync_dir(self._directory / SHARDS)
-        table = RunTable.joined(self.tables).renumbered(self._first_id, self._first_row)
-        before = None
-        if self._old is not None:
-            table, before = RunTable.joined([self._old.table, table]), self._old.manifest
-        database = self._directory / METADATA_DB
-        write_runs_db(database, table)
-        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if shard_rows is not None:
+            (draft.path / SHARDS).mkdir()
+        with contextlib.closing(
+            ShardWriter(draft.path, name, DATASET_ROW_DTYPE, HEADER_BYTES, shard_rows)
+        ) as file:
+            if old is not None:
+                _copy_rows(old, file, link=shard_rows is not None)
+            first_row = file.rows
+            for path, kind, groups in parts:
+                counts = next_id, file.rows, len(skipped), normalised
+                for group in groups:
+                    skipped += [one for one in group if isinstance(one, SkippedRun)]
+                    laid_out = [one for one in group if isinstance(one, LaidOut)]
+                    tables.append(
+                        RunTable.joined([one.table for one in laid_out]).renumbered(next_id, file.rows)
+                    )
+                    for one in laid_out:
+                        ids = np.arange(next_id, next_id + len(one.table))
+                        next_id += len(ids)
+                        if next_id - 1 > RUN_ID_MAX:
+                            raise FieldError(f"a run has id {next_id - 1}; expected at most {RUN_ID_MAX}")
+                        one.rows["run_id"] = np.repeat(ids, one.table.rows["steps"])
+                        file.write(one.rows)
+                        lost.update(one.lost)
+                        normalised += one.normalised
+                now = next_id, file.rows, len(skipped), normalised
+                sources.append(SourceCount(path, kind, *(b - a for a, b in zip(counts, now, strict=True))))
+            files = file.finish()
+        if old is None and next_id == 0:
+            refuse_empty(skipped, target)
+        if shard_rows is not None:
+            fsync_dir(draft.path / SHARDS)
+        table = RunTable.joined(tables)
+        write_runs_db(draft.path / METADATA_DB, table)
+        now_text = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         manifest = DatasetManifest(
             version=FORMAT_VERSION,
-            num_steps=self.file.rows,
+            num_steps=file.rows,
             num_runs=len(table),
-            created=(before and before.created) or now,
-            updated=None if before is None else now,
+            created=before.created or now_text,
+            updated=None if old is None or old.manifest is None else now_text,
             steps_crc32c=files[STEPS_NPY].crc32c if STEPS_NPY in files else None,
-            files={**files, METADATA_DB: flush_entry(database)},
-            sources=[*(before.sources if before else ()), *self.sources],
-            skipped=[*(before.skipped if before else ()), *self.skipped],
+            files={**files, METADATA_DB: flush_entry(draft.path / METADATA_DB)},
+            sources=sources,
+            skipped=skipped,
             release=__version__,
         )
-        write_file(self._directory / MANIFEST, pretty_json(manifest))
+        write_file(draft.path / MANIFEST, pretty_json(manifest))
+        draft.publish(exchange=old is not None)
+    left_out = tuple(skipped[len(before.skipped) :])
+    return Built(str(target), next_id - first_id, file.rows - first_row, left_out, dict(lost), normalised)
 
-    def built(self, path: Path) -> Built:
-        rows = self.file.rows - self._first_row
-        return Built(str(path), self.runs, rows, tuple(self.skipped), dict(self.lost), self.normalised)
+
+def _copy_rows(old: OpenTable, file: ShardWriter, *, link: bool) -> None:
+    listed = old.manifest.files if old.manifest else {}
+    for path in old.rows.paths:
+        entry = listed.get(f"{SHARDS}/{path.name}" if link else path.name)
+        with open_regular(path) as fd:
+            header = read_header(fd, path, [DATASET_ROW_DTYPE])
+            begin, end = header.data_offset, header.end_offset
+            if link:
+                file.link(path, header.rows, entry or FileEntry(end, crc32c_file(fd, end, path)))
+                continue
+            head = crc32c_file(fd, begin, path)
+            rows = crc32c_file(fd, end - begin, path, offset=begin, on_chunk=file.write)
+        found = crc32c_combine(head, rows, end - begin)
+        if entry is not None and entry.crc32c != found:
+            text = f"has CRC-32C {found:08x}. The manifest says {entry.crc32c:08x}. Nothing was appended"
+            raise ChecksumError(text, path=path, hint="restore the data set from a copy, or build it again")

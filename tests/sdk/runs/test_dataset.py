@@ -701,7 +701,7 @@ class TestSetOfAPack:
     def test_a_run_that_no_row_numbers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tape2048.runs.dataset.RUN_STEPS_MAX", 44)
         (tmp_path / "a.dat").write_bytes(packdat_bytes())
-        with pytest.raises(FieldError, match="45 steps"):
+        with pytest.raises(FieldError, match="steps of a run is 45"):
             Dataset(tmp_path / "a.dat")
 
     def test_another_file(self, tmp_path: Path) -> None:
