@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -26,7 +27,6 @@ from tape2048_tools.terminal.output import cell, complain_left_out, print_human,
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tape2048.runs.exports import TableName
     from tape2048.runs.run import U64, RunSource, SkippedRun
@@ -119,7 +119,7 @@ def command(
     """
     from tape2048.base.text import counted
     from tape2048.corpus import Corpus
-    from tape2048.runs.exports import default_path, make_table, run_file_table, write_lines, write_table
+    from tape2048.runs.exports import make_table, run_file_table, write_lines, write_table
 
     holds = FORMATS[format_]
     if compression is not None and compression not in holds.compressions:
@@ -153,7 +153,7 @@ def command(
             raise unwritten(error) from error
         exit_on_findings(skipped)
         return
-    path = default_path(sources[0], table, format_) if out is None else out
+    path = out or Path(f"{sources[0].resolve().name or 'export'}.{table}.{format_}")
     with progress_bar(f"writing {path.name}", quiet=quiet) as progress:
         records = write_table(
             found, path, format=format_, compression=compression, u64=u64, replace=force, progress=progress
