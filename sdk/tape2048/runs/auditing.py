@@ -123,7 +123,8 @@ def audit(
     if wrong is None and spawns < SPAWNS_MIN:
         verdict = f"too few to tell: {spawns:,} spawns; expected at least {SPAWNS_MIN:,}"
     is_2048 = False if wrong else spawns >= SPAWNS_MIN or None
-    return Audit(is_2048, verdict, *counts[_FACTS, :2].tolist(), checks, skipped)
+    games, moves = counts[_FACTS, :2].tolist()
+    return Audit(is_2048, verdict, games, moves, checks, skipped)
 
 
 def _games(path: Path, workers: int | None, progress: Progress) -> Iterator[Examined]:
@@ -197,7 +198,7 @@ def _rules(broken: dict[str, list[str]], facts: NDArray[np.int64]) -> list[Audit
         checks.append(AuditCheck("given starts", given, None, text))
     text = f"{ended:,} of {ends:,} games end without a legal move, {ends - ended:,} break off"
     checks.append(AuditCheck("ends", ends, True if ends else None, text if ends else "not checked"))
-    if bad := broken.get(_ROWS):
+    if bad := broken.get(_ROWS, []):
         checks.append(AuditCheck(_ROWS, len(bad), None, f"not checked: {bad[0]}"))
     return checks
 

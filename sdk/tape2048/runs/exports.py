@@ -218,20 +218,25 @@ def write_table(
         >>> write_table(run_file_table([open_source("runs")])[0], "summary.csv", format="csv")
         2
     """
-    if format not in TABLE_FORMATS:
-        raise ValueError(f"format {format!r}; expected one of {TABLE_FORMATS}")
-    known, is_text = FORMATS[format].compressions, FORMATS[format].is_text
-    if (compression := compression or known[0]) not in known:
-        raise ValueError(f"compression {compression!r} of {format}; expected one of {known}")
-    if u64 != "number" and (u64 != "text" or format != "jsonl"):
-        raise ValueError(f"u64={u64!r} of {format}; expected 'number', or in jsonl 'text'")
-    report = progress or (lambda _done, _total: None)
+    compression, report = check_format(format, compression, u64), progress or (lambda _done, _total: None)
     with publishing_file(path, replace=replace) as file:
-        if is_text:
+        if FORMATS[format].is_text:
             write_lines(table, file, report, format=format, u64=u64)
         else:
             write_arrow(table, file, format, compression, report)
     return table.records
+
+
+def check_format(format_: str, compression: str | None, u64: str) -> str:
+    """Return the compression, by default the format's first; raise ValueError for an unknown option."""
+    if format_ not in TABLE_FORMATS:
+        raise ValueError(f"format {format_!r}; expected one of {TABLE_FORMATS}")
+    known = FORMATS[format_].compressions
+    if compression not in {None, *known}:
+        raise ValueError(f"compression {compression!r} of {format_}; expected one of {known}")
+    if u64 != "number" and (u64 != "text" or format_ != "jsonl"):
+        raise ValueError(f"u64={u64!r} of {format_}; expected 'number', or in jsonl 'text'")
+    return compression or known[0]
 
 
 def record_batches(

@@ -132,9 +132,10 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
                 runs = len(reader)
     except FormatError as error:
         findings.append(Finding.of(error))
-    document = {"ok": not findings, "path": str(packfile), "runs": None if findings else runs, **padding}
     names = ("error", "message", "offset")
-    document["findings"] = [{name: getattr(found, name) for name in names} for found in findings]
+    listed = [{name: getattr(found, name) for name in names} for found in findings]
+    document = {"ok": not findings, "path": str(packfile), "findings": listed, **padding}
+    document["runs"] = None if findings else runs
     text = f"OK: {printable(packfile)} ({counted(runs, 'run')}{note})"
     if as_json or not findings:
         print_result(document, lambda: [text], as_json=as_json)

@@ -192,8 +192,8 @@ def filter_(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     of_runs, of_rows = len(whole.runs), len(whole)
-    document = {"runs": runs, "rows": rows, "of_runs": of_runs, "of_rows": of_rows}
-    document["output"] = out and str(out)
+    counts = {"runs": runs, "rows": rows, "of_runs": of_runs, "of_rows": of_rows}
+    document = {**counts, "output": out and str(out)}
     text = f"{number(runs)} of {counted(of_runs, 'run')}, {number(rows)} of {counted(of_rows, 'row')}"
     text += f", written to {printable(out)}" if out else ""
     print_result(document, lambda: [text], as_json=as_json)
