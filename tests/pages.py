@@ -171,9 +171,9 @@ def formats_table() -> str:
         [
             f"`{name}`",
             f"`{one.suffix}`" if one.suffix else "directory",
-            "yes" if one.reader else "",
-            ", ".join(["`convert`"] * bool(one.writer) + ["`export`"] * bool(one.compressions)),
-            "; ".join(one.lacks) if one.writer else "runs with their moves",
+            "yes" if one.module else "",
+            ", ".join(["`convert`"] * bool(one.module) + ["`export`"] * bool(one.compressions)),
+            "; ".join(one.lacks) if one.module else "runs with their moves",
         ]
         for name, one in FORMATS.items()
     )

@@ -148,9 +148,9 @@ class Service:
             self.status(lambda: shipping)
             return bool(signals.take())
 
-        if self.shipper is not None:
-            self.shipper.finish(is_asked_to_end, by_signal=by_signal)
-            self.status(lambda: last)
+        assert self.shipper is not None
+        self.shipper.finish(is_asked_to_end, by_signal=by_signal)
+        self.status(lambda: last)
 
     def _tell(self, status: Status) -> None:
         snapshot = Snapshot(
@@ -298,7 +298,8 @@ def record(
                 progress.settle(daemon.ledger.state())
             except StorageError as error:  # not fatal: all recorded games are published
                 service.event("warning", f"{error}. The next start with this seed skips some games")
-    service.ship_the_rest(signals, by_signal=daemon.stopped_by_signal)
+    if config.to is not None:
+        service.ship_the_rest(signals, by_signal=daemon.stopped_by_signal)
     return _summary(daemon, out_dir, recovered)
 
 

@@ -75,6 +75,7 @@ LAST_S = 20.0
 
 _LOOK_S = 0.5  # interval of looking for published sessions
 _CLAIMS_MAX = 100
+_LAST_TRIES = 3  # of sessions that failed, at the end of a recording
 _SPOOL_SESSIONS = 4  # sessions that fit into the directory if ``spool_max_mb`` is not set
 
 #: Errors that concern one session, which stays. Shipping continues with the next session.
@@ -203,11 +204,13 @@ class Shipper:
             self._report("warning", f"{text}; the next start with this directory ships them{why}")
 
     def _run(self) -> None:
-        wait_s = RETRY_S_MIN
+        wait_s, last_tries = RETRY_S_MIN, _LAST_TRIES
         while True:
             is_reached = self._ship_all()
-            if is_reached and self._ending:
-                return
+            if self._ending and is_reached:
+                last_tries -= 1
+                if self._error is None or not last_tries:
+                    return
             wait_s = RETRY_S_MIN if self._error is None else min(2 * wait_s, RETRY_S_MAX)
             self._wake.wait(_LOOK_S if self._error is None else wait_s)
             self._wake.clear()
@@ -292,19 +295,23 @@ def _refuse(session: Path, found: str, expected: str, hint: str | None = None) -
 def group_sha256(store: Store) -> str | None:
     """Return the SHA-256 of the settings of the store's group; None if it has no group."""
     try:
-        return hashlib.sha256(store.get(GROUP_TOML, TOML_BYTES_MAX)).hexdigest()
+        return hashlib.sha256(_read_toml(store, GROUP_TOML)).hexdigest()
     except MissingPathError:
         return None
 
 
 def read_settings(url: str) -> bytes:
-    """Read a TOML file of a store, ``URL/name.toml``; raise ConfigError if it is HTML or missing."""
+    """Read a TOML file of a store, ``URL/name.toml``; raise ConfigError if it is missing."""
     directory, _, name = url.rpartition("/")
     try:
-        text = open_store(directory).get(name, TOML_BYTES_MAX)
+        return _read_toml(open_store(directory), name)
     except MissingPathError as error:
         raise ConfigError("no such object; expected a TOML file", path=url, hint=error.hint) from error
+
+
+def _read_toml(store: Store, name: str) -> bytes:
+    text = store.get(name, TOML_BYTES_MAX)
     if text.lstrip()[:1] == b"<":
         hint = "Check the network: a proxy or a login page may answer in place of the store."
-        raise StoreError("found HTML; expected TOML", path=url, hint=hint)
+        raise StoreError("found HTML; expected TOML", path=store.path(name), hint=hint)
     return text

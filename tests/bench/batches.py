@@ -68,6 +68,8 @@ _FILL_ROWS = 1 << 20
 class _Memory:
     """What a store needs of a session whose rows were never in a file."""
 
+    is_remote = False
+
     def __init__(self, steps: NDArray[np.void], tape: Any = None) -> None:
         self.steps = steps
         self.dtype = steps.dtype

@@ -137,13 +137,13 @@ PLANTED = {
     "tape manifest's version": (
         f"{SESSION}:parse_manifest", "head.version != version", "head.version < 0"
     ),
-    "tape wrong steps": (f"{TAPE}.codec:judge", "wrong[game] or ", ""),
-    "tape a game that does not end": (f"{TAPE}.codec:judge", "or legal_mask(final) != U64(0) ", ""),
+    "tape wrong steps": (f"{TAPE}.tape_codec:judge", "wrong[game] or ", ""),
+    "tape a game that does not end": (f"{TAPE}.tape_codec:judge", "or legal_mask(final) != U64(0) ", ""),
     "tape count of anchors": (
-        f"{TAPE}.reader:check_anchor_count", "if anchors != expected:", "if False:"
+        f"{TAPE}.tape_reader:check_anchor_count", "if anchors != expected:", "if False:"
     ),
     "tape anchors": ("tape2048.maintenance.validation:TapeChecks.update", "if sound.any():", "if False:"),
-    "tape steps on the way": (f"{TAPE}.reader:Tape.boards", "np.flatnonzero(wrong)", "wrong[:0]"),
+    "tape steps on the way": (f"{TAPE}.tape_reader:Tape.boards", "np.flatnonzero(wrong)", "wrong[:0]"),
 }  # fmt: skip
 
 

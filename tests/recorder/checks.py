@@ -17,7 +17,7 @@ from tape2048.maintenance.validation import validate_session
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.daemon.instance import Instance
 from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
-from tape2048_recorder.recording.partial import JOURNAL, read_journal, stage_of
+from tape2048_recorder.recording.partial import JOURNAL, read_journal, staging_of
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.status_report import Level, Status
@@ -201,7 +201,7 @@ def confirmed_in_journals(root: Path) -> dict[int, tuple[int, ...]]:
     """What stands in the journals of a recorder that was just killed."""
     found = {}
     for partial in partials(root):
-        stage = stage_of(partial)
+        stage = staging_of(partial)
         if not (stage / "session").is_dir() or not (stage / JOURNAL).exists():
             continue  # a shell, or killed while it began
         row_bytes = int.from_bytes((stage / JOURNAL).read_bytes()[8:16], "little")

@@ -411,7 +411,7 @@ MUTANTS = {
         "draft = partial / COMPACTION_DRAFT",
         'draft = partial / f"compacted-{len(compactions(partial)) + 1}"',
     ),
-    "moved blocks forgotten": ("partial:stage_of", "[partial, *compactions(partial)][-1]", "partial"),
+    "moved blocks forgotten": ("partial:staging_of", "[partial, *compactions(partial)][-1]", "partial"),
     "the name before the content": (
         "publish:publish_steps",
         (

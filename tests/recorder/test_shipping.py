@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,6 +35,11 @@ PLAYED: dict[str, Any] = {
     "min_free_mb": 0,
 }
 TOML = 'player = "random"\nseed = 77\nstorage = "tape"\nrotate_steps = 20_000\n'
+
+
+@pytest.fixture(autouse=True)
+def _one_last_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_LAST_TRIES", 1)
 
 
 def record(out: Path, **settings: Any) -> Listener:
@@ -238,7 +245,7 @@ def portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_login_page_is_no_answer_of_a_store(portal: str, tmp_path: Path) -> None:
-    """It is no listing, no lease, no settings and no order; nothing is removed, and SIGTERM ends with 0."""
+    """It is no listing, no lease, no settings and no order. Nothing is removed, and signals end with 0."""
     store = open_store(portal)
     with pytest.raises(StoreError, match="DOCTYPE html"):
         store.names("sessions")
@@ -249,8 +256,15 @@ def test_a_login_page_is_no_answer_of_a_store(portal: str, tmp_path: Path) -> No
     with Recorders(tmp_path / "out") as recorders:
         started = recorders.start(**PLAYED, to=portal, rotate_s=0.5)
         started.wait_for_event("published")
-        wait_until(lambda: getattr(read_snapshot(tmp_path / "out", "default").status.shipping, "error", None))
-        started.stop()
+        assert "found HTML" in started.wait_for_event("not shipped yet: ")
+        started.signal(signal.SIGTERM)
+        started.wait_for_status(lambda status: status["why"] == "shipping")
+        since = time.monotonic()
+        started.stop()  # the second signal ends the attempts
+        assert time.monotonic() - since < shipping.LAST_S / 2
+        assert started.count(
+            "not shipped to s3://bucket/games; the next start with this directory ships them"
+        )
     assert sessions(tmp_path / "out")
     document = json.dumps(Session.open(sessions(tmp_path / "out")[0]).meta["config"])
     assert "bucket" not in document

@@ -8,7 +8,7 @@
         session/steps.npy    the blocks at their reserved rows, or tape.npy; the header is written last
         session/values.f32.npy  a column (``columns``), likewise
         compacted-<n>/       a later journal and session/, after blocks had to be moved
-        fsync-failed         marks a stage whose rows could not be flushed: its blocks must be written again
+        fsync-failed         marks that rows could not be flushed: their blocks must be written again
 
 The daemon reserves row ranges, and workers write into them. A reserved range that was never committed,
 because its worker died or the disk was full, leaves a hole, unless it is the last range. Publishing moves
@@ -16,7 +16,7 @@ because its worker died or the disk was full, leaves a hole, unless it is the la
 published session.
 
 Compaction writes the blocks without holes to a new directory, and then renames that to ``compacted-<n>/``. A
-directory with a journal and a ``session/`` is a *stage*. The stage with the highest ``n`` is current.
+directory with a journal and a ``session/`` is a *staging directory*; the highest ``n`` is current.
 
 A block is **committed** when its record is in the journal. The record is appended by one ``write``, after the
 block's rows, and contains their metadata. So a killed daemon loses no committed block, and ``metadata.db`` is
@@ -281,8 +281,8 @@ def compactions(partial: Path) -> list[Path]:
     return [path for _, path in sorted(moved)]
 
 
-def stage_of(partial: Path) -> Path:
-    """Return the current stage: the directory whose journal and ``session/`` are valid."""
+def staging_of(partial: Path) -> Path:
+    """Return the current staging directory: the directory whose journal and ``session/`` are valid."""
     return [partial, *compactions(partial)][-1]
 
 

@@ -63,7 +63,7 @@ from tape2048_recorder.recording.partial import (
     read_facts,
     read_journal,
     refuse_foreign_files,
-    stage_of,
+    staging_of,
     utc_text,
 )
 from tape2048_recorder.recording.world import REAL, World, at_once
@@ -126,15 +126,15 @@ def publish_steps(
     with storage_errors(partial, "publishing a session"):
         claimed = sum(block.rows for block in blocks)
         world.rmtree(partial / COMPACTION_DRAFT, ignore_errors=True)
-        stage = stage_of(partial)
-        if stage != partial:  # an earlier try has moved the blocks
-            blocks = read_journal(stage / JOURNAL, facts.row_bytes, world)
-        blocks = _intact(world, stage / STAGED, sorted(blocks, key=lambda block: block.first_row), facts)
+        staging = staging_of(partial)
+        if staging != partial:  # an earlier try has moved the blocks
+            blocks = read_journal(staging / JOURNAL, facts.row_bytes, world)
+        blocks = _intact(world, staging / STAGED, sorted(blocks, key=lambda block: block.first_row), facts)
         yield 0.0
-        doubted = _in_doubt(world, partial, stage, flush)
+        doubted = _in_doubt(world, partial, staging, flush)
         while blocks and (doubted or _has_holes(blocks)):
-            stage, blocks = yield from _compact(world, partial, stage, blocks, facts)
-            doubted, blocks = False, _intact(world, stage / STAGED, blocks, facts)
+            staging, blocks = yield from _compact(world, partial, staging, blocks, facts)
+            doubted, blocks = False, _intact(world, staging / STAGED, blocks, facts)
         if not blocks:
             try:
                 _remove(world, partial, out_dir)
@@ -147,9 +147,9 @@ def publish_steps(
         given = None
         if facts.start_boards is not None and facts.file.is_tape:
             given = load_starts(facts.start_boards.path(out_dir))
-        size = yield from _finish_files(world, stage / STAGED, facts, blocks, extra, given=given)
+        size = yield from _finish_files(world, staging / STAGED, facts, blocks, extra, given=given)
         yield 0.0
-        path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)
+        path: Path = world.files.rename_numbered(staging / STAGED, out_dir / facts.name)
         published = Published(path, rows, runs, size, recovered, claimed - rows)
     try:
         world.files.fsync_dir(out_dir)
@@ -172,19 +172,19 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL)
     """Publish a dead recorder's partial session: every committed block whose checksum matches."""
     with storage_errors(partial, "recovering a session"):
         refuse_foreign_files(partial)
-        stage = stage_of(partial)
+        staging = staging_of(partial)
         try:
             # Without session/, it was just created, or it is the rest of a published session.
-            facts = read_facts(partial) if world.files.path_exists(stage / STAGED) else None
-            blocks = [] if facts is None else read_journal(stage / JOURNAL, facts.row_bytes, world)
+            facts = read_facts(partial) if world.files.path_exists(staging / STAGED) else None
+            blocks = [] if facts is None else read_journal(staging / JOURNAL, facts.row_bytes, world)
         except (FormatError, MissingPathError):
-            if not _has_just_begun(world, stage):
+            if not _has_just_begun(world, staging):
                 raise
             facts = None
         if facts is None:
             _remove(world, partial, out_dir)
             return Published(None, 0, 0, 0, recovered=True, rows_lost=0)
-    paths = [stage / STAGED / file.name for file in facts.files]
+    paths = [staging / STAGED / file.name for file in facts.files]
 
     def flush() -> bool:
         try:
@@ -201,12 +201,12 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL)
     )
 
 
-def _has_just_begun(world: World, stage: Path) -> bool:
+def _has_just_begun(world: World, staging: Path) -> bool:
     """Whether no block was committed: the journal has no record, or there is neither journal nor row."""
     try:
-        return len(world.load_path(stage / JOURNAL)) <= JOURNAL_HEADER_BYTES
+        return len(world.load_path(staging / JOURNAL)) <= JOURNAL_HEADER_BYTES
     except MissingPathError:
-        return not any(file.stat().st_size for file in (stage / STAGED).iterdir())
+        return not any(file.stat().st_size for file in (staging / STAGED).iterdir())
 
 
 def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World = REAL) -> list[Path]:
@@ -225,7 +225,7 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World =
     for partial in partials:
         try:
             try:
-                ended_at = utc_text((stage_of(partial) / JOURNAL).stat().st_mtime)
+                ended_at = utc_text((staging_of(partial) / JOURNAL).stat().st_mtime)
             except (OSError, OverflowError, ValueError):  # a time outside the calendar
                 ended_at = utc_text(world.time.time())
             published = recover(out_dir, partial, ended_at=ended_at, world=world)
@@ -261,10 +261,10 @@ def _has_holes(blocks: list[Block]) -> bool:
     return any(block.first_row + block.rows != end for block, end in zip(blocks, ends, strict=True))
 
 
-def _in_doubt(world: World, partial: Path, stage: Path, flush: Callable[[], bool]) -> bool:
+def _in_doubt(world: World, partial: Path, staging: Path, flush: Callable[[], bool]) -> bool:
     """Whether rows may be missing on the disk, even if they can be read now."""
-    mark = stage / _DOUBTED
-    if stage != partial or world.files.path_exists(mark):
+    mark = staging / _DOUBTED
+    if staging != partial or world.files.path_exists(mark):
         flush()
         return bool(world.files.path_exists(mark))
     # The kernel reports a failed write only once, so the mark is set before the flush. Afterwards, a full
@@ -316,16 +316,16 @@ def _intact(world: World, session: Path, blocks: list[Block], facts: Facts) -> l
 
 
 def _compact(
-    world: World, partial: Path, stage: Path, blocks: list[Block], facts: Facts
+    world: World, partial: Path, staging: Path, blocks: list[Block], facts: Facts
 ) -> Generator[float, None, tuple[Path, list[Block]]]:
-    """Write the blocks again without holes, with a new journal, and make that the current stage."""
+    """Write the blocks again without holes, with a new journal, and make them current."""
     draft = partial / COMPACTION_DRAFT
     compacted = partial / f"compacted-{len(compactions(partial)) + 1}"
     (draft / STAGED).mkdir(parents=True)
     moved: list[Block] = []
     files = facts.files
     with (
-        _opened(world, stage / STAGED, files, os.O_RDONLY) as sources,
+        _opened(world, staging / STAGED, files, os.O_RDONLY) as sources,
         _opened(world, draft / STAGED, files, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as targets,
         contextlib.closing(Journal(draft / JOURNAL, facts.row_bytes, world)) as journal,
     ):
@@ -465,10 +465,10 @@ def _check_whole(world: World, session: Path) -> None:
 
 
 def _remove(world: World, partial: Path, out_dir: Path) -> None:
-    """Remove a partial directory, the current stage's rows last: no interruption leaves a valid stage."""
-    for stage in (partial, *compactions(partial)):
-        if world.files.path_exists(stage / STAGED):
-            world.rmtree(stage / STAGED)
+    """Remove a partial directory so that no interruption leaves a valid staging directory."""
+    for staging in (partial, *compactions(partial)):
+        if world.files.path_exists(staging / STAGED):
+            world.rmtree(staging / STAGED)
     world.rmtree(partial)
     world.files.fsync_dir(out_dir)
 

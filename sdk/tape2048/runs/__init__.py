@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     )
     from tape2048.runs.files import Found as Found, read_run_file as read_run_file, scan as scan
     from tape2048.runs.jsonl import run_line as run_line, step_lines as step_lines
-    from tape2048.runs.pack48 import merge_packs as merge_packs
+    from tape2048.runs.pack48 import merge_pack48 as merge_pack48
     from tape2048.runs.packdat import DataPack as DataPack
     from tape2048.runs.repack import Repacked as Repacked, repack_session as repack_session
     from tape2048.runs.run import (

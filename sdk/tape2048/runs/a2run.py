@@ -82,7 +82,11 @@ def read_run(path: str | os.PathLike[str], load: Load | None = None) -> Run:
 
 
 def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = None) -> Run:
-    """Parse the bytes of a whole file, ``u8[bytes]``, into a run of views; errors name ``path``.
+    """Parse the bytes of a whole file into a run of views.
+
+    Args:
+        data: ``u8[bytes]``.
+        path: path for errors.
 
     Raises:
         MagicError: not an A2T1 file.
@@ -160,7 +164,9 @@ def run_bytes(run: Run) -> list[bytes]:
 def write_run(path: str | os.PathLike[str], run: Run) -> None:
     """Write a run to a new file, which appears atomically, in an existing directory.
 
-    Branch values are left out, and an engine of ``""`` reads back as None.
+    Args:
+        path: the file.
+        run: the run. Branch values are left out, and an engine of ``""`` reads back as None.
 
     Raises:
         NameTakenError: ``path`` exists.
@@ -186,7 +192,13 @@ def shard_path(
 
     By day, the path is ``<root>/YYYYMMDD/<name>.a2run``, with the run's start in UTC; an unknown start is
     1970-01-01. By UUID, it is ``<root>/ab/cd/<uuid>.a2run``, where ``ab`` and ``cd`` are the first bytes of
-    the UUID ``name``, so that directories stay small with millions of runs. A name of None is a random UUID.
+    the UUID, so that directories stay small with millions of runs.
+
+    Args:
+        root: directory of the shards, created if its parent exists.
+        run: the run.
+        name: name of the file without extension; with ``by="uuid"``, a UUID. None: a random UUID.
+        by: ``"day"`` or ``"uuid"``.
 
     Raises:
         StorageError: the directory cannot be made.

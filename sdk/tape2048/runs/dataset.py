@@ -534,10 +534,18 @@ def append_dataset(
 ) -> Built:
     """Add all runs of some sources to a data set; their ids continue after the highest id.
 
-    Arguments are as for :func:`build_dataset`. Games that the data set already holds are added again, and a
-    warning names their sessions and data sets. A new directory is written beside the old one and exchanged
-    with it in one step: readers see the old data set or the new one, also after a crash. Rows in one
-    ``steps.npy`` are copied (and their checksum compared); shards are linked.
+    Games that the data set already holds are added again, and a warning names their sessions and data sets.
+    A new directory is written beside the old one and exchanged with it in one step: readers see the old data
+    set or the new one, also after a crash. Rows in one ``steps.npy`` are copied (and their checksum
+    compared); shards are linked.
+
+    Args:
+        path: the data set.
+        sources: as for :func:`build_dataset`.
+        workers: as for :func:`build_dataset`.
+        replayer: as for :func:`build_dataset`.
+        lossy: as for :func:`build_dataset`.
+        progress: as for :func:`build_dataset`.
 
     Raises:
         MissingPathError: ``path`` does not exist.
@@ -580,8 +588,13 @@ def write_view(
 ) -> Built:
     """Write the runs of a view (or of several data sets opened as one) as a new data set.
 
-    Rows do not change, except that run ids count from 0. ``output`` and ``shard_rows`` are as for
-    :func:`build_dataset`; ``progress`` is called with the rows written and all rows.
+    Rows do not change, except that run ids count from 0.
+
+    Args:
+        output: the new data set.
+        view: the view.
+        shard_rows: as for :func:`build_dataset`.
+        progress: function that is called with the rows written and all rows.
 
     Raises:
         EmptyCorpusError: the view has no run. Nothing was written.

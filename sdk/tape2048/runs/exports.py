@@ -143,7 +143,12 @@ def run_file_table(
 
     The columns are ``source`` (the file's path; of a pack or a data set, also the run's number), ``steps``,
     ``start_unix_s``, ``elapsed_s``, ``max_score``, ``highest_tile``, ``engine`` (empty for none), and
-    ``reached_<tile>`` for each threshold. ``progress`` is called with the runs read and all runs.
+    ``reached_<tile>`` for each threshold.
+
+    Args:
+        sources: from :func:`tape2048.runs.open_source`.
+        thresholds: tiles for which labels are added.
+        progress: function that is called with the runs read and all runs.
 
     Example:
         >>> from tape2048.runs import open_source, run_file_table
@@ -180,8 +185,16 @@ def export(
 ) -> int:
     """Write a corpus's rows or runs to a file; return the number of records.
 
-    The table is as for :func:`record_batches`, and the file as for :func:`write_table`, with its options
-    ``**how``.
+    A CorpusError says that mapped rows were truncated since the corpus was opened.
+
+    Args:
+        corpus: as for :func:`record_batches`.
+        path: the new file.
+        format: as for :func:`write_table`.
+        table: as for :func:`record_batches`.
+        thresholds: as for :func:`record_batches`.
+        columns: as for :func:`record_batches`.
+        **how: the options of :func:`write_table`.
 
     Example:
         >>> import tape2048

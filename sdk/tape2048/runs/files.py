@@ -80,10 +80,12 @@ def read_run_file(path: str | os.PathLike[str]) -> Run:
 def scan(
     root: str | os.PathLike[str], workers: int | None = 1, suffixes: Sequence[str] = RUN_SUFFIXES
 ) -> Iterator[Found]:
-    """Read every run file below a directory, of all formats, in path order.
+    """Read every run file below a directory in path order. A damaged file comes with its error.
 
-    Files with other extensions than ``suffixes`` are skipped. ``workers`` threads read the files; None: one
-    for each core. A damaged file comes with its error.
+    Args:
+        root: the directory.
+        workers: number of reading threads. None: the number of cores.
+        suffixes: extensions of the files to read.
 
     Raises:
         NotASessionError: there are no run files.

@@ -74,8 +74,25 @@ class _RunLine(msgspec.Struct, kw_only=True):
     moves: list[str]
 
 
+class _Branch(msgspec.Struct, gc=False):  # structs are encoded in half the time of dicts
+    legal: bool
+    value: float | None
+
+
+class _StepLine(msgspec.Struct, gc=False):
+    run_idx: int
+    step_idx: int
+    pre_board: list[int]
+    chosen: str
+    branches: list[_Branch] | None
+
+
 def step_lines(run: Run, run_idx: int) -> bytes:
-    """Encode a run as JSON lines, one for each step; ``run_idx`` is the number of the run.
+    """Encode a run as JSON lines, one for each step.
+
+    Args:
+        run: the run.
+        run_idx: number of the run: its id in the session, or its position in the file.
 
     Example:
         >>> from tape2048.runs import read_run, step_lines
@@ -88,26 +105,25 @@ def step_lines(run: Run, run_idx: int) -> bytes:
     legal = legal_bits(full.branch_legal).reshape(-1)
     values = full.branch_values.astype(object).reshape(-1)
     values[~legal] = None
-    branches = [
-        {"legal": one, "value": value} for one, value in zip(legal.tolist(), values.tolist(), strict=True)
-    ]
-    boards, has = boards_to_exps(full.boards).tolist(), full.has_branches.tolist()
-    return _encoder.encode_lines(
-        {
-            "run_idx": run_idx,
-            "step_idx": i,
-            "pre_board": boards[i],
-            "chosen": chosen,
-            "branches": branches[4 * i : 4 * i + 4] if has[i] else None,
-        }
-        for i, chosen in enumerate(_NAMES[full.moves].tolist())
+    branches = list(map(_Branch, legal.tolist(), values.tolist()))
+    steps = map(
+        _StepLine,
+        itertools.repeat(run_idx),
+        itertools.count(),
+        boards_to_exps(full.boards).tolist(),
+        _NAMES[full.moves].tolist(),
+        (branches[4 * i : 4 * i + 4] if has else None for i, has in enumerate(full.has_branches.tolist())),
     )
+    return _encoder.encode_lines(list(steps))
 
 
 def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
-    r"""Encode a run as one JSON line with its newline; ``run_idx`` is the number of the run.
+    r"""Encode a run as one JSON line with its newline.
 
-    Packed boards are numbers, or ``"text"``, which no reader rounds.
+    Args:
+        run: the run.
+        run_idx: number of the run, as for :func:`step_lines`.
+        u64: form of packed boards: ``"number"``, or ``"text"``, which no reader rounds.
 
     Example:
         >>> from tape2048.runs import read_run, run_line

@@ -130,7 +130,7 @@ def write(flow: Conversion) -> None:
         draft.publish()
 
 
-def merge_packs(
+def merge_pack48(
     paths: Sequence[str | os.PathLike[str]],
     out_dir: str | os.PathLike[str],
     *,
@@ -141,14 +141,22 @@ def merge_packs(
 
     Rows keep every field, and runs get new ids from 0. If two packs number the names of a field differently,
     such as ``valuation_type``, its numbers change, and its names stay. The new pack has the name of the first
-    one. Otherwise as :func:`tape2048.maintenance.merge_sessions`. MaintenanceError: rows have different
-    types, a run is in two packs, or names cannot be joined.
+    one. Columns in files and other errors are as for :func:`tape2048.maintenance.merge_sessions`.
+
+    Args:
+        paths: the packs.
+        out_dir: as for :func:`tape2048.maintenance.merge_sessions`.
+        all_columns: as for :func:`tape2048.maintenance.merge_sessions`.
+        progress: as for :func:`tape2048.maintenance.merge_sessions`.
+
+    Raises:
+        MaintenanceError: rows have different types, a run is in two packs, or names cannot be joined.
 
     Example:
-        >>> from tape2048.runs import convert, merge_packs
+        >>> from tape2048.runs import convert, merge_pack48
         >>> for name in ("a2run", "a2run2"):
         ...     done = convert(f"runs/golden.{name}", f"packs-{name}", "pack48", lossy=True)
-        >>> merge_packs(["packs-a2run", "packs-a2run2"], "merged").runs
+        >>> merge_pack48(["packs-a2run", "packs-a2run2"], "merged").runs
         2
     """
     root, parts = Path(os.path.abspath(out_dir)), [Session.open(path) for path in paths]

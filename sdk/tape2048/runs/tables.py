@@ -405,6 +405,9 @@ class TableCorpus(Corpus):
         boards, moves, values, legal = (
             np.ascontiguousarray(rows[name]) for name in ("board", "move", "ev_values", "ev_legal")
         )
+        if moves.max(initial=0) > 3:
+            found = f"run {row['id']} has a move {moves.max()}; expected 0 to 3"
+            raise FieldError(found, path=self.sessions[row["session"]].path)
         has, lost = restore_values(values, legal, moves, legal != 0 if self._mask_tells else None, self._half)
         certain = final_board is not None or bool(record["has_final"]) or not len(boards)
         if final_board is None and record["has_final"]:

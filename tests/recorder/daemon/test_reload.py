@@ -29,6 +29,7 @@ OTHER: dict[str, Any] = {
     "start_rows_where": "board_highest > 9",
     "workers": 3, "seed": 1, "lease": 1, "rotate_steps": 5, "rotate_s": 1.0,
     "max_games": 5, "max_steps": 5, "max_wall_s": 5.0, "max_ram_mb": 5000, "max_disk_mb": 5,
+    "to": "elsewhere",
     "spool_max_mb": 5, "min_free_mb": 5, "storage": "tape", "sample_rate": 2, "record_action": True,
     "block_rows": 2048, "flush_s": 5.0, "drain_timeout_s": 5.0, "log_interval_s": 5.0, "lanes": 7,
     "sampling": {"method": "softmax"}, "model_dir": "models", "model_files": "*.pt", "log_level": "error",

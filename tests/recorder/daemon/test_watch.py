@@ -197,7 +197,7 @@ def test_a_stopped_worker_is_replaced(recorders: Recorders, root: Path) -> None:
         lambda status: status["counts"]["worker_restarts"] >= 1 and status["workers_ready"] == 2
     )
     assert "Fatal Python error: Aborted" in recorder.stderr
-    assert "workers/loop.py" in recorder.stderr
+    assert "workers/worker_loop.py" in recorder.stderr
     assert not Path(f"/proc/{stopped}").exists()
     recorder.stop()
     assert_sessions_valid(root)

@@ -12,17 +12,17 @@ MUTANTS = {
         f"{_RECORDING}.partial:Journal.__init__", "world.os.fsync(self._fd)", "pass"
     ),
     "a session that had just begun stays": Mutant(
-        f"{_RECORDING}.publish:recover", "if not _has_just_begun(world, stage):", "if True:"
+        f"{_RECORDING}.publish:recover", "if not _has_just_begun(world, staging):", "if True:"
     ),
     "a flush that failed is forgotten": Mutant(
         f"{_RECORDING}.partial:PartialSession.flush", "self._flushed = False", "pass"
     ),
     "the name before the manifest": Mutant(
         f"{_RECORDING}.publish:publish_steps",
-        "size = yield from _finish_files(world, stage / STAGED, facts, blocks, extra, given=given)\n"
+        "size = yield from _finish_files(world, staging / STAGED, facts, blocks, extra, given=given)\n"
         "        yield 0.0\n"
-        "        path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)",
-        "path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)\n"
+        "        path: Path = world.files.rename_numbered(staging / STAGED, out_dir / facts.name)",
+        "path: Path = world.files.rename_numbered(staging / STAGED, out_dir / facts.name)\n"
         "        size = yield from _finish_files(world, path, facts, blocks, extra, given=given)",
     ),
     "confirmed before it is written": Mutant(

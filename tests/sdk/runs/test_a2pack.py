@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 import runpy
 import struct
 import sys
@@ -162,6 +163,11 @@ class TestReader:
         with pytest.raises(ValueError, match=r"batch_size=2\.5; expected a whole number"):
             pack.iter_batches(half)
 
+    def test_pickling_sends_the_path_alone(self, pack: PackReader) -> None:
+        sent = pickle.dumps(pack)
+        assert len(sent) < 500
+        assert len(pickle.loads(sent)) == 7  # noqa: S301 - our own bytes
+
     def test_reading_writes_and_opens_nothing(self, tmp_path: Path) -> None:
         path = write(tmp_path / "x", build.PackSpec(PAYLOADS))
         before = (path.read_bytes(), path.stat().st_mtime_ns, open_files())
@@ -232,6 +238,13 @@ class TestStats:
                 continue
             with pytest.raises(errors.FieldError, match="stats"):
                 pack.validate()
+
+    def test_of_no_runs(self, tmp_path: Path) -> None:
+        pack = written(tmp_path, [])
+        none = {"highest_tile_hist": {}, "engine_counts": {}}
+        assert pack.stats == PackStats(0, 0, 0, 0, 0.0, 0, 0, 0, **none)  # type: ignore[arg-type]
+        assert list(pack) == []
+        pack.validate()
 
 
 class TestWriter:
@@ -476,6 +489,13 @@ class TestBadInput:
                 for name in PackStats.__struct_fields__:
                     assert getattr(pack.stats, name) in (getattr(right, name), None)
             data[at] ^= 0x55
+
+    def test_counts_allocate_nothing(self, tmp_path: Path) -> None:
+        for count in (4, 2**27, 2**59, 2**63, 2**64 - 1):
+            path = write(tmp_path / "x", dataclasses.replace(self.SPEC, header={"count": count}))
+            error = errors.TruncatedError if count > 4 else errors.ChecksumError
+            with memory_below(1_000_000), pytest.raises(error):
+                PackReader.open(path)
 
     def test_entries_with_checksums_that_fit(self, tmp_path: Path) -> None:
         values = {

@@ -498,7 +498,7 @@ class TestFiles:
             "a-000002-000002.a2run2", "a-000002.a2run2", "a.a2run2",
         ]  # fmt: skip
 
-    @pytest.mark.parametrize("kind", ["session", "a2run2"])
+    @pytest.mark.parametrize("kind", NAMES)
     def test_files_are_flushed_before_the_rename(
         self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
     ) -> None:

@@ -16,7 +16,7 @@ from tape2048 import Corpus, Session
 from tape2048.errors import ColumnError, MaintenanceError, TapeError
 from tape2048.game import boards_to_exps
 from tape2048.maintenance.validation import validate_session
-from tape2048.runs import convert, merge_packs, open_source, pack48
+from tape2048.runs import convert, merge_pack48, open_source, pack48
 from tape2048.session.column_draft import write_column
 
 from ..session.packs import KINDS, STEP_ROW, Played, games, rows_of, write_pack
@@ -67,7 +67,7 @@ def test_merged_packs_keep_every_field(
     monkeypatch.setattr(pack48, "_PIECE_ROWS", 100)
     found: list[tuple[int, int]] = []
     paths = packs(tmp_path)
-    merged = merge_packs(paths, tmp_path / "merged", progress=lambda *done: found.append(done))
+    merged = merge_pack48(paths, tmp_path / "merged", progress=lambda *done: found.append(done))
     expected = rows_of(PLAYED)
     assert (merged.path, merged.sessions, merged.rows, merged.runs) == (
         tmp_path / "merged/d5", 2, len(expected), 12,
@@ -89,10 +89,10 @@ def test_merged_packs_keep_every_field(
     assert len(apart) == len(together) < len(rows)
     for name, values in apart.fetch(slice(None), fields).items():
         np.testing.assert_array_equal(together.fetch(slice(None), fields)[name], values, name)
-    again = merge_packs(paths, tmp_path / "merged")
+    again = merge_pack48(paths, tmp_path / "merged")
     assert again.path.parent == merged.path.parent
     assert again.path != merged.path
-    third = merge_packs([merged.path, write_pack(tmp_path / "d7", games(14)[12:])], tmp_path / "more")
+    third = merge_pack48([merged.path, write_pack(tmp_path / "d7", games(14)[12:])], tmp_path / "more")
     assert Session.open(third.path).meta["merged_from"][0]["merged_from"][1]["name"] == "d6"
 
 
@@ -103,10 +103,10 @@ def test_columns_beside_packs_are_joined(tmp_path: Path, caplog: pytest.LogCaptu
         write_column(session, "mine", [np.arange(len(session), dtype=np.float32) + number], dtype="f32")
     write_column(session, "alone", [np.zeros(len(session), np.uint8)], dtype="u8")
     with pytest.raises(MaintenanceError, match=r"columns would be lost: alone: .*no column 'alone'"):
-        merge_packs(paths, tmp_path / "merged", all_columns=True)
+        merge_pack48(paths, tmp_path / "merged", all_columns=True)
     assert not (tmp_path / "merged").exists()
     with caplog.at_level(logging.WARNING, "tape2048"):
-        merged = Session.open(merge_packs(paths, tmp_path / "merged").path)
+        merged = Session.open(merge_pack48(paths, tmp_path / "merged").path)
     assert [record.getMessage().partition(": ")[2][:6] for record in caplog.records] == ["alone:"]
     own = [Session.open(path).column("mine").values for path in paths]
     np.testing.assert_array_equal(merged.column("mine").values, np.concatenate(own))
@@ -120,7 +120,7 @@ def test_rows_of_unknown_runs_are_left_out_with_a_warning(
     with closing(sqlite3.connect(paths[0] / "metadata.db")) as database, database:
         database.execute("DELETE FROM runs WHERE id = 2")
     with caplog.at_level(logging.WARNING, "tape2048"):
-        merged = merge_packs(paths, tmp_path / "merged")
+        merged = merge_pack48(paths, tmp_path / "merged")
     assert f"left out {len(PLAYED[2].steps)} rows of runs that are not in the run table" in caplog.text
     rows, runs = load_as_2048former(merged.path)
     kept = [game for game in PLAYED if game is not PLAYED[2]]
@@ -144,15 +144,15 @@ def test_packs_that_cannot_be_merged(tmp_path: Path) -> None:
     ]
     for paths, message in refusals:
         with pytest.raises(MaintenanceError, match=message):
-            merge_packs(paths, tmp_path / "merged")
+            merge_pack48(paths, tmp_path / "merged")
     for text in ('["search", "tuple11"]', '{"search": 300}', '{"search": 0, "tuple11": 0}', "7"):
         (second / "valuation_types.json").write_text(text)
         with pytest.raises(MaintenanceError, match="expected a different u8 number for each name") as caught:
-            merge_packs([first, second], tmp_path / "merged")
+            merge_pack48([first, second], tmp_path / "merged")
         assert str(caught.value.path).endswith("d6/valuation_types.json")
     (second / "valuation_types.json").write_text('{"search": 0}')
     with pytest.raises(TapeError, match="is not among its names"):
-        merge_packs([first, second], tmp_path / "merged")
+        merge_pack48([first, second], tmp_path / "merged")
     assert not [path for path in (tmp_path / "merged").glob("*") if not path.name.startswith(".")]
 
 

@@ -1,13 +1,12 @@
 """Branch values in rows: kept within [0, 1], else normalised and counted. The chosen move's is 1."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tape2048.errors import MaintenanceError
-from tape2048.runs import DataPack, Dataset, append_dataset, build_dataset, convert
+from tape2048.runs import DataPack, Dataset, build_dataset, convert
 from tape2048.runs.a2run2 import RunV2
 from tape2048.runs.packdat import PACKDAT_STEP_DTYPE, packdat_records
 
@@ -58,14 +57,6 @@ class TestDataset:
         found = np.load(tmp_path / "ds/steps.npy")["ev_values"]
         np.testing.assert_array_equal(found, np.array(expected, np.float32))
         assert built.normalised == 2
-
-    def test_the_manifest_counts_each_source(self, tmp_path: Path) -> None:
-        kept = write(tmp_path / "kept", played(KEPT))
-        build_dataset(tmp_path / "ds", [kept, write(tmp_path / "raw", played(NORMALISED))])
-        append_dataset(tmp_path / "ds", tmp_path / "raw")
-        sources = json.loads((tmp_path / "ds/manifest.json").read_text())["sources"]
-        assert [source.get("normalised", 0) for source in sources] == [0, 1, 1]
-        assert [source.normalised for source in Dataset(tmp_path / "ds").manifests[0].sources] == [0, 1, 1]
 
     def test_values_that_the_rows_do_not_tell_are_lost(self, tmp_path: Path) -> None:
         """A run whose values are not normalised keeps none of the chosen ones."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tape2048.runs import DataPack, Dataset, PackReader, PackWriter
+from tape2048.runs import DataPack, Dataset, PackReader, PackWriter, RunRows
 from tape2048.runs.a2run import read_run
 from tape2048.runs.a2run2 import RunV2
 from tape2048.session.session import Session
@@ -51,7 +51,7 @@ TAPE_GAMES = games_on_tape(1, 2)
 SOURCES: dict[str, Callable[[Path], Sample]] = {
     "run": lambda path: Sample(RunV2.from_bytes(a2run2_bytes(GAMES[2])), boards(2)),
     "mapped run": lambda path: Sample(read_run(written(path / "r", a2t1_bytes(GAMES[2])), "mmap"), boards(2)),
-    "pack": lambda path: Sample(PackReader.open(packed(path)).rows(), BOARDS),
+    "pack": lambda path: Sample(RunRows(PackReader.open(packed(path))), BOARDS),
     "pack.dat": lambda path: Sample(data_pack(path), BOARDS),
     "mapped pack.dat": lambda path: Sample(data_pack(path, "mmap"), BOARDS),
     "view of a pack.dat": lambda path: Sample(

@@ -104,11 +104,11 @@ def test_ranks_that_differ_end_at_once(games: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nodes_that_swap_ranks_resume_exactly(games: Path, tmp_path: Path) -> None:
-    (tmp_path / "fleet").mkdir()
-    store = open_store(str(tmp_path / "fleet"))
+    (tmp_path / "store").mkdir()
+    store = open_store(str(tmp_path / "store"))
     for path in sorted(games.iterdir()):
         put_session(store, path, "00000a")
-    data, out = f"file://{tmp_path / 'fleet'}", tmp_path / "out"
+    data, out = f"file://{tmp_path / 'store'}", tmp_path / "out"
     settings = {"pool_rows": 4096, "pool_sessions": 1, "eval_steps": 3, "epochs": 4, "steps_max": 60}
     settings["patience"] = None
     whole = [small(games, tmp_path / "local", **settings)] * 2

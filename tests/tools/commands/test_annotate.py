@@ -74,7 +74,6 @@ def test_a_dry_run_writes_nothing(cli: Cli, root: Path, empty_session: Path) -> 
         (["annotate", "{runs}"], 3, "tape2048 convert"),
         (["critic", "score", "default", "{runs}"], 3, "tape2048 convert"),
         (["critic", "score", "default", "{session}", "--name", "tokens"], 2, "built-in field"),
-        ([*ANNOTATE, "{session}", "--engine", "ray", "--shard", "1/2"], 2, "give only one"),
     ],
 )  # fmt: skip
 def test_makers_refuse(cli: Cli, session: Path, args: list[str], code: int, said: str) -> None:

@@ -267,6 +267,7 @@ def test_what_stands_in_the_way_is_not_replaced(cli: Cli, many: Path, tmp_path: 
         (["convert", "{root}", "--out", "new", "--to", "dataset", "--shard", "1/2"], 5, "--to a2pack"),
         (["convert", "{root}", "--out", "new.a2pack", "--shard", "1/2"], 2, "--to"),
         ([*REPACK, "--shard", "1/2"], 2, "--out"),
+        ([*REPACK, "--out", "new", "--engine", "ray"], 2, "It is now --shard"),
         ([*REPACK, "--out", "{root}", "--shard", "1/2"], 5, "found the directory of the sessions"),
         ([*REPACK, "--out", "{session}", "--shard", "1/2"], 8, "found a session"),
         ([*REPACK, "--out", "new", "--remove", "--shard", "1/2"], 2, "--remove"),

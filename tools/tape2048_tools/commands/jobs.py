@@ -33,7 +33,7 @@ def do_job(
 ) -> None:
     """Do a shard of a job, print the outcomes, and exit with 1 if a session failed."""
     assert job.out is not None
-    out = job.out.absolute()  # a task of Ray has another working directory
+    out = job.out.absolute()
     job = dataclasses.replace(job, out=out)
     sessions = refuse_namesakes(sessions)
     refuse_session(out, "Choose a directory for the outputs, such as the parent of this session.")

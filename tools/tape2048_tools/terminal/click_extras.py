@@ -106,12 +106,19 @@ RENAMED = {
     "--best": "--run",
     "--columns": "--out",
     "--data": "DATA",
+    "--engine": "--shard",
     "--html": "--out",
     "--out-dir": "--out",
     "--output": "--out",
     "--player": "--judge",
     "--workers": "--threads",
     "--worst": "--run",
+}
+#: Former options without a successor, and what to do instead.
+_REMOVED = {
+    "--batch-rows": "Set OMP_NUM_THREADS to bound what a tower takes.",
+    "--markdown": "docs/reference/settings.md has the table.",
+    "--method": "All players are measured with argmax.",
 }
 
 #: Exit code of a command that did its work and found something wrong.
@@ -236,7 +243,8 @@ class Command(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             new = RENAMED.get(error.option_name)
-            text = getattr(self.callback, "instead", {}).get(error.option_name)
+            texts = _REMOVED | getattr(self.callback, "instead", {})
+            text = texts.get(error.option_name)
             if new in names:
                 text = f"It is now {new}."
             if text is None:

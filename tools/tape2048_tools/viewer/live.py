@@ -22,7 +22,7 @@ from tape2048_recorder.recording.partial import (
     STAGED,
     read_facts,
     read_journal,
-    stage_of,
+    staging_of,
 )
 from tape2048_recorder.replay.recorded_games import Game
 from tape2048_recorder.status.status_report import judge, read_snapshot
@@ -90,7 +90,7 @@ def newest_game(root: Path, instance: str) -> dict[str, Any] | None:
     """Return the end of the last committed game, of the unpublished session; None without a block."""
     for partial in sorted(root.glob(f".*.{instance}{PARTIAL_SUFFIX}"), reverse=True):
         with contextlib.suppress(TapeError, OSError):  # published meanwhile, or damaged: try the next session
-            facts, stage = read_facts(partial), stage_of(partial)
+            facts, stage = read_facts(partial), staging_of(partial)
             blocks = read_journal(stage / JOURNAL, facts.file.row_bytes)
             if not blocks:
                 continue

@@ -209,13 +209,14 @@ def summary_parts(summary: RecordingSummary) -> list[RenderableType]:
     if played_s >= _SHORTEST_S:
         speed = f", {rate(summary.steps / played_s)}/s"
         a_minute = f", {size(round(summary.bytes / played_s * 60))} a minute"
+    where = summary.to or summary.out_dir
     facts: dict[str, object] = {
         "ended": summary.reason,
         "games": f"{number(summary.games)} ({counted(summary.steps, 'step')} in "
         f"{duration(played_s)}{speed}{in_model(summary.model_share)})",
         "score": f"mean {number(summary.mean_score)}, best {number(summary.score_max)}",
         "reach": reach_words(summary.reach),
-        "sessions": f"{len(summary.sessions)} in {near(summary.out_dir)} ({size(summary.bytes)}{a_minute})",
+        "sessions": f"{len(summary.sessions)} in {near(where)} ({size(summary.bytes)}{a_minute})",
     }
     if summary.recovered:
         facts["recovered"] = f"{counted(len(summary.recovered), 'session')} of a killed recorder"
@@ -229,6 +230,8 @@ def summary_parts(summary: RecordingSummary) -> list[RenderableType]:
         names.insert(0, f"  ... {len(summary.sessions) - len(shown)} more")
     last = near(summary.sessions[-1] if summary.sessions else summary.out_dir)
     replay = " --replay" if summary.model_share is None else ""  # rejected if it would run a user's code
+    if summary.to is not None:
+        return [columns(facts), "\n".join(names), f"\nNext:\n  tape2048 list {shlex.quote(summary.to)}"]
     following = (
         f"\nNext:\n  tape2048 show {shlex.quote(last)}\n"
         f"  tape2048 validate {shlex.quote(near(summary.out_dir))}{replay}"

@@ -58,14 +58,14 @@ def merge(*, sessions: Sequence[Path], out: Path, remove: bool, as_json: bool, q
     Packs of another program become one pack with every field. Their rows must have the same type.
     """
     from tape2048.maintenance.merging import merge_sessions
-    from tape2048.runs import merge_packs
+    from tape2048.runs import merge_pack48
     from tape2048.session.session_files import SessionFiles
 
     for path in sessions if remove else ():
         _check_removable(path, "merge")
     with progress_bar(f"merging {counted(len(sessions), 'session')}", quiet=quiet) as progress:
         all_packs = all(SessionFiles(path).manifest is None for path in sessions)
-        merge = merge_packs if all_packs else merge_sessions
+        merge = merge_pack48 if all_packs else merge_sessions
         merged = merge(sessions, out, all_columns=remove, progress=progress)
     removed = _remove_originals(sessions) if remove else []
     staying = _not_removed(removed)
