@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tape2048.runs.run import SkippedRun
 
     Progress = Callable[[int, int], object] | None
+    #: A game, the rule that it breaks, its counts, and its seed or boards with its player and outcome.
     Examined = tuple[SourceRun, str | None, NDArray[np.int64], tuple[int, str] | None]
 
 #: Significance level: at most this share of the audits of real 2048 fails.
@@ -78,59 +79,52 @@ def audit(
 ) -> Audit:
     """Tell whether the games of a source are 2048.
 
-    Memory holds one session, a few games, and two numbers for each game. A game that the source holds twice
-    counts once, and a warning is logged. Of games with the same seed, only the first game's spawns count.
+    A game that the source holds twice counts once, and a warning is logged. Of games with the same seed, only
+    the first game's spawns count. Damaged runs, and damaged sessions of a directory, are skipped.
 
     Args:
-        path: a source for :func:`tape2048.runs.open_source`.
+        path: a source for :func:`tape2048.runs.open_source`, whose errors are raised.
         max_moves: number of moves after which no further game is read; None: all games.
         workers: number of threads; None: the number of cores.
         progress: function that is called with the part that was read, and the whole.
-
-    Raises:
-        TapeError: as for :func:`tape2048.runs.open_source`. Damaged runs, and damaged sessions of a
-            directory, are skipped.
 
     Example:
         >>> from tape2048.runs import audit
         >>> audit("runs").verdict
         'too few to tell: 19 spawns; expected at least 10,000'
     """
-    counts = np.zeros((18, 18), np.int64)
-    broken: dict[str, tuple[int, str]] = {}  # number of games, and the first one
-    seen: set[int] = set()
-    games_seen: set[tuple[int, str]] = set()
-    doubled = 0
+    counts, doubled = np.zeros((18, 18), np.int64), 0
+    broken: dict[str, list[str]] = {}  # the games that break each rule
+    seen: set[int | tuple[int, str]] = set()  # games, and their seeds
     skipped: list[SkippedRun] = []
     for found, rule, game, key in _games(Path(path), workers, progress):
-        if key in games_seen and rule is None and found.error is None:
+        if key in seen and rule is None and found.error is None:
             doubled += 1
             continue
         if rule is not None:
             text = f"{found.name}: {found.error.message}" if found.error else found.name
-            count, first = broken.get(rule, (0, text))
-            broken[rule] = count + 1, first
+            broken.setdefault(rule, []).append(text)
         elif found.error is not None:
             skipped.append(found.skipped)
         counts[_FACTS] += game[_FACTS]
         if key is not None:
-            games_seen.add(key)
             if key[0] not in seen:
                 counts[:_FACTS] += game[:_FACTS]
-            seen.add(key[0])
+            seen |= {key, key[0]}
         if max_moves is not None and counts[_FACTS, 1] >= max_moves:
             break
     if doubled:
         text = "left out: %s that %s holds twice"
         logging.getLogger("tape2048").warning(text, counted(doubled, "game"), path)
-    games, moves = counts[_FACTS, :2].tolist()
     checks = _rules(broken, counts[_FACTS]) + _tests(counts)
     spawns = int(counts[2:16, 16].sum())
     wrong = next((check.text for check in checks if check.ok is False), None)
-    verdict = f"too few to tell: {spawns:,} spawns; expected at least {SPAWNS_MIN:,}"
-    if wrong or spawns >= SPAWNS_MIN:
-        verdict = f"this is not 2048: {wrong}" if wrong else "this is 2048"
-    return Audit(False if wrong else spawns >= SPAWNS_MIN or None, verdict, games, moves, checks, skipped)
+    verdict = "this is 2048" if wrong is None else f"this is not 2048: {wrong}"
+    if wrong is None and spawns < SPAWNS_MIN:
+        verdict = f"too few to tell: {spawns:,} spawns; expected at least {SPAWNS_MIN:,}"
+    is_2048 = False if wrong else spawns >= SPAWNS_MIN or None
+    games, moves = counts[_FACTS, :2].tolist()
+    return Audit(is_2048, verdict, games, moves, checks, skipped)
 
 
 def _games(path: Path, workers: int | None, progress: Progress) -> Iterator[Examined]:
@@ -153,7 +147,6 @@ def _games(path: Path, workers: int | None, progress: Progress) -> Iterator[Exam
 
 
 def _examine(found: SourceRun) -> Examined:
-    """Return a game, the rule that it breaks, its counts, and its seed or boards with player and outcome."""
     from tape2048.game.moves import count_spawns
     from tape2048.game.rules import count_empty, legal_mask
     from tape2048.game.spawns import start_fault
@@ -186,28 +179,28 @@ def _examine(found: SourceRun) -> Examined:
     return found._replace(error=error), rule, counts, key
 
 
-def _rules(broken: dict[str, tuple[int, str]], facts: NDArray[np.int64]) -> list[AuditCheck]:
+def _rules(broken: dict[str, list[str]], facts: NDArray[np.int64]) -> list[AuditCheck]:
     games, _, scores, ends, ended, given = facts[:6].tolist()
-
-    def rule(name: str, sample: int, what: str) -> AuditCheck:
-        count, first = broken.get(name, (0, ""))
-        text = f"{count:,} of {sample:,} games {what}{first and f' ({first})'}"
-        return AuditCheck(name, sample, not count if sample else None, text if sample else "not checked")
-
-    checks = [
-        rule(_RULES, games, "break the rules"),
-        rule(_SCORES, scores, "have another score or highest tile"),
-        rule(
-            _STARTS, games, "start with fewer than two tiles" + ", or from an impossible board" * bool(given)
-        ),
-    ]
+    starts = "start with fewer than two tiles" + ", or from an impossible board" * bool(given)
+    checks = []
+    for name, sample, what in (
+        (_RULES, games, "break the rules"),
+        (_SCORES, scores, "have another score or highest tile"),
+        (_STARTS, games, starts),
+    ):
+        bad = broken.get(name, [])
+        text = f"{len(bad):,} of {sample:,} games {what}" + (f" ({bad[0]})" if bad else "")
+        checks.append(
+            AuditCheck(name, sample, not bad if sample else None, text if sample else "not checked")
+        )
     if given:
         text = f"{given:,} of {games:,} games start from a given board"
         checks.append(AuditCheck("given starts", given, None, text))
     text = f"{ended:,} of {ends:,} games end without a legal move, {ends - ended:,} break off"
     checks.append(AuditCheck("ends", ends, True if ends else None, text if ends else "not checked"))
-    count, first = broken.get(_ROWS, (0, ""))
-    return [*checks, AuditCheck(_ROWS, count, None, f"not checked: {first}")] if count else checks
+    if bad := broken.get(_ROWS, []):
+        checks.append(AuditCheck(_ROWS, len(bad), None, f"not checked: {bad[0]}"))
+    return checks
 
 
 def _tests(counts: NDArray[np.int64]) -> list[AuditCheck]:

@@ -1,19 +1,16 @@
 """Tables for other tools: rows and runs of a corpus, or runs of run files: Parquet, Arrow, JSON lines, CSV.
 
-Memory is bounded by a row group of a million records. A file appears under its name when it is complete, and
-replaces another one only with ``replace``. Parquet and Arrow need pyarrow, ``pip install 'tape2048[arrow]'``.
-:func:`record_batches` gives the data in memory, for DuckDB, pandas, Polars, Hugging Face datasets and others.
-
-NumPy's types are kept: ``exps`` is a fixed-size list of 16 ``uint8``, ids and seeds are ``uint64``. Names are
-dictionary-encoded.
+Memory is bounded by a row group of a million records. Parquet and Arrow need pyarrow, ``pip install
+'tape2048[arrow]'``. They keep NumPy's types: ``exps`` is a fixed-size list of 16 ``uint8``, ids and seeds are
+``uint64``. Names are dictionary-encoded. :func:`record_batches` gives the data in memory, for DuckDB, pandas,
+Polars, Hugging Face datasets and others.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
@@ -32,7 +29,7 @@ from tape2048.session.run_table import check_thresholds
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -50,50 +47,20 @@ ROW_GROUP_RECORDS = 8 * BATCH_RECORDS
 #: Records encoded as lines together: as Python objects they take some ten megabytes.
 LINE_RECORDS = 16_384
 
-
-class ExportColumn(NamedTuple):
-    """The type of a column.
-
-    ``dtype`` is the type of its values, or of the codes if there are ``words``; ``width`` is the length of
-    the list in each record, None for scalars.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    width: int | None = None
-    words: tuple[str, ...] | None = None
+_META = {"steps": "u4", "start_unix_s": "u8", "elapsed_s": "f4", "max_score": "u8", "highest_tile": "u4"}
 
 
 class ExportTable(NamedTuple):
-    """Columns and the function that reads their values: of ``first <= record < last``, a list of arrays."""
+    """Columns, with the words of those that hold codes; and a function: the arrays of a range of records."""
 
-    name: TableName
-    columns: tuple[ExportColumn, ...]
+    columns: dict[str, Sequence[str] | None]
     records: int
-    values: Callable[[int, int], list[NDArray[Any]]]
+    values: Callable[[int, int], Sequence[NDArray[Any]]]
 
-    def parts(self, records: int) -> Iterator[list[NDArray[Any]]]:
-        """Yield contiguous values of each column, for at most ``records`` records at a time."""
+    def parts(self, records: int) -> Iterator[Sequence[NDArray[Any]]]:
+        """Yield the values of each column, for at most ``records`` records at a time."""
         for first in range(0, self.records, records):
-            values = self.values(first, min(self.records, first + records))
-            yield [np.ascontiguousarray(column) for column in values]
-
-
-def _columns(dtype: str, *names: str) -> list[ExportColumn]:
-    return [ExportColumn(name, np.dtype(dtype)) for name in names]
-
-
-_RUN_COLUMNS = [
-    *_columns("<u8", "run_id", "seed"),
-    *_columns("<u4", "steps", "max_score", "highest_tile", "rows"),
-]
-_META_COLUMNS = [
-    *_columns("<u4", "steps"),
-    *_columns("<u8", "start_unix_s"),
-    *_columns("<f4", "elapsed_s"),
-    *_columns("<u8", "max_score"),
-    *_columns("<u4", "highest_tile"),
-]
+            yield self.values(first, min(self.records, first + records))
 
 
 def make_table(
@@ -106,57 +73,65 @@ def make_table(
     tables_of(corpus)
     if name not in get_args(TableName):
         raise ValueError(f"table {name!r}; expected one of {get_args(TableName)}")
-    tiles = check_thresholds(thresholds).tolist() if len(thresholds) else []
-    reached = corpus.run_labels(tiles) if tiles else np.empty((len(corpus.runs), 0), np.bool_)
-    labels = _columns("?", *(f"reached_{tile}" for tile in tiles))
-    session, codes = _text_column("session", [session.name for session in corpus.sessions])
-    owners = codes[corpus.runs["session"]]
-    more, read_more = _session_columns(corpus, columns if name == "rows" else ())
-
-    def row_values(first: int, last: int) -> list[NDArray[Any]]:
-        corpus.check_files()
-        rows = corpus[first:last]
-        runs = corpus.run_index(slice(first, last))
-        fields = (rows[field] for field in corpus.dtype.names or ())
-        return [owners[runs], *fields, *reached[runs].T, *read_more(first, last)]
-
-    def run_values(first: int, last: int) -> list[NDArray[Any]]:
-        runs = corpus.runs[first:last]
-        fields = [runs[field] for field in ("id", "seed", "steps", "max_score", "highest_tile")]
-        return [owners[first:last], played[first:last], *fields, counts[first:last], *reached[first:last].T]
-
+    runs, owners = corpus.runs, corpus.runs["session"]
+    labels = _labels(runs["highest_tile"], thresholds)
+    sessions, codes = _coded([session.name for session in corpus.sessions])
     if name == "rows":
-        types = [(field, corpus.dtype[field]) for field in corpus.dtype.names or ()]
-        fields = [ExportColumn(field, t.base, t.shape[0] if t.shape else None) for field, t in types]
-        own = (session, *fields, *labels)
-        if taken := {each.name for each in own} & {each.name for each in more}:
-            msg = f"column {min(taken)!r} has the name of a field of rows"
-            raise ColumnError(msg, hint="Export other columns, or rename this column.")
-        return ExportTable(name, (*own, *more), len(corpus), row_values)
-    counts = corpus.row_counts.astype(np.uint32)
-    player, codes = _text_column("player", [player_label(session.meta) for session in corpus.sessions])
-    played = codes[corpus.runs["session"]]
-    return ExportTable(name, (session, player, *_RUN_COLUMNS, *labels), len(corpus.runs), run_values)
+        return _rows_table(corpus, sessions, codes[owners], labels, columns)
+    players, played = _coded([player_label(session.meta) for session in corpus.sessions])
+    facts = {field: runs[field] for field in ("seed", "steps", "max_score", "highest_tile")}
+    facts = {"run_id": runs["id"], **facts, "rows": corpus.row_counts.astype(np.uint32), **labels}
+    facts = {"session": codes[owners], "player": played[owners], **facts}
+    return _runs_table(facts, {"session": sessions, "player": players})
 
 
-def _session_columns(
-    corpus: Corpus, names: Sequence[str] | None
-) -> tuple[list[ExportColumn], Callable[[int, int], list[NDArray[Any]]]]:
+def _rows_table(
+    corpus: Corpus,
+    sessions: Sequence[str],
+    owners: NDArray[np.int32],
+    labels: dict[str, NDArray[Any]],
+    names: Sequence[str] | None,
+) -> ExportTable:
     chosen = np.unique(corpus.runs["session"]) if names is None or names else ()
     shared, others = shared_columns([corpus.sessions[ordinal].columns for ordinal in chosen])
     if names is None and others:
         logging.getLogger("tape2048").warning("columns left out: %s", others)
     if missing := sorted({*(names or ())} - shared.keys()):
         raise ColumnError(f"no column {missing[0]!r} that is equal in all sessions", hint=others or None)
-    infos = [shared[name] for name in (shared if names is None else names)]
+    fields, more = corpus.dtype.names or (), [*shared] if names is None else names
+    columns = dict.fromkeys(("session", *fields, *labels))
+    if taken := columns.keys() & {*more}:
+        hint = "Export other columns, or rename this column."
+        raise ColumnError(f"column {min(taken)!r} has the name of a field of rows", hint=hint)
 
+    def values(first: int, last: int) -> list[NDArray[Any]]:
+        corpus.check_files()
+        rows, runs = corpus[first:last], corpus.run_index(slice(first, last))
+        arrays = [owners[runs], *(rows[field] for field in fields), *(each[runs] for each in labels.values())]
+        for name, each in corpus.fetch(slice(first, last), more).items() if more else ():
+            half = shared[name].dtype == "bf16"
+            arrays.append((each.astype("<u4") << 16).view("<f4") if half else each)
+        return arrays
+
+    return ExportTable(columns | dict.fromkeys(more) | {"session": sessions}, len(corpus), values)
+
+
+def _runs_table(values: dict[str, NDArray[Any]], words: dict[str, Sequence[str]]) -> ExportTable:
     def read(first: int, last: int) -> list[NDArray[Any]]:
-        found = corpus.fetch(slice(first, last), [info.name for info in infos]) if infos else {}
-        arrays = [(found[info.name], info.dtype == "bf16") for info in infos]
-        return [(each.astype("<u4") << 16).view("<f4") if half else each for each, half in arrays]
+        return [each[first:last] for each in values.values()]
 
-    types = zip(infos, read(0, 0), strict=True)
-    return [ExportColumn(info.name, values.dtype, info.width) for info, values in types], read
+    return ExportTable({name: words.get(name) for name in values}, len(next(iter(values.values()))), read)
+
+
+def _labels(highest: NDArray[Any], thresholds: Sequence[int]) -> dict[str, NDArray[Any]]:
+    tiles = check_thresholds(thresholds).tolist() if len(thresholds) else []
+    return {f"reached_{tile}": highest >= tile for tile in tiles}
+
+
+def _coded(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int32]]:
+    valid = [valid_text(text) for text in texts]
+    codes = {word: code for code, word in enumerate(dict.fromkeys(valid))}
+    return [*codes], np.array([codes[word] for word in valid], np.int32)
 
 
 def run_file_table(
@@ -164,13 +139,11 @@ def run_file_table(
     thresholds: Sequence[int] = (),
     progress: Callable[[int, int], object] | None = None,
 ) -> tuple[ExportTable, list[SkippedRun]]:
-    """Read all runs of some sources, and make a table of their metadata.
+    """Make a table of the metadata of all runs of some sources; also return the unreadable runs.
 
     The columns are ``source`` (the file's path; of a pack or a data set, also the run's number), ``steps``,
     ``start_unix_s``, ``elapsed_s``, ``max_score``, ``highest_tile``, ``engine`` (empty for none), and
     ``reached_<tile>`` for each threshold.
-
-    Also return the runs that could not be read.
 
     Args:
         sources: from :func:`tape2048.runs.open_source`.
@@ -180,10 +153,9 @@ def run_file_table(
     Example:
         >>> from tape2048.runs import open_source, run_file_table
         >>> table, skipped = run_file_table([open_source("runs")])
-        >>> table.records, [column.name for column in table.columns][:2], skipped
+        >>> table.records, [*table.columns][:2], skipped
         (2, ['source', 'steps'], [])
     """
-    tiles = check_thresholds(thresholds).tolist() if len(thresholds) else []
     names, metas, skipped = [], [], []
     count = sum(source.count for source in sources)
     for done, found in enumerate((found for source in sources for found in source.runs()), start=1):
@@ -194,21 +166,11 @@ def run_file_table(
             metas.append(found.run.meta)
         if progress is not None:
             progress(done, max(done, count))
-    origin, origins = _text_column("source", names)
-    engine, engines = _text_column("engine", [meta.engine or "" for meta in metas])
-    facts = [np.array([getattr(meta, name) for meta in metas], dtype) for name, dtype, *_ in _META_COLUMNS]
-    values = [origins, *facts, engines, *(facts[-1] >= tile for tile in tiles)]
-    columns = (origin, *_META_COLUMNS, engine, *_columns("?", *(f"reached_{tile}" for tile in tiles)))
-    return ExportTable(
-        "runs", columns, len(metas), lambda first, last: [each[first:last] for each in values]
-    ), skipped
-
-
-def _text_column(name: str, texts: Sequence[str]) -> tuple[ExportColumn, NDArray[np.int32]]:
-    words = [valid_text(text) for text in texts]
-    codes = {word: code for code, word in enumerate(dict.fromkeys(words))}
-    numbers = np.array([codes[word] for word in words], np.int32)
-    return ExportColumn(name, np.dtype("<i4"), words=tuple(codes)), numbers
+    sources_, origins = _coded(names)
+    engines, played = _coded([meta.engine or "" for meta in metas])
+    facts = {name: np.array([getattr(meta, name) for meta in metas], dtype) for name, dtype in _META.items()}
+    facts = {"source": origins, **facts, "engine": played, **_labels(facts["highest_tile"], thresholds)}
+    return _runs_table(facts, {"source": sources_, "engine": engines}), skipped
 
 
 def export(
@@ -253,47 +215,41 @@ def write_table(
     replace: bool = False,
     progress: Callable[[int, int], object] | None = None,
 ) -> int:
-    """Write a table to a file; return the number of records.
+    """Write a table to a new file; return the number of records.
 
     Args:
         table: from :func:`tape2048.runs.exports.make_table` or :func:`run_file_table`.
-        path: the new file.
+        path: the new file, which appears when it is complete.
         format: ``"parquet"``, ``"arrow"`` (IPC file, Feather version 2), ``"jsonl"`` or ``"csv"``.
-        compression: a compression that :data:`tape2048.runs.registry.FORMATS` lists for the format; by
-            default the first.
+        compression: one of the format's in :data:`tape2048.runs.registry.FORMATS`; by default the first.
         u64: in JSON lines, ids and seeds as ``"number"``, or as ``"text"``; see :mod:`tape2048.runs.jsonl`.
-        replace: whether to replace an existing file.
+        replace: whether to replace an existing file; otherwise NameTakenError.
         progress: function that is called with the number of records written and of all records.
 
-    Raises:
-        MissingPackageError: Parquet or Arrow without pyarrow.
-        NameTakenError: the file exists.
-        StorageError: the operating system could not read rows or write the file.
-        ValueError: ``format`` or ``compression`` is unknown, or the format has no option ``u64``.
-
     Example:
-        >>> from tape2048.runs import open_source
-        >>> from tape2048.runs import run_file_table, write_table
+        >>> from tape2048.runs import open_source, run_file_table, write_table
         >>> write_table(run_file_table([open_source("runs")])[0], "summary.csv", format="csv")
         2
     """
-    if format not in TABLE_FORMATS:
-        raise ValueError(f"format {format!r}; expected one of {TABLE_FORMATS}")
-    known, is_text = FORMATS[format].compressions, FORMATS[format].is_text
-    how = known[0] if compression is None else compression
-    if how not in known:
-        raise ValueError(f"compression {compression!r} of {format}; expected one of {known}")
-    if u64 != "number" and (u64 != "text" or format != "jsonl"):
-        raise ValueError(f"u64={u64!r} of {format}; expected 'number', or in jsonl 'text'")
-    report = progress or (lambda _done, _total: None)
-    if not is_text:
-        pyarrow()  # before a file is made
+    compression, report = check_format(format, compression, u64), progress or (lambda _done, _total: None)
     with publishing_file(path, replace=replace) as file:
-        if is_text:
+        if FORMATS[format].is_text:
             write_lines(table, file, report, format=format, u64=u64)
         else:
-            write_arrow(table, file, format, how, report)
+            write_arrow(table, file, format, compression, report)
     return table.records
+
+
+def check_format(format_: str, compression: str | None, u64: str) -> str:
+    """Return the compression, by default the format's first; raise ValueError for an unknown option."""
+    if format_ not in TABLE_FORMATS:
+        raise ValueError(f"format {format_!r}; expected one of {TABLE_FORMATS}")
+    known = FORMATS[format_].compressions
+    if compression not in {None, *known}:
+        raise ValueError(f"compression {compression!r} of {format_}; expected one of {known}")
+    if u64 != "number" and (u64 != "text" or format_ != "jsonl"):
+        raise ValueError(f"u64={u64!r} of {format_}; expected 'number', or in jsonl 'text'")
+    return compression or known[0]
 
 
 def record_batches(
@@ -308,14 +264,10 @@ def record_batches(
 
     Args:
         corpus: the source. A view gives its own rows and runs.
-        table: ``"rows"`` or ``"runs"``; :func:`tape2048.runs.exports.make_table` lists their columns.
+        table: one record for each position, or for each game.
         thresholds: tiles for which a column ``reached_<tile>`` is added.
         columns: the sessions' columns to add to rows. None: all columns that are equal in all sessions.
         records: maximum number of records in a batch.
-
-    Raises:
-        TypeError: ``corpus`` is not a corpus.
-        ValueError: ``table`` is unknown, a threshold is invalid, or ``records`` is below 1.
 
     Example:
         >>> import tape2048
@@ -326,56 +278,44 @@ def record_batches(
     """
     if records < 1:
         raise ValueError(f"records={records}; expected at least 1")
-    return _batches(make_table(corpus, table, thresholds, columns), records)
+    return _batches(make_table(corpus, table, thresholds, columns), records)[1]
+
+
+def _batches(table: ExportTable, records: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    pa, _ = pyarrow()
+    words = [None if words is None else pa.array(words, pa.string()) for words in table.columns.values()]
+
+    def arrays(values: Sequence[NDArray[Any]]) -> Iterator[Any]:
+        for array, own in zip(values, words, strict=True):
+            flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+            if own is not None:
+                yield pa.DictionaryArray.from_arrays(flat, own)
+            else:
+                yield flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+
+    types = zip(table.columns, arrays(table.values(0, 0)), strict=True)
+    fields = [pa.field(name, each.type, nullable=False) for name, each in types]
+    schema = pa.schema(fields, metadata={"tape2048_release": __version__})
+    parts = table.parts(records)
+    return schema, (pa.RecordBatch.from_arrays([*arrays(values)], schema=schema) for values in parts)
 
 
 def write_arrow(
     table: ExportTable, file: BinaryIO, format_: str, compression: str, progress: Callable[[int, int], object]
 ) -> None:
     pa, parquet = pyarrow()
-    records, schema, done = BATCH_RECORDS, _schema(table), 0
+    schema, batches = _batches(table, ROW_GROUP_RECORDS if format_ == "parquet" else BATCH_RECORDS)
     if format_ == "parquet":
-        records, sink = ROW_GROUP_RECORDS, parquet.ParquetWriter(file, schema, compression=compression)
+        sink = parquet.ParquetWriter(file, schema, compression=compression)
     else:
         options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
         sink = pa.ipc.new_file(file, schema, options=options)
+    done = 0
     with sink as writer:
-        for batch in _batches(table, records):
+        for batch in batches:
             writer.write_batch(batch)
             done += batch.num_rows
             progress(done, table.records)
-
-
-def _schema(table: ExportTable) -> pa.Schema:
-    pa, _ = pyarrow()
-    fields = []
-    for column in table.columns:
-        kind = pa.from_numpy_dtype(column.dtype)
-        if column.words is not None:
-            kind = pa.dictionary(pa.int32(), pa.string())
-        elif column.width is not None:
-            kind = pa.list_(kind, column.width)
-        fields.append(pa.field(column.name, kind, nullable=False))
-    return pa.schema(fields, metadata={"tape2048_release": __version__})
-
-
-def _batches(table: ExportTable, records: int) -> Iterator[pa.RecordBatch]:
-    pa, _ = pyarrow()
-    dictionaries = [None if column.words is None else pa.array(column.words) for column in table.columns]
-    schema = _schema(table)
-    for values in table.parts(records):
-        arrays = [_arrow_array(array, words) for array, words in zip(values, dictionaries, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _arrow_array(values: NDArray[Any], dictionary: pa.Array | None) -> pa.Array:
-    """Wrap values without a copy, except booleans, which Arrow packs."""
-    pa, _ = pyarrow()
-    if dictionary is not None:
-        return pa.DictionaryArray.from_arrays(pa.array(values), dictionary)
-    if values.ndim == 2:
-        return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-    return pa.array(values)
 
 
 def write_lines(
@@ -388,50 +328,42 @@ def write_lines(
 ) -> None:
     """Write JSON lines, one object per record, or CSV (RFC 4180, UTF-8), one line per record after the names.
 
-    In JSON lines, ids and seeds are integers below 2**64, which some readers round, or text: see
-    :mod:`tape2048.runs.jsonl`. In CSV, a list becomes columns, ``exps_0`` to ``exps_15``; truth values are
-    ``true`` and ``false``; lines end with a line feed.
+    In CSV, a list becomes columns, ``exps_0`` to ``exps_15``; truth values are ``true`` and ``false``.
     """
-    encoder, done = msgspec.json.Encoder(), 0
+    encoder, text, done = msgspec.json.Encoder(), codecs.getwriter("utf-8")(file), 0
+    lines = csv.writer(text, lineterminator="\n")
     if format == "csv":
-        names = [[f"{name}_{i}" for i in range(width or 0)] or [name] for name, _, width, _ in table.columns]
-        file.write(_csv_lines([[name for each in names for name in each]]))
+        types = zip(table.columns, table.values(0, 0), strict=True)
+        names = [
+            [name] if each.ndim == 1 else [f"{name}_{i}" for i in range(each.shape[1])]
+            for name, each in types
+        ]
+        lines.writerow([name for each in names for name in each])
     for values in table.parts(LINE_RECORDS):
-        done += len(values[0])
-        columns = [_plain(array, column) for array, column in zip(values, table.columns, strict=True)]
+        columns: list[Any] = []
+        for array, words in zip(values, table.columns.values(), strict=True):
+            plain = _plain(array, words)
+            if format == "csv" and array.ndim == 2:
+                columns += zip(*plain, strict=True)
+            elif format == "csv" and array.dtype == np.bool_:
+                columns.append(["true" if value else "false" for value in plain])
+            elif u64 == "text" and array.dtype == np.uint64 and array.ndim == 1:
+                columns.append(map(str, plain))
+            else:
+                columns.append(plain)
+        records = zip(*columns, strict=True)
         if format == "csv":
-            flat: list[Any] = []
-            for texts, column in zip(columns, table.columns, strict=True):
-                if column.width is not None:
-                    flat += zip(*texts, strict=True)
-                elif column.dtype == np.bool_:
-                    flat.append(["true" if value else "false" for value in texts])
-                else:
-                    flat.append(texts)
-            file.write(_csv_lines(zip(*flat, strict=True)))
+            lines.writerows(records)
         else:
-            for i, column in enumerate(table.columns):
-                if u64 == "text" and column.dtype == np.uint64 and column.width is None:
-                    columns[i] = list(map(str, columns[i]))
-            keys = [column.name for column in table.columns]
-            records = [dict(zip(keys, each, strict=True)) for each in zip(*columns, strict=True)]
-            file.write(encoder.encode_lines(records))
+            file.write(
+                encoder.encode_lines([dict(zip(table.columns, each, strict=True)) for each in records])
+            )
+        done += len(values[0])
         progress(done, table.records)
 
 
-def _csv_lines(records: Iterable[Iterable[Any]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(records)
-    return text.getvalue().encode()
-
-
-def _plain(values: NDArray[Any], column: ExportColumn) -> list[Any]:
-    """Convert values to Python objects, and codes to words. Short floats get their shortest digits."""
-    if column.dtype in (np.float16, np.float32):
+def _plain(values: NDArray[Any], words: Sequence[str] | None) -> list[Any]:
+    if values.dtype in (np.float16, np.float32):  # with the shortest digits
         values = np.array([float(str(value)) for value in values.flat]).reshape(values.shape)
     plain: list[Any] = values.tolist()
-    return plain if column.words is None else [column.words[code] for code in plain]
-
-
-def default_path(source: Path, table: TableName, format_: str) -> Path:
-    return Path(f"{Path(source).resolve().name or 'export'}.{table}.{format_}")
+    return plain if words is None else [words[code] for code in plain]

@@ -39,7 +39,7 @@ from tape2048.session.metadata_writer import flush_entry
 from tape2048.session.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,60 +47,54 @@ if TYPE_CHECKING:
     from tape2048.runs.run import Run
     from tape2048.session.foreign import ForeignRows
 
-    #: Runs, ``RUN_DTYPE[R]``; facts; the names of the numbers in a field.
-    Facts = tuple[NDArray[np.void], dict[str, Any], dict[str, dict[str, int]]]
-
 #: Most rows of a shard, which then has 480 MB.
 SHARD_ROWS = 10_000_000
 _PIECE_ROWS = 1 << 18  # rows that are copied together
+_RUN_FACTS = ("seed", "steps", "max_score", "highest_tile")
 
-#: A row: with two bytes of padding after ``max_rank``, 48 bytes.
+#: A row, of 48 bytes with the padding: ``board`` before the move; bit m of ``ev_legal`` if move m has a value
+#: in ``branch_evs``; ``max_rank``, the exponent of the highest tile. Converted runs have 0 in ``board_eval``,
+#: in ``tile_65536_mask``, since games end with the first 65536, in ``valuation_type``, which names it
+#: ``converted``, and in ``seed``. The run table has the seed.
 PACK48_DTYPE = np.dtype(
     [
-        ("run_id", "<u4"),
-        ("step_index", "<u4"),  # from 0
-        ("board", "<u8"),  # packed, before the move
-        ("board_eval", "<i4"),  # 0 in converted runs, as all fields that runs lack
-        ("tile_65536_mask", "<u2"),  # 0: games end with the first 65536
-        ("move_dir", "u1"),
-        ("valuation_type", "u1"),  # 0, named `converted`
-        ("ev_legal", "u1"),  # bit m: move m has a value; 0: no values
-        ("max_rank", "u1"),  # exponent of the highest tile
-        ("seed", "<u4"),  # 0. The run table has the seed
-        ("branch_evs", "<f4", (4,)),  # values of the moves, 0 without a value
+        ("run_id", "<u4"), ("step_index", "<u4"), ("board", "<u8"), ("board_eval", "<i4"),
+        ("tile_65536_mask", "<u2"), ("move_dir", "u1"), ("valuation_type", "u1"), ("ev_legal", "u1"),
+        ("max_rank", "u1"), ("seed", "<u4"), ("branch_evs", "<f4", (4,)),
     ],
     align=True,
-)
+)  # fmt: skip
 assert PACK48_DTYPE.itemsize == 48
 
 
-def _write_pack(
-    directory: Path, dtype: np.dtype[Any], pieces: Iterable[NDArray[np.void]], tables: Callable[[], Facts]
-) -> int:
-    """Write and flush all files; ``tables`` returns runs, facts and names after the last piece."""
+def _write_rows(directory: Path, dtype: np.dtype[Any], pieces: Iterable[NDArray[np.void]]) -> int:
     header_bytes = 128 + -(-len(repr(dtype.descr)) // 64) * 64
     writer = ShardWriter(directory, "steps-{:05d}.npy", dtype, header_bytes, SHARD_ROWS)
     with contextlib.closing(writer):
         for piece in pieces:
             writer.write(piece)
         writer.finish()
-    (runs, facts, names), database = tables(), directory / METADATA_DB
-    with fresh_database(database) as connection:
-        columns = ("id", "seed", "steps", "max_score", "highest_tile")
+    return writer.rows
+
+
+def _write_facts(
+    directory: Path, runs: NDArray[np.void], facts: dict[str, Any], names: Mapping[str, dict[str, int]]
+) -> None:
+    with fresh_database(directory / METADATA_DB) as connection:
         connection.execute(
             "CREATE TABLE runs(id INTEGER PRIMARY KEY, seed BIGINT NOT NULL, steps INT NOT NULL, "
             "max_score INT NOT NULL, highest_tile INT NOT NULL)"
         )
         connection.execute("CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT NOT NULL)")
+        columns = ("id", *_RUN_FACTS)
         rows = zip(*(runs[name].astype(np.int64).tolist() for name in columns), strict=True)
         insert_rows(connection, "runs", columns, rows)
         texts = [(key, json_bytes(value).decode()) for key, value in facts.items()]
         insert_rows(connection, "session", ("meta_key", "meta_value"), texts)
-    flush_entry(database)
+    flush_entry(directory / METADATA_DB)
     for field, numbers in names.items():
         write_file(directory / f"{field}s.json", pretty_json(numbers))
     fsync_dir(directory)
-    return writer.rows
 
 
 def pack48_rows(run: Run, run_id: int) -> NDArray[np.void]:
@@ -128,13 +122,11 @@ def write(flow: Conversion) -> None:
             starts.add(run.meta.start_unix_s)
             yield pack48_rows(run, run_id)
 
-    def tables() -> Facts:
-        given = {"player": flow.player} if flow.player else {}
-        facts = {**session_facts(players, starts), "converted_from": flow.source.kind, **given}
-        return np.array(table, RUN_DTYPE), facts, {"valuation_type": {"converted": 0}}
-
     with storage_errors(flow.target, "writing it"), Draft(flow.target) as draft:
-        _write_pack(draft.path, PACK48_DTYPE, pieces(), tables)
+        _write_rows(draft.path, PACK48_DTYPE, pieces())
+        facts = {**session_facts(players, starts), "converted_from": flow.source.kind}
+        facts |= {"player": flow.player} if flow.player else {}
+        _write_facts(draft.path, np.array(table, RUN_DTYPE), facts, {"valuation_type": {"converted": 0}})
         draft.publish()
 
 
@@ -168,44 +160,31 @@ def merge_pack48(
         2
     """
     root, parts = Path(os.path.abspath(out_dir)), [Session.open(path) for path in paths]
-    given = [_rows_of(part, parts[:number], parts[0]) for number, part in enumerate(parts)]
-    if len(parts) < 2:
-        raise MaintenanceError(f"found {counted(len(parts), 'pack')}, expected at least two")
+    given = _rows_of(parts)
     tables = [read_metadata(part.path / METADATA_DB).runs for part in parts]  # before runs are cut at 65536
     runs = np.concatenate(tables)
-    known = runs[["seed", "steps", "max_score", "highest_tile"]][runs["seed"] != 0]
-    values, counts = np.unique(known, return_counts=True)
+    values, counts = np.unique(runs[[*_RUN_FACTS]][runs["seed"] != 0], return_counts=True)
     if (counts > 1).any():
         seed, steps, *_ = values[counts.argmax()]
         text = f"{counts.max()} runs have seed {seed} and {steps} steps; expected each run once"
-        raise MaintenanceError(text, hint="leave the pack with copies out")
+        raise MaintenanceError(text)
     fields = {name for part in parts for name in part.columns if part.columns.is_field(name)}
     names = {field: joint for field in sorted(fields) if (joint := _joint_names(parts, field))}
     columns = columns_to_join(parts, all_columns=all_columns, skip=fields)
     runs["id"] = np.arange(len(runs))
-    total = sum(int(rows.counts.sum()) for rows in given)
-
-    def pieces() -> Iterator[NDArray[np.void]]:
-        first = done = 0
-        for part, rows, table in zip(parts, given, tables, strict=True):
-            for piece in _pieces(part, rows, table["id"], first, names):
-                yield piece
-                done += len(piece)
-                if progress is not None:
-                    progress(done, total)
-            first += len(table)
-
     every = [part.meta for part in parts]
-    shared = {key: each for key, each in every[0].items() if all(meta.get(key) == each for meta in every)}
-    own = [{"name": part.path.name, "runs": len(part.runs), **part.meta} for part in parts]
+    facts = {key: each for key, each in every[0].items() if all(meta.get(key) == each for meta in every)}
+    facts["merged_from"] = [{"name": part.path.name, "runs": len(part.runs), **part.meta} for part in parts]
+
+    advance = progress or (lambda _done, _total: None)
     with storage_errors(root, "writing the merged pack"):
         root.mkdir(parents=True, exist_ok=True)
         target = root / parts[0].path.name
         with Draft(target) as hidden:
             draft = hidden.path / "session"
             draft.mkdir()
-            facts = runs, {**shared, "merged_from": own}, names
-            count = _write_pack(draft, given[0].layout.dtype, pieces(), lambda: facts)
+            count = _write_rows(draft, given[0].layout.dtype, _pieces(parts, given, tables, names, advance))
+            _write_facts(draft, runs, facts, names)
             join_columns(draft, parts, columns)
             check_draft(draft, MaintenanceError)
             size = sum(path.stat().st_size for path in draft.iterdir())
@@ -214,24 +193,25 @@ def merge_pack48(
     return Merged(published, len(parts), count, len(runs), size, renumbered=True)
 
 
-def _rows_of(part: Session, before: Sequence[Session], first: Session) -> ForeignRows:
-    """Return the rows of a pack that can be merged with those before it."""
-    if part.foreign is None or part.manifest is not None:
-        message = "a session of a recorder; expected a pack of another program"
-        raise MaintenanceError(message, path=part.path, hint="merge packs and sessions separately")
-    if any(part.path.samefile(other.path) for other in before):
-        raise MaintenanceError("this pack is given twice", path=part.path, hint="its games would count twice")
-    assert first.foreign is not None
-    found, expected = part.foreign.layout.dtype, first.foreign.layout.dtype
-    if found != expected:
-        text = f"rows of type {found.descr}; expected {expected.descr}, as in {first.path.name}"
-        hint = "convert both: tape2048 convert PACK --to pack48 --out NEW"
-        raise MaintenanceError(text, path=part.path, hint=hint)
-    return part.foreign
+def _rows_of(parts: Sequence[Session]) -> list[ForeignRows]:
+    given: list[ForeignRows] = []
+    for part in parts:
+        if part.foreign is None or part.manifest is not None:
+            text = "a session of a recorder; expected a pack of another program"
+            raise MaintenanceError(text, path=part.path, hint="merge packs and sessions separately")
+        if any(part.path.samefile(other.path) for other in parts[: len(given)]):
+            raise MaintenanceError("this pack is given twice", path=part.path)
+        given.append(part.foreign)
+        found, expected = (one.layout.dtype for one in (part.foreign, given[0]))
+        if found != expected:
+            text = f"rows of type {found.descr}; expected {expected.descr}, as in {parts[0].path.name}"
+            raise MaintenanceError(text, path=part.path, hint="convert both: tape2048 convert --to pack48")
+    if len(parts) < 2:
+        raise MaintenanceError(f"found {counted(len(parts), 'pack')}, expected at least two")
+    return given
 
 
-def _joint_names(parts: list[Session], field: str) -> dict[str, int]:
-    """Return the names of a field's numbers in the new pack; empty without names."""
+def _joint_names(parts: Sequence[Session], field: str) -> dict[str, int]:
     infos = [part.columns[field] for part in parts]
     if all(info.facts.get("names") is None for info in infos):
         return {}
@@ -240,31 +220,39 @@ def _joint_names(parts: list[Session], field: str) -> dict[str, int]:
         own = names_of(msgspec.structs.replace(info, facts={"names": None, **info.facts}))
         found = None if own is None else join_names(joint, own, np.iinfo(info.numpy_dtype).max + 1)
         if found is None:
-            text = f"found the names {str(info.facts.get('names'))[:80]}; expected a different {info.dtype} "
-            text += "number for each name, and few enough names in all packs"
+            text = f"names {info.facts.get('names')!s:.80}; "
+            text += f"expected a different {info.dtype} number for each name"
             raise MaintenanceError(text, path=part.path / f"{field}s.json")
         joint = found
     return joint
 
 
 def _pieces(
-    part: Session, rows: ForeignRows, ids: NDArray[np.uint64], first: int, names: dict[str, dict[str, int]]
+    parts: Sequence[Session],
+    given: Sequence[ForeignRows],
+    tables: Sequence[NDArray[np.void]],
+    names: dict[str, dict[str, int]],
+    progress: Callable[[int, int], object],
 ) -> Iterator[NDArray[np.void]]:
-    """Yield the rows of a pack, with new ids from ``first``, and with the numbers of the joint names."""
-    order, run, left_out = np.argsort(ids), rows.layout.run, 0
-    ordered = ids[order]
-    for place, count in zip(rows.file_begins.tolist(), rows.counts.tolist(), strict=True):
-        for at in range(place, place + count, _PIECE_ROWS):
-            piece = rows.take(np.arange(at, min(at + _PIECE_ROWS, place + count)))
-            found = np.minimum(np.searchsorted(ordered, piece[run].astype(np.uint64)), len(ids) - 1)
-            known = ordered[found] == piece[run]
-            piece, found = piece[known], found[known]
-            left_out += int((~known).sum())
-            piece[run] = first + order[found]
-            for field, joint in names.items():
-                if (own := part.columns[field].facts["names"]) != joint:
-                    piece[field] = renumbered(piece[field], own, joint, part.path / f"{field}s.json")
-            yield piece
-    if left_out:
-        text = "%s: left out %s of runs that are not in the run table"
-        logging.getLogger("tape2048").warning(text, part.path, counted(left_out, "row"))
+    first, done, total = 0, 0, sum(int(rows.counts.sum()) for rows in given)
+    for part, rows, table in zip(parts, given, tables, strict=True):
+        ids, run = table["id"], rows.layout.run
+        order = np.argsort(ids)
+        for place, count in zip(rows.file_begins.tolist(), rows.counts.tolist(), strict=True):
+            for at in range(place, place + count, _PIECE_ROWS):
+                piece = rows.take(np.arange(at, min(at + _PIECE_ROWS, place + count)))
+                places = np.searchsorted(ids, piece[run].astype(np.uint64), sorter=order)
+                found = order[np.minimum(places, len(ids) - 1)]
+                known = ids[found] == piece[run]
+                piece = piece[known]
+                piece[run] = first + found[known]
+                for field, joint in names.items():
+                    if (own := part.columns[field].facts["names"]) != joint:
+                        piece[field] = renumbered(piece[field], own, joint, part.path / f"{field}s.json")
+                yield piece
+                done += len(piece)
+                progress(done, total)
+        first += len(table)
+        if rows.without_run:
+            text = "%s: left out %s of runs that are not in the run table"
+            logging.getLogger("tape2048").warning(text, part.path, counted(rows.without_run, "row"))

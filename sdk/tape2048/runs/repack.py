@@ -1,9 +1,8 @@
 """Repacking of a session: its rows onto tape, or back.
 
-Both hold the same games: rows onto tape and back give the same ``steps.npy``. A tape holds every move and
-every final board. ``steps.npy`` may lack some of them, so some games are replayed. The session is validated
-before and after, and the rows of both are compared. Ids, seeds and facts stay the same, except for
-``storage``. Columns stay the same, with the new checksum of the rows.
+Rows onto tape and back give the same ``steps.npy``. A tape holds every move and every final board, which
+``steps.npy`` may lack, so some games are replayed. The session is validated before and after, and the rows of
+both are compared. Ids, seeds, columns and facts stay the same, except for ``storage``.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from tape2048.session.tape_reader import game_pieces
 from tape2048.session.tape_writer import TapeWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -69,16 +68,12 @@ def repack_session(
 ) -> Repacked:
     """Write a copy of a session in the other storage, under the same name or the next free one.
 
-    It is published only after a complete validation, and if its rows and runs equal the original's.
-    Memory holds the run tables and a part of the rows.
-
     Args:
         path: a session of the recorder, of ``merge`` or of ``convert``.
         out_dir: the directory for the new session; created if missing.
         storage: ``"tape"`` or ``"rows"``, other than the session's.
-        replayer: function that makes the player of a session, as for
-            :func:`tape2048.runs.open_source`. It replays the games of a session without
-            ``record_action``, and games that both a 2 and a 4 would end.
+        replayer: function that makes the player of a session, as for :func:`tape2048.runs.open_source`. It
+            replays games without ``record_action``, and games that both a 2 and a 4 would end.
         lossy: whether such games end with a 2 if they cannot be replayed. Rows do not show the difference.
         progress: function that is called with the rows written so far, and all rows.
 
@@ -88,7 +83,6 @@ def repack_session(
         FormatError: the session cannot be opened; or a game did not end or breaks the rules, so a tape cannot
             hold it.
         ReplayError: the replay of a game differs from the session.
-        StorageError: an operation of the file system failed.
 
     Example:
         >>> from tape2048 import Session, sessions
@@ -106,7 +100,7 @@ def repack_session(
     if report.findings:
         first = report.findings[0]
         found = f"the session does not pass its validation ({first.error}: {first.message})"
-        raise MaintenanceError(found, path=first.path, hint=first.hint or "restore it from a copy")
+        raise MaintenanceError(found, path=first.path, hint=first.hint)
     advance = progress or (lambda _done, _total: None)
     with storage_errors(root, "writing the session"):
         root.mkdir(parents=True, exist_ok=True)
@@ -138,12 +132,9 @@ def _check_source(session: Session, storage: Storage) -> None:
         found = "a session of another program, without a manifest, block checksums or a single file of rows"
         raise MaintenanceError(found, path=session.path, hint="convert it first: tape2048 convert")
     rate = session.meta.get("sample_rate", 1)
-    sampled = np.flatnonzero(session.runs["rows"] != session.runs["steps"])
-    if rate != 1 or sampled.size:
-        found = f"one step in {rate} was recorded (sample_rate)" if rate != 1 else "some steps are missing"
-        raise MaintenanceError(
-            f"{found}; a tape needs every step", path=session.path, hint="keep the session in rows"
-        )
+    if rate != 1 or (session.runs["rows"] != session.runs["steps"]).any():
+        found = f"one step in {rate} was recorded (sample_rate), or some are missing; a tape needs every step"
+        raise MaintenanceError(found, path=session.path)
 
 
 def _rows_onto_tape(
@@ -156,27 +147,21 @@ def _rows_onto_tape(
 ) -> int:
     play, why = player_of(replayer, session.path, session.meta)
     if play is None and "action" not in (session.dtype.names or ()):
-        raise MaintenanceError(
-            f"its moves were not recorded (record_action), and its games cannot be replayed: {why}",
-            path=session.path,
-            hint="make its player and weights available, or keep the session in rows",
-        )
+        found = f"its moves were not recorded (record_action), and its games cannot be replayed: {why}"
+        raise MaintenanceError(found, path=session.path)
     with TapeWriter(draft, given_starts=START_BOARDS in session.meta) as writer:
         for games, rows in game_pieces(session.runs, _PIECE_ROWS):
             runs = []
             for ordinal in range(games.start, games.stop):
                 run, certain, _ = session_run(session, ordinal, play)
                 if not (certain or lossy):
-                    raise MaintenanceError(
-                        f"run {session.runs['id'][ordinal]}: both a 2 and a 4 may have ended the game, "
-                        f"and it cannot be replayed: {why}",
-                        path=session.path,
-                        hint="pass --lossy (lossy=True) to assume a 2; rows do not show the difference",
-                    )
+                    found = f"run {session.runs['id'][ordinal]}: both a 2 and a 4 may have ended the game, "
+                    found += f"and it cannot be replayed: {why}"
+                    hint = "pass --lossy (lossy=True) to assume a 2; rows do not show the difference"
+                    raise MaintenanceError(found, path=session.path, hint=hint)
                 runs.append(run)
-            boards, moves = (
-                np.concatenate([getattr(run, name) for run in runs]) for name in ("boards", "moves")
-            )
+            boards = np.concatenate([run.boards for run in runs])
+            moves = np.concatenate([run.moves for run in runs])
             finals = np.array([run.final_board for run in runs], np.uint64)
             writer.add_boards(boards, moves, finals, session.runs[games])
             advance(rows.stop, len(session))
@@ -186,27 +171,26 @@ def _rows_onto_tape(
 def _tape_as_rows(draft: Path, session: Session, advance: Callable[[int, int], object]) -> int:
     dtype = step_dtype(record_action=session.meta.get("record_action") is True)
     with NpyWriter(draft / STEPS_NPY, dtype, STEPS_HEADER_BYTES) as file:
-        for first in range(0, len(session), _PIECE_ROWS):
-            end = min(first + _PIECE_ROWS, len(session))
-            file.append(_row_bytes(session, first, end)[:, : dtype.itemsize])
-            advance(end, len(session))
+        done = 0
+        for rows in _row_bytes(session):
+            file.append(rows[:, : dtype.itemsize])
+            advance(done := done + len(rows), len(session))
         files = {STEPS_NPY: file.finish()}
     return finish_session(draft, files, session.runs, file.blocks, {**session.meta, "storage": ROWS})
 
 
-def _row_bytes(session: Session, first: int, end: int) -> NDArray[np.uint8]:
-    return session.read_rows(first, end).view(np.uint8).reshape(end - first, -1)
+def _row_bytes(session: Session) -> Iterator[NDArray[np.uint8]]:
+    for first in range(0, len(session), _PIECE_ROWS):
+        end = min(first + _PIECE_ROWS, len(session))
+        yield session.read_rows(first, end).view(np.uint8).reshape(end - first, -1)
 
 
 def _check_same(session: Session, written: Session) -> None:
     same = len(session) == len(written) and np.array_equal(session.runs, written.runs)
-    for first in range(0, len(session) if same else 0, _PIECE_ROWS):
-        end = min(first + _PIECE_ROWS, len(session))
-        one, other = (_row_bytes(each, first, end) for each in (session, written))
+    for one, other in zip(_row_bytes(session), _row_bytes(written), strict=same):
         width = min(one.shape[1], other.shape[1])  # the last byte of the longer is the action
         same = same and np.array_equal(one[:, :width], other[:, :width])
     if not same:
         found = "the new session does not hold the same rows. Nothing was published"
-        raise MaintenanceError(
-            found, path=session.path, hint="look at the kernel's log (dmesg) for errors of the device"
-        )
+        hint = "look at the kernel's log (dmesg) for errors of the device"
+        raise MaintenanceError(found, path=session.path, hint=hint)

@@ -62,18 +62,15 @@ def test_pack(a2pack: A2pack, here: Path) -> None:
     assert not (here / "z").exists()
 
 
-def test_flags_of_pack(a2pack: A2pack, here: Path) -> None:
-    """On run files, and on the runs of another source."""
-    for flags in ("--compress zstd", "--compress lz4 --no-entry-crc", "--entry-crc --align 1"):
-        for source in ("runs", "x.a2pack"):
-            done = a2pack(f"pack --input {source} --output y --json {flags}").json
-            assert (done["stats"]["count"], done["bytes"]) == (4, (here / "y").stat().st_size)
-            assert (done["path"], done["left_out"]) == ("y", [])
-            a2pack("validate --packfile y")
-            info = a2pack("inspect --packfile y --index 1 --json").json
-            assert info["compression"] == (flags.split()[1] if "--compress" in flags else "none")
-            assert (info["crc32c"] == 0) == ("--no-entry-crc" in flags)
-            (here / "y").unlink()
+@pytest.mark.parametrize("source", ["runs", "x.a2pack"])
+def test_flags_of_pack(a2pack: A2pack, here: Path, source: str) -> None:
+    flags = "--compress lz4 --no-entry-crc --align 1"
+    done = a2pack(f"pack --input {source} --output y --json {flags}").json
+    assert (done["path"], done["stats"]["count"], done["left_out"]) == ("y", 4, [])
+    assert done["bytes"] == (here / "y").stat().st_size
+    a2pack("validate --packfile y")
+    info = a2pack("inspect --packfile y --index 1 --json").json
+    assert (info["compression"], info["crc32c"]) == ("lz4", 0)
 
 
 def test_bad_files_are_named(a2pack: A2pack, here: Path) -> None:
@@ -83,13 +80,6 @@ def test_bad_files_are_named(a2pack: A2pack, here: Path) -> None:
     (left_out,) = done.json["left_out"]
     assert (done.json["stats"]["count"], left_out["error"]) == (3, "TruncatedError")
     assert left_out["path"] == "runs/2.a2run2"
-
-
-def test_one_run_is_one(a2pack: A2pack, here: Path) -> None:
-    assert a2pack("pack --input runs/0.a2run2 --output y").out.startswith("y: 1 run, 10 steps, ")
-    assert a2pack("validate --packfile y").out == "OK: y (1 run)\n"
-    assert a2pack("to-jsonl --packfile y --output l").out.startswith("l: 1 run, ")
-    assert "has 1 run, numbered" in a2pack("inspect --packfile y --index 1", expect=2).err
 
 
 def test_validate(a2pack: A2pack, here: Path) -> None:
@@ -105,15 +95,7 @@ def test_validate(a2pack: A2pack, here: Path) -> None:
     assert done.err.startswith("INVALID: bad (ChecksumError: the CRC-32C of entry 2 is ")
     done = a2pack("validate --packfile bad --json", expect=2)
     assert (done.err, done.json["ok"], done.json["runs"]) == ("", False, None)
-    (found,) = done.json["findings"]
-    assert found["error"] == "ChecksumError"
-    jump = dataclasses.replace(GAMES[2], states=[*GAMES[2].states[:3], 0x11, *GAMES[2].states[4:]])
-    against = build.PackSpec([*PAYLOADS[:2], build.a2run2_bytes(jump), PAYLOADS[3]])
-    (here / "rules").write_bytes(build.a2pack_bytes(against))
-    said = "INVALID: rules (ReplayError: entry 2: step 2: move "
-    assert a2pack("validate --packfile rules", expect=2).err.startswith(said)
-    (here / "bad").write_bytes(data[:100])
-    assert a2pack("validate --packfile bad", expect=2).err.startswith("INVALID: ")
+    assert [found["error"] for found in done.json["findings"]] == ["ChecksumError"]
     a2pack("validate --packfile none", expect=errors.MissingPathError)
 
 
@@ -141,14 +123,9 @@ def test_to_jsonl(a2pack: A2pack, here: Path) -> None:
         assert (len(found), "step_idx" in found[0]) == (count, count == 46)
         a2pack(f"to-jsonl --packfile x.a2pack --output y {flags}", expect=errors.NameTakenError)
         (here / "y").unlink()
-    a2pack("to-jsonl --packfile x.a2pack --output numbers")
     a2pack("to-jsonl --packfile x.a2pack --output texts --u64 text")
-    numbers, texts = (
-        [json.loads(line) for line in (here / name).read_text().splitlines()] for name in ("numbers", "texts")
-    )
-    for number, text in zip(numbers, texts, strict=True):
-        boards = {"states": list(map(str, number["states"])), "final_board": str(number["final_board"])}
-        assert text == number | boards
+    first = json.loads((here / "texts").read_text().splitlines()[0])
+    assert first["final_board"] == str(GAMES[0].states[-1])
 
 
 def test_extract(a2pack: A2pack, here: Path) -> None:
@@ -246,15 +223,6 @@ def test_quiet_draws_no_bar(a2pack: A2pack, here: Path, monkeypatch: pytest.Monk
 def test_every_line_of_help_parses(a2pack: A2pack) -> None:
     for name in ("", *a2pack_command.command.commands):
         assert f"  a2pack {name}" in a2pack(f"{name} --help").out.split("\nExamples:\n")[1]
-
-
-def test_names_with_control_characters(a2pack: A2pack, here: Path) -> None:
-    evil = "\x1b[2Jevil\r\x07\x9b31m\u202e\n"
-    (here / f"runs/{evil}.a2run").write_bytes(b"A2T1")
-    a2pack("pack --input runs --output", evil, expect=1)
-    for name, code in ((evil, 0), (f"runs/{evil}.a2run", 2)):
-        done = a2pack("validate --packfile", name, expect=code)
-        assert (done.out + done.err).replace("\n", "").isprintable()
 
 
 def test_the_entry_point(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,8 +121,8 @@ def test_wrong_usage(cli: Cli, session: Path, elsewhere: Path) -> None:
         "--format jsonl --labels 8192,9": "powers of two",
         "--format jsonl --labels many": "found 'many', expected tiles such as 8192,16384",
         "--format parquet --out -": "only jsonl and csv can go to a pipe",
-        "--format csv --u64 text": "--u64 text: csv holds every integer",
-        "--format jsonl --compression zstd": "jsonl supports none",
+        "--format csv --u64 text": "u64='text' of csv",
+        "--format jsonl --compression zstd": "compression 'zstd' of jsonl",
     }.items():
         assert message in cli(f"export {line}", session, expect=2).err
     cli("export --format jsonl", expect=2)

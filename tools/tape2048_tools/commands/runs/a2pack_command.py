@@ -28,7 +28,7 @@ from tape2048_tools.terminal.click_extras import (
     options,
     quiet_option,
 )
-from tape2048_tools.terminal.output import columns, complain, normalised_note, print_json, print_result
+from tape2048_tools.terminal.output import columns, complain, normalised_note, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,6 +49,10 @@ def _output(what: str, metavar: str = "FILE") -> Callable[[Any], Any]:
     return click.option("--output", type=PATH, required=True, metavar=metavar, help=what)
 
 
+def _input(what: str) -> Callable[[Any], Any]:
+    return click.option("--input", "source", type=EXISTING, required=True, metavar="PATH", help=what)
+
+
 @new_group(
     "a2pack pack --input runs/ --output runs.a2pack",
     "a2pack validate --packfile runs.a2pack",
@@ -64,32 +68,14 @@ def command() -> None:
     """
 
 
-@command.subcommand(
-    "a2pack pack --input runs/ --output runs.a2pack",
-    "a2pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2",
-)
-@click.option(
-    "--input",
-    "source",
-    type=EXISTING,
-    required=True,
-    metavar="PATH",
-    help="Directory of run files, or another source of `tape2048 convert`, such as a session.",
-)
+@command.subcommand("a2pack pack --input runs/ --output runs.a2pack --align 1 --compress zstd --workers 2")
+@_input("Directory of run files, or another source of `tape2048 convert`, such as a session.")
 @_output("The new pack.")
+@int_option("--align", "Alignment of entries in bytes: a power of 2.", default=4096, least=1, most=1 << 20)
 @click.option(
-    "--align",
-    type=int,
-    default=4096,
-    metavar="BYTES",
-    help="Alignment of entries: a power of 2 up to 1 MiB.  [default: 4096]",
-)
-@click.option(
-    "--compress",
-    type=click.Choice(["none", "zstd", "lz4"]),
-    default="none",
-    help="Compression of entries.  [default: none]",
-)
+    "--compress", type=click.Choice(["none", "zstd", "lz4"]), default="none", show_default=True,
+    help="Compression of entries.",
+)  # fmt: skip
 @click.option("--entry-crc/--no-entry-crc", default=True, help="Store a checksum per entry.  [default: yes]")
 @LOSSY
 @_WRITING
@@ -104,29 +90,21 @@ def pack(
     """
     from tape2048_recorder.replay.replay import replayer
 
-    align = how["align"]
-    if not (1 <= align <= 1 << 20 and align & (align - 1) == 0):
-        raise click.BadParameter(f"{align} is not a power of two from 1 to 1048576", param_hint="--align")
+    if how["align"] & (how["align"] - 1):
+        raise click.BadParameter(f"{how['align']} is not a power of two", param_hint="--align")
     conversion: dict[str, Any] = {"lossy": lossy, "workers": workers, "replayer": replayer, "packing": how}
     with progress_bar(f"packing {source.name}", quiet=quiet) as progress:
-        converted = convert(source, output, "a2pack", progress=progress, **conversion)
-    complain_missing(converted.lost, converted.skipped)
+        done = convert(source, output, "a2pack", progress=progress, **conversion)
+    complain_missing(done.lost, done.skipped)
     stats, size = PackReader.open(output).stats, output.stat().st_size
-    document = {
-        "path": str(output),
-        "bytes": size,
-        "stats": msgspec.structs.asdict(stats),
-        "left_out": skipped_documents(converted.skipped, "path"),
-    }
+    document = {"path": str(output), "bytes": size, "stats": msgspec.structs.asdict(stats)}
+    document["left_out"] = skipped_documents(done.skipped, "path")
     counts = f"{counted(stats.count, 'run')}, {counted(stats.total_steps, 'step')}, {size:,} bytes"
     print_result(document, lambda: [f"{printable(output)}: {counts}"], as_json=as_json)
-    exit_on_findings(converted.skipped)
+    exit_on_findings(done.skipped)
 
 
-@command.subcommand(
-    "a2pack validate --packfile runs.a2pack && echo sound",
-    "a2pack validate --packfile runs.a2pack --json | jq -r '.findings[].message'",
-)
+@command.subcommand("a2pack validate --packfile runs.a2pack --json | jq -r '.findings[].message'")
 @_PACKFILE
 @json_option()
 @quiet_option()
@@ -136,9 +114,8 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
     For a pack.dat, this checks the checksum, and every row against the run table and the rules of the game.
     If the file is invalid, the reasons are printed on standard error, and the exit code is 2.
     """
-    document: dict[str, Any] = {"ok": False, "path": str(packfile), "runs": None, "findings": []}
     findings: list[Finding] = []
-    runs, note = 0, ""
+    runs, note, padding = 0, "", {}
     try:
         with progress_bar(f"reading {packfile.name}", quiet=quiet) as progress:
             if is_packdat(packfile):
@@ -146,7 +123,7 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
 
                 rows = DataPack.load(packfile, "mmap")
                 findings += row_findings(rows, packfile, packfile, progress)
-                runs, document["padded_steps"] = len(rows.runs), rows.padded
+                runs, padding = len(rows.runs), {"padded_steps": rows.padded}
                 if rows.padded:
                     note = f"; {counted(rows.padded, 'step')} with nonzero padding, which has no meaning"
             else:
@@ -155,21 +132,21 @@ def validate(*, packfile: Path, as_json: bool, quiet: bool) -> None:
                 runs = len(reader)
     except FormatError as error:
         findings.append(Finding.of(error))
-    if not findings:
-        text = f"OK: {printable(packfile)} ({counted(runs, 'run')}{note})"
-        print_result(document | {"ok": True, "runs": runs}, lambda: [text], as_json=as_json)
-        return
     names = ("error", "message", "offset")
-    document["findings"] = [{name: getattr(found, name) for name in names} for found in findings]
-    if as_json:
-        print_json(document)
+    listed = [{name: getattr(found, name) for name in names} for found in findings]
+    document = {"ok": not findings, "path": str(packfile), "findings": listed, **padding}
+    document["runs"] = None if findings else runs
+    text = f"OK: {printable(packfile)} ({counted(runs, 'run')}{note})"
+    if as_json or not findings:
+        print_result(document, lambda: [text], as_json=as_json)
     for found in () if as_json else findings:
         at = "" if found.offset is None else f" at byte {found.offset}"
         complain(f"INVALID: {packfile} ({found.error}: {found.message}{at})")
-    raise click.exceptions.Exit(EXIT_INVALID)
+    if findings:
+        raise click.exceptions.Exit(EXIT_INVALID)
 
 
-@command.subcommand("a2pack stats --packfile runs.a2pack", "a2pack stats --packfile x.a2pack --json")
+@command.subcommand("a2pack stats --packfile runs.a2pack --json")
 @_PACKFILE
 @json_option()
 def stats(*, packfile: Path, as_json: bool) -> None:
@@ -192,10 +169,7 @@ def _shown(found: dict[str, Any]) -> dict[str, str]:
     return shown
 
 
-@command.subcommand(
-    "a2pack to-jsonl --packfile runs.a2pack --output runs.jsonl --parallel",
-    "a2pack to-jsonl --packfile runs.a2pack --output steps.jsonl --steps --workers 2",
-)
+@command.subcommand("a2pack to-jsonl --packfile runs.a2pack --output steps.jsonl --steps --workers 2")
 @_PACKFILE
 @_output("The new file.")
 @click.option("--parallel/--no-parallel", default=True, help="Use several threads.  [default: yes]")
@@ -222,20 +196,19 @@ def to_jsonl(*, packfile: Path, output: Path, parallel: bool, as_json: bool, qui
 def extract(*, packfile: Path, indices: str, output: Path, as_json: bool) -> None:
     """Write runs to separate new files, byte for byte."""
     reader = PackReader.open(packfile)
-    numbers = _numbers(indices, len(reader))
-    written = reader.extract(numbers, output)
-    runs = [{"index": i, "path": str(path)} for i, path in zip(numbers, written, strict=True)]
+    words, known = split_words(indices), {str(i): i for i in range(len(reader))}
+    if len(set(words)) < len(words) or not known.keys() >= {*words}:
+        found = f"found {indices!r:.80}, expected different numbers, separated by commas; the pack has "
+        found += f"{counted(len(reader), 'run')}, numbered from 0"
+        raise click.BadParameter(found, param_hint="--indices")
+    written = reader.extract([known[word] for word in words], output)
+    runs = [{"index": known[word], "path": str(path)} for word, path in zip(words, written, strict=True)]
     print_result({"runs": runs}, lambda: map(printable, written), as_json=as_json)
 
 
-@command.subcommand(
-    "a2pack append --packfile pack.dat --input runs/ --output more.dat",
-    "a2pack append --packfile pack.dat --input runs.a2pack --output more.dat --workers 2 --json",
-)
+@command.subcommand("a2pack append --packfile pack.dat --input runs.a2pack --output more.dat --json")
 @_PACKFILE
-@click.option(
-    "--input", "source", type=EXISTING, required=True, metavar="PATH", help="Source of the new runs."
-)
+@_input("Source of the new runs.")
 @_output("The new pack.dat.")
 @_WRITING
 def append(
@@ -246,9 +219,8 @@ def append(
     The further runs are in run files, packs, data sets or sessions. Their ids continue after the highest id.
     Unreadable runs are left out and listed on standard error. The exit code is then 1.
     """
-    rows = DataPack.load(packfile, "mmap")
+    rows, opened = DataPack.load(packfile, "mmap"), open_source(source)
     before = len(rows.runs)
-    opened = open_source(source)
     skipped: list[SkippedRun] = []
 
     def runs(progress: Callable[[int, int], object] | None) -> Iterator[Run]:
@@ -263,10 +235,9 @@ def append(
     with progress_bar(f"reading {source.name}", quiet=quiet) as progress:
         rows.append(runs(progress))
     complain_missing({}, skipped)
-    added = len(rows.runs) - before
-    more: dict[str, Any] = {"added": added, "normalised": rows.normalised}
+    more: dict[str, Any] = {"added": len(rows.runs) - before, "normalised": rows.normalised}
     more["left_out"] = skipped_documents(skipped, "run")
-    note = f"; {counted(added, 'run')} added{normalised_note(rows.normalised)}"
+    note = f"; {counted(more['added'], 'run')} added{normalised_note(rows.normalised)}"
     _save(rows, output, more, note, as_json=as_json, quiet=quiet)
     exit_on_findings(skipped)
 
@@ -298,10 +269,7 @@ def _save(
     print_result(document, lambda: [text], as_json=as_json)
 
 
-@command.subcommand(
-    "a2pack inspect --packfile runs.a2pack --index 123",
-    "a2pack inspect --packfile pack.dat --index 0 --json",
-)
+@command.subcommand("a2pack inspect --packfile pack.dat --index 0 --json")
 @_PACKFILE
 @click.option("--index", type=click.IntRange(0), required=True, metavar="I", help="The run's number, from 0.")
 @json_option()
@@ -317,30 +285,13 @@ def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     if index >= count:
         found = f"found {index}, but the pack has {counted(count, 'run')}, numbered from 0"
         raise click.BadParameter(found, param_hint="--index")
-    run: Run
+    facts: dict[str, Any] = {"kind": "packdat"}
     if isinstance(pack, DataPack):
         run, certain, _ = pack.run_and_losses(index)
         row = pack.runs[index]
-        facts: dict[str, Any] = {
-            "kind": "packdat",
-            "id": int(row["id"]),
-            "first_step_idx": int(row["first_row"]),
-        }
+        facts |= {"id": int(row["id"]), "first_step_idx": int(row["first_row"])}
         facts["final_board_certain"] = certain
     else:
         run, facts = pack.decode(index), pack.info(index)._asdict()
     document = {"index": index, **facts, **run_document(run)}
     print_result(document, lambda: run_parts(run, document), as_json=as_json)
-
-
-def _numbers(text: str, count: int) -> list[int]:
-    words = split_words(text)
-    for word in words:
-        if not (word.isascii() and word.isdecimal() and len(word) < 20 and int(word) < count):
-            found = f"found {word!r}, but the pack has {counted(count, 'run')}, numbered from 0"
-            raise click.BadParameter(found, param_hint="--indices")
-    numbers = [*map(int, words)]
-    if not numbers or len(set(numbers)) < len(numbers):
-        found = "found a number twice" if numbers else "found no number"
-        raise click.BadParameter(f"{found}, expected different numbers", param_hint="--indices")
-    return numbers

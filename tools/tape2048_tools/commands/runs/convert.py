@@ -30,16 +30,13 @@ if TYPE_CHECKING:
     from tape2048.runs.run import SkippedRun
 
 LOSSY = click.option(
-    "--lossy",
-    is_flag=True,
-    help="Drop facts that the target cannot hold, and unknown ends of games.",
+    "--lossy", is_flag=True, help="Drop facts that the target cannot hold, and unknown ends of games."
 )
-
 U64 = click.option(
     "--u64",
     type=click.Choice(["number", "text"]),
     default="number",
-    help="For jsonl: packed boards as numbers (default), which some readers round, or as text.",
+    help="For jsonl: boards, ids and seeds as numbers (default), which some readers round, or as text.",
 )
 
 
@@ -72,38 +69,26 @@ WRITING = options(THREADS, json_option(), quiet_option())
 @LOSSY
 @WRITING
 def command(
-    *,
-    source: Path,
-    out: Path,
-    shard: tuple[int, int] | None,
-    as_json: bool,
-    quiet: bool,
-    **how: Any,
+    *, source: Path, out: Path, shard: tuple[int, int] | None, as_json: bool, quiet: bool, **how: Any
 ) -> None:
     """Convert the runs in SOURCE to TARGET.
 
     SOURCE is a run file, a directory of run files, an a2pack, a pack.dat, a data set, a session, a directory
     of sessions, or JSON lines or Parquet with one run per row. TARGET's extension (.a2run, .a2run2, .a2pack,
-    .dat, .jsonl, .parquet) or --to selects the format. TARGET appears when it is complete. Run files and JSON
-    lines keep the ids that the runs have in their session.
+    .dat, .jsonl, .parquet) or --to selects the format. With --to a2run or a2run2, a TARGET of another
+    extension is a directory with a file for each run. With --shard, each session of SOURCE gets a file there.
 
-    A TARGET that ends in .a2run or .a2run2 is the file of one run, and SOURCE must have exactly one run. With
-    --to a2run or a2run2, any other TARGET is a directory with a file for each run.
-
-    A session of rows holds no final boards, and no moves without --record-action. A session on tape holds
-    both. Games of built-in players are replayed from their seeds to add missing facts, and left out if the
-    replay differs. Games of other players without moves are an error (exit code 5). With --lossy, they end at
-    their last recorded board.
+    A session of rows holds no final boards, and no moves without --record-action. Games of built-in players
+    are replayed from their seeds to add them, and left out if the replay differs. Games of other players
+    without moves are an error (exit code 5). With --lossy, they end at their last recorded board.
 
     The column `values` of a session (see annotate) and branch_evs of another program's rows become branch
-    values in TARGET. Other columns are left out with a warning. --to tape writes a session on tape, which
-    holds finished games only. A session has one player: without --player, all runs must have the same engine.
+    values in TARGET. Other columns are left out with a warning. --to tape holds finished games only. A
+    session has one player: without --player, all runs must have the same engine.
 
     If TARGET cannot hold a fact of SOURCE, nothing is written, and the exit code is 5. With --lossy, the fact
     is dropped and reported on standard error. Unreadable runs are left out and reported, and the exit code is
     1. If no run is readable, nothing is written, and the exit code is 3.
-
-    With --shard, each session of SOURCE gets a separate file in the directory TARGET.
     """
     if shard:
         _as_job(source, out, shard=shard, as_json=as_json, quiet=quiet, **how)
@@ -121,15 +106,7 @@ def command(
 
 
 def _as_job(
-    source: Path,
-    out: Path,
-    *,
-    to: str | None,
-    lossy: bool,
-    u64: str,
-    player: str | None,
-    workers: int | None,
-    **run: Any,
+    source: Path, out: Path, *, to: str | None, workers: int | None, player: str | None, **run: Any
 ) -> None:
     from tape2048.errors import MaintenanceError
     from tape2048.runs.run import SkippedRun
@@ -143,7 +120,9 @@ def _as_job(
         hint = "Write a pack of each session with --to a2pack, then run `tape2048 dataset build` on them."
         found = "found --to dataset with --shard, expected a format with one file per session"
         raise MaintenanceError(found, path=out, hint=hint)
-    how: dict[str, Any] = {"to": to, "lossy": lossy, "u64": u64} | ({"player": player} if player else {})
+    how = {"to": to, "lossy": run.pop("lossy"), "u64": run.pop("u64")} | (
+        {"player": player} if player else {}
+    )
     job = Job("convert", how, functools.partial(_convert_one, workers=workers, **how), out)
 
     def show(result: dict[str, Any]) -> None:

@@ -33,8 +33,6 @@ from tape2048_tools.terminal.output import (
     columns,
     finding,
     normalised_note,
-    print_human,
-    print_json,
     print_result,
     table,
 )
@@ -69,10 +67,7 @@ def command() -> None:
     """
 
 
-@command.subcommand(
-    "tape2048 dataset build runs/ --out ds",
-    "tape2048 dataset build selfplay/ old.a2pack --out ds --shard-rows 100000000 --threads 4",
-)
+@command.subcommand("tape2048 dataset build selfplay/ old.a2pack --out ds --shard-rows 100000000")
 @_SOURCES
 @out_option("The new data set.", "DIR")
 @_SHARD_ROWS
@@ -86,7 +81,7 @@ def build(*, out: Path, shard_rows: int | None, **how: Any) -> None:
     _build("building", build_dataset, out, shard_rows=shard_rows, **how)
 
 
-@command.subcommand("tape2048 dataset append ds new-runs/", "tape2048 dataset append ds selfplay/ --json")
+@command.subcommand("tape2048 dataset append ds selfplay/ --json")
 @_DATASET
 @_SOURCES
 @_BUILD_OPTIONS
@@ -116,7 +111,7 @@ def _build(
     exit_on_findings(built.skipped)
 
 
-@command.subcommand("tape2048 dataset stats ds", "tape2048 dataset stats ds --json | jq .score.p50")
+@command.subcommand("tape2048 dataset stats ds --json | jq .score.p50")
 @_DATASET
 @json_option()
 def stats(*, dataset: Path, as_json: bool) -> None:
@@ -125,46 +120,41 @@ def stats(*, dataset: Path, as_json: bool) -> None:
     This reads the run table, and no rows.
     """
     opened = Dataset.open(dataset, load="mmap")
-    manifest, path = opened.manifests[0], opened.paths[0]
+    path, manifest = opened.paths[0], msgspec.to_builtins(opened.manifests[0]) or {}
     document: dict[str, Any] = {
         "path": str(path),
         "rows": len(opened),
         "runs": len(opened.runs),
         "bytes": sum(part.stat().st_size for part in (path, *path.rglob("*")) if part.is_file()),
-        "created": manifest.created if manifest else None,
-        "updated": manifest.updated if manifest else None,
+        **{key: manifest.get(key) for key in ("created", "updated")},
         **distribution(opened.runs),
         "engines": Counter(name or "" for name in opened.run_table.engine_names()),
-        "sources": msgspec.to_builtins(manifest.sources) if manifest else [],
-        "skipped": msgspec.to_builtins(manifest.skipped) if manifest else [],
+        **{key: manifest.get(key, []) for key in ("sources", "skipped")},
     }
+    print_result(document, lambda: _stats_parts(document), as_json=as_json)
 
-    def parts() -> list[RenderableType]:
-        facts = {name: document[name] or "-" for name in ("created", "updated")}
-        counts = {name: number(document[name]) for name in ("rows", "runs")}
-        left_out = counted(len(document["skipped"]), "run")
-        facts = {**counts, "size": size(document["bytes"]), **facts, "left out": left_out}
-        found: list[RenderableType] = [cell(document["path"], "bold"), columns(facts)]
-        if document["runs"]:
-            engines = table("engine", ">runs")
-            for name, count in document["engines"].most_common():
-                engines.add_row(cell(name or "(none)"), number(count))
-            found += ["", quantiles_table(document), "", tiles_table(document), "", engines]
-        if document["sources"]:
-            sources = table("source", "kind", ">runs", ">rows", ">left out")
-            for source in document["sources"]:
-                numbers = (number(source[key]) for key in ("runs", "steps", "skipped"))
-                sources.add_row(cell(source["path"]), source["kind"], *numbers)
-            found += ["", sources]
-        return found
 
-    print_result(document, parts, as_json=as_json)
+def _stats_parts(document: dict[str, Any]) -> list[RenderableType]:
+    facts = {name: number(document[name]) for name in ("rows", "runs")} | {"size": size(document["bytes"])}
+    facts |= {name: document[name] or "-" for name in ("created", "updated")}
+    facts["left out"] = counted(len(document["skipped"]), "run")
+    found: list[RenderableType] = [cell(document["path"], "bold"), columns(facts)]
+    if document["runs"]:
+        engines = table("engine", ">runs")
+        for name, count in document["engines"].most_common():
+            engines.add_row(cell(name or "(none)"), number(count))
+        found += ["", quantiles_table(document), "", tiles_table(document), "", engines]
+    if document["sources"]:
+        sources = table("source", "kind", ">runs", ">rows", ">left out")
+        for source in document["sources"]:
+            numbers = (number(source[key]) for key in ("runs", "steps", "skipped"))
+            sources.add_row(cell(source["path"]), source["kind"], *numbers)
+        found += ["", sources]
+    return found
 
 
 @command.subcommand(
-    "tape2048 dataset filter ds --min-score 50000 --min-tile 4096",
-    "tape2048 dataset filter ds --engine expectimax --since 2026-01-01 --out recent",
-    name="filter",
+    "tape2048 dataset filter ds --engine expectimax --since 2026-01-01 --out recent", name="filter"
 )
 @_DATASET
 @click.option("--min-score", type=int, metavar="N", help="Runs with at least this score.")
@@ -202,19 +192,14 @@ def filter_(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     of_runs, of_rows = len(whole.runs), len(whole)
-    document = {
-        "runs": runs,
-        "rows": rows,
-        "of_runs": of_runs,
-        "of_rows": of_rows,
-        "output": out and str(out),
-    }
+    counts = {"runs": runs, "rows": rows, "of_runs": of_runs, "of_rows": of_rows}
+    document = {**counts, "output": out and str(out)}
     text = f"{number(runs)} of {counted(of_runs, 'run')}, {number(rows)} of {counted(of_rows, 'row')}"
     text += f", written to {printable(out)}" if out else ""
     print_result(document, lambda: [text], as_json=as_json)
 
 
-@command.subcommand("tape2048 dataset verify ds", "tape2048 dataset verify ds other --json")
+@command.subcommand("tape2048 dataset verify ds other --json")
 @click.argument("datasets", type=EXISTING, nargs=-1, required=True)
 @json_option()
 @quiet_option()
@@ -236,15 +221,15 @@ def verify(*, datasets: Sequence[Path], as_json: bool, quiet: bool) -> None:
     for path in datasets:
         with progress_bar(f"reading {path.name}", quiet=quiet) as progress:
             reports.append(verify_dataset(path, progress=progress))
-    if as_json:
-        documents = [{"ok": report.ok, **msgspec.to_builtins(report)} for report in reports]
-        print_json({"ok": all(report.ok for report in reports), "datasets": documents})
-    for report in () if as_json else reports:
+    ok, parts = all(report.ok for report in reports), []
+    for report in reports:
         counts = (report.rows, "row"), (report.runs, "run"), (report.checksums, "checksum")
         facts = ", ".join(counted(count, noun) for count, noun in counts)
         word = "ok " if report.ok else "BAD"
-        print_human(cell(f"{word} {report.path}: {facts}", "" if report.ok else "bold red"))
+        parts.append(cell(f"{word} {report.path}: {facts}", "" if report.ok else "bold red"))
         for found in report.findings:
             where = "" if found.path is None else f"{found.path}: "
-            print_human(finding(found.error, f"{where}{found.message}", found.hint))
-    exit_on_findings(not all(report.ok for report in reports))
+            parts.append(finding(found.error, f"{where}{found.message}", found.hint))
+    documents = [{"ok": report.ok, **msgspec.to_builtins(report)} for report in reports]
+    print_result({"ok": ok, "datasets": documents}, lambda: parts, as_json=as_json)
+    exit_on_findings(not ok)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tape2048.base.text import split_words
 from tape2048.errors import NotASessionError
 from tape2048.runs.registry import FORMATS, TABLE_FORMATS
+from tape2048_tools.commands.runs.convert import U64
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     COLUMNS,
@@ -22,17 +24,13 @@ from tape2048_tools.terminal.click_extras import (
     quiet_option,
 )
 from tape2048_tools.terminal.display import size
-from tape2048_tools.terminal.output import cell, complain_left_out, print_human, print_json, unwritten
+from tape2048_tools.terminal.output import cell, complain_left_out, print_result, unwritten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tape2048.runs.exports import TableName
-    from tape2048.runs.run import U64, RunSource, SkippedRun
-
-#: The value of ``--out`` for standard output.
-_STDOUT = "-"
+    from tape2048.runs.run import RunSource, SkippedRun
 
 
 def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -58,36 +56,24 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 )
 @click.argument("sources", type=EXISTING, nargs=-1, required=True)
 @click.option(
-    "--format",
-    "format_",
-    type=click.Choice(TABLE_FORMATS),
-    required=True,
+    "--format", "format_", type=click.Choice(TABLE_FORMATS), required=True,
     help="Format of the file; parquet and arrow (Feather version 2) need the extra [arrow].",
-)
+)  # fmt: skip
 @click.option("--rows/--runs", default=True, help="Write one record per position (default), or per game.")
 @out_option(
     "The file; - is standard output (jsonl, csv).  [default: <source>.<rows|runs>.<format>]", required=False
 )
 @click.option(
-    "--labels",
-    metavar="TILES",
-    callback=_tiles,
-    help="Tiles of label columns reached_<tile>, such as 8192,16384.",
+    "--labels", metavar="TILES", callback=_tiles, help="Tiles of columns reached_<tile>, such as 8192,16384."
 )
 @click.option("--with", "names", metavar="NAMES", help="Columns to add, such as loss,values.  [default: all]")
 @COLUMNS
 @click.option("--where", metavar="SQL", help="Condition on runs of sessions, such as max_score >= 50000.")
 @click.option(
-    "--compression",
-    metavar="NAME",
+    "--compression", metavar="NAME",
     help="For parquet: zstd (default), snappy, none. For arrow: none (default), zstd, lz4.",
-)
-@click.option(
-    "--u64",
-    type=click.Choice(["number", "text"]),
-    default="number",
-    help="For jsonl: ids and seeds as numbers (default), which some readers round, or as text.",
-)
+)  # fmt: skip
+@U64
 @force_option("the file")
 @json_option()
 @quiet_option("Print nothing, and show no progress bar.")
@@ -102,7 +88,7 @@ def command(
     overlay: Path | None,
     where: str | None,
     compression: str | None,
-    u64: U64,
+    u64: Any,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -119,25 +105,20 @@ def command(
     """
     from tape2048.base.text import counted
     from tape2048.corpus import Corpus
-    from tape2048.runs.exports import default_path, make_table, run_file_table, write_lines, write_table
+    from tape2048.runs.exports import check_format, make_table, run_file_table, write_lines, write_table
 
-    holds = FORMATS[format_]
-    if compression is not None and compression not in holds.compressions:
-        raise click.UsageError(
-            f"--compression {compression}: {format_} supports {', '.join(holds.compressions)}"
-        )
-    to_stdout = out is not None and str(out) == _STDOUT
-    if to_stdout and not holds.is_text:
+    try:
+        check_format(format_, compression, u64)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    to_stdout = out is not None and str(out) == "-"
+    if to_stdout and not FORMATS[format_].is_text:
         raise click.UsageError(f"--out -: {format_} needs a file; only jsonl and csv can go to a pipe")
-    if u64 != "number" and format_ != "jsonl":
-        raise click.UsageError(f"--u64 {u64}: {format_} holds every integer unchanged. --u64 is for jsonl")
     table: TableName = "rows" if rows else "runs"
     skipped: list[SkippedRun] = []
     if not rows and (run_files := _open_run_files(sources)):
         if where is not None:
-            raise click.UsageError(
-                "--where: found run files, expected sessions: only their runs can be filtered"
-            )
+            raise click.UsageError("--where: found run files, expected sessions")
         with progress_bar("reading runs", quiet=quiet) as progress:
             found, skipped = run_file_table(run_files, labels, progress)
     else:
@@ -153,17 +134,16 @@ def command(
             raise unwritten(error) from error
         exit_on_findings(skipped)
         return
-    path = default_path(sources[0], table, format_) if out is None else out
+    path = out or Path(f"{sources[0].resolve().name or 'export'}.{table}.{format_}")
     with progress_bar(f"writing {path.name}", quiet=quiet) as progress:
         records = write_table(
             found, path, format=format_, compression=compression, u64=u64, replace=force, progress=progress
         )
-    written = path.stat().st_size
-    if as_json:
-        kind = {"format": format_, "table": table}
-        print_json({"path": str(path), **kind, "records": records, "bytes": written})
-    elif not quiet:
-        print_human(cell(f"{path}: {counted(records, table.removesuffix('s'))}, {size(written)}"))
+    document = {"path": str(path), "format": format_, "table": table, "records": records}
+    document["bytes"] = written = path.stat().st_size
+    text = f"{path}: {counted(records, table.removesuffix('s'))}, {size(written)}"
+    if as_json or not quiet:
+        print_result(document, lambda: [cell(text)], as_json=as_json)
     exit_on_findings(skipped)
 
 
