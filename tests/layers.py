@@ -155,10 +155,10 @@ def with_packages(page: str) -> str:
             for name in [f"{package}.{part}" for part in named if f"{package}.{part}" in modules()]:
                 text = ast.get_docstring(ast.parse(modules()[name].read_text())) or ""
                 part = name.rpartition(".")[2]
-                targets = ", ".join(f"`{each}`" for each in sorted(below[part]))
-                lines.append(
-                    f"| `{part}` | {text.partition(chr(10))[0]} | {targets} |".replace("|  |", "| |")
-                )
+                targets = ", ".join(f"`{each}`" for each in sorted(below[part])) or " "
+                file = part if is_init(name) else f"{part}.py"
+                title = text.partition("\n")[0]
+                lines.append(f"| `{file}` | {title} | {targets} |".replace("|   |", "| |"))
     head, _, rest = page.partition("<!-- packages:begin -->\n")
     _, end, tail = rest.partition("\n<!-- packages:end -->")
     return head + "<!-- packages:begin -->\n" + "\n".join(lines[1:]) + end + tail

@@ -23,8 +23,9 @@ from tape2048.loader.buffers import RowBuffers, Tapes
 from tape2048.loader.row_map import Segments
 from tape2048.loader.row_view import tables_of
 from tape2048.loader.run_columns import CORPUS_RUN_DTYPE, RunColumns
-from tape2048.session import ANCHOR_ROWS, TapeWriter, encode
+from tape2048.session import ANCHOR_ROWS, TapeWriter
 from tape2048.session.layout import STEP_DTYPE
+from tape2048.session.tape_codec import encode
 
 from .batches import _Memory, fills
 from .figures import Benchmark, Figure, alternate, cat_s, in_turns, make_cold, median_of

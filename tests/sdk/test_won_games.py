@@ -23,7 +23,7 @@ from tape2048.runs import (
     session_run,
     write_run,
 )
-from tape2048.session import check_games
+from tape2048.session.tape_reader import check_games
 
 from .tapes import WON_SEED, TapeGames, games_on_tape, write_rows, write_tape
 

@@ -268,7 +268,7 @@ def write_session(
         NameTakenError: ``directory`` exists.
         FieldError: a score or a run is too large for a session's fields.
         FormatError: the rules do not allow a run (:func:`tape2048.runs.check_rules`), or a tape cannot hold
-            it (:func:`tape2048.session.check_games`).
+            it (:func:`tape2048.session.tape_reader.check_games`).
         StorageError: the operating system could not write it.
 
     Example:

@@ -71,6 +71,7 @@ def write_metadata(
 
     Example:
         >>> from pathlib import Path
+        >>> from tape2048.session import read_metadata
         >>> found = read_metadata(next(Path("selfplay").glob("2*/metadata.db")))
         >>> write_metadata("copy.db", runs=found.runs, blocks=found.blocks, session=found.session)
         >>> (read_metadata("copy.db").runs == found.runs).all().item()

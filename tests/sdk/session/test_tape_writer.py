@@ -5,9 +5,10 @@ import pytest
 from crc32c import crc32c
 
 from tape2048.errors import ReplayError
-from tape2048.session import TapeWriter, check_games, tape_writer as module
+from tape2048.session import TapeWriter, tape_writer as module
 from tape2048.session.metadata import packed_defect, read_metadata
 from tape2048.session.session_files import SessionFiles
+from tape2048.session.tape_reader import check_games
 
 from ..tapes import games_on_tape
 

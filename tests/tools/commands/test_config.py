@@ -30,12 +30,13 @@ def test_show_says_where_each_value_comes_from(
 ) -> None:
     (tmp_path / "r.toml").write_text('out_dir = "x"\n[player_args]\nlook_below = 2\n')
     monkeypatch.setenv("TAPE2048_ROTATE_S", "1h")
-    out = cli("config show --config r.toml workers=2 record_action=true --origin").out
+    out = cli("config show --config r.toml to=s3://b/g workers=2 record_action=true --origin").out
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
     assert lines["out_dir"] == ["x", "r.toml:1"]
     assert lines["player_args"] == ["look_below=2", "r.toml:2"]
     assert lines["rotate_s"] == ["3600", "TAPE2048_ROTATE_S"]
     assert lines["workers"] == ["2", "--workers"]
+    assert lines["to"] == ["s3://b/g", "--to"]
     assert lines["record_action"] == ["true", "--record-action"]
     assert lines["seed"] == ["random", "default"]
 
@@ -69,7 +70,8 @@ def test_what_is_no_value_is_refused(cli: Cli) -> None:
 def test_every_value_reaches_the_configuration(cli: Cli) -> None:
     values = {
         "player": "python:m:f", "lanes": 21, "model_dir": "d", "model_files": "*.pt",
-        "model_tag": "t", "out_dir": "o", "instance": "i", "workers": 3, "seed": 4, "lease": 2,
+        "model_tag": "t", "out_dir": "o", "to": "s3://b/g",
+        "instance": "i", "workers": 3, "seed": 4, "lease": 2,
         "rotate_steps": 5, "rotate_s": 6.0, "max_games": 7, "max_steps": 8, "max_wall_s": 9.0,
         "max_ram_mb": 1000,
         "max_disk_mb": 11, "spool_max_mb": 10, "min_free_mb": 12, "storage": "rows", "sample_rate": 13,
@@ -82,6 +84,7 @@ def test_every_value_reaches_the_configuration(cli: Cli) -> None:
     texts = {setting.name for setting in SETTINGS.values() if setting.has_text}
     assert set(values) == texts - {"columns"}, "which this player does not have"
     document = cli("config show --json", *(f"{name}={value}" for name, value in values.items())).json
+    assert document["to"] == values.pop("to"), "which no session records"
     assert document["config"] == {**values, "player_args": {}, "sampling": {}}
 
 

@@ -60,10 +60,10 @@ def show(*, values: tuple[str, ...], config_path: str | None, origin: bool, as_j
     if as_json:
         origins = {name: msgspec.to_builtins(origin) for name, origin in loaded.origins.items()}
         facts = {"config": effective(loaded.config), "config_sha256": config_sha256(loaded.config)}
-        print_json({**facts, "file": loaded.path, "origins": origins})
+        print_json({**facts, "to": loaded.config.to, "file": loaded.path, "origins": origins})
         return
     shown = table("setting", "value", *(["origin"] if origin else []))
-    found = effective(loaded.config)
+    found = {**effective(loaded.config), "to": loaded.config.to}
     for name, setting in settings_of(RecorderConfig).items():
         value = cell(setting.show(found.get(name)))
         shown.add_row(cell(name), value, *([cell(loaded.origins[name])] if origin else []))

@@ -173,7 +173,7 @@ def list_sessions(
             print_human(*([_table(good, total)] if good else []), *findings)
         else:
             print_human(cell(f"no sessions in {place}"), f"record some: tape2048 record --out {place}")
-        print_lines(*_lease_table(_by_lease(opened)))
+        _print_leases(_by_lease(opened))
         print_human(*map(cell, twice_lines(twice or ())))
         if quarantined:
             there = f"{counted(quarantined, 'session')} in {place}/.quarantine"
@@ -209,12 +209,13 @@ def _by_lease(opened: Sequence[Session]) -> list[dict[str, Any]]:
     ]
 
 
-def _lease_table(leases: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def _print_leases(leases: Sequence[dict[str, Any]]) -> None:
     rows = []
     for one in leases:
         age = "-" if one["age_s"] is None else f"{duration(one['age_s'])} ago"
         rows.append([one["lease"], number(one["sessions"]), number(one["games"]), age])
-    return (["lease", ">sessions", ">games", ">newest"] if rows else []), rows
+    if rows:
+        print_lines(["lease", ">sessions", ">games", ">newest"], rows)
 
 
 def _age_s(moment: str) -> float | None:
