@@ -20,9 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 @ray.remote(retry_exceptions=True)
 def run(command: list[str]) -> None:
     """Run a command on a worker. Ray shows its output."""
-    process = subprocess.Popen(
-        ["setpriv", "--pdeathsig", "KILL", "--", *command]
-    )  # not longer than the worker
+    process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command])  # ends with its worker
     try:
         while process.poll() is None:
             time.sleep(0.2)
@@ -48,11 +46,12 @@ def main() -> int:
     parser.add_argument("--grace-s", type=float, default=300, help="seconds to finish (default 300)")
     parser.add_argument("command", nargs="+", help="the command, after --")
     args = parser.parse_args()
+    number = max(args.shards or 0, args.nodes or 0) or parser.error("expected at least 1 task")
     ray.init()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    needs, number = {"CPU": args.cpus, "GPU": args.gpus}, args.shards or args.nodes
     how = {"num_cpus": args.cpus, "num_gpus": args.gpus, "max_retries": args.retries}
     if args.nodes:
+        needs = {"CPU": args.cpus, "GPU": args.gpus}
         nodes = ray.util.placement_group([needs] * args.nodes, strategy="STRICT_SPREAD")
         how["scheduling_strategy"] = PlacementGroupSchedulingStrategy(nodes)
     tasks = {}
