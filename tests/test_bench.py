@@ -3,29 +3,37 @@
 import importlib
 import math
 import shutil
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from .bench.__main__ import NAMES, benchmark_of
-from .bench.figures import memory_dir
+from .bench.figures import Figure, memory_dir
 from .bench.peers.__main__ import GROUPS, Child
 from .bench.soak import soak
 
 BENCH = Path(__file__).parent / "bench"
 
 
+def run_smallest(name: str, directory: Path) -> list[Figure]:
+    measured = benchmark_of(name)
+    return measured.run(directory, **measured.smallest)
+
+
 @pytest.mark.slow
-def test_every_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_benchmark_runs(tmp_path: Path) -> None:
     for module in BENCH.rglob("*.py"):
         importlib.import_module(".".join(module.relative_to(BENCH.parents[1]).with_suffix("").parts))
-    for name in NAMES:
-        if name == "viewer" and shutil.which("chromium") is None:
-            continue
-        measured = benchmark_of(name)
-        figures = measured.run(tmp_path, **measured.smallest)
-        assert all(math.isfinite(figure.value) for figure in figures), name
-        assert len({(figure.group, figure.name) for figure in figures}) == len(figures) > 0, name
+    # Another process: Playwright refuses a thread in which other tests have started it.
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        for name in NAMES:
+            if name == "viewer" and shutil.which("chromium") is None:
+                continue
+            figures = process.submit(run_smallest, name, tmp_path).result()
+            assert all(math.isfinite(figure.value) for figure in figures), name
+            assert len({(figure.group, figure.name) for figure in figures}) == len(figures) > 0, name
     for number, peer in enumerate(GROUPS["engines"][0][:2]):
         child = Child("engines", number, tmp_path)
         assert child.failure == "", peer.name

@@ -23,7 +23,8 @@ from tape2048_recorder.status.status_report import Level, Status
 
 
 def say(**what: Any) -> None:
-    print(json.dumps(what), flush=True)  # noqa: T201 - this is how it speaks
+    sys.stdout.write(f"{json.dumps(what)}\n")  # in one piece: threads speak, too
+    sys.stdout.flush()
 
 
 class Lines:

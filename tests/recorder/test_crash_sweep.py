@@ -415,27 +415,27 @@ MUTANTS = {
     "the name before the content": (
         "publish:publish_steps",
         (
-            "size = yield from _finish_files(world, stage / STAGED, facts, blocks, extra, given=given)\n"
+            "size = yield from _finish_files(world, staging / STAGED, facts, blocks, extra, given=given)\n"
             "        yield 0.0\n"
-            "        path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)"
+            "        path: Path = world.files.rename_numbered(staging / STAGED, out_dir / facts.name)"
         ),
         (
-            "path: Path = world.files.rename_numbered(stage / STAGED, out_dir / facts.name)\n"
+            "path: Path = world.files.rename_numbered(staging / STAGED, out_dir / facts.name)\n"
             "        size = yield from _finish_files(world, path, facts, blocks, extra, given=given)"
         ),
     ),
     "the shell removed from its end": (
         "publish:_remove",
-        "for stage in (partial, *compactions(partial)):",
-        "for path in compactions(partial):\n        world.rmtree(path)\n    for stage in (partial,):",
+        "for staging in (partial, *compactions(partial)):",
+        "for path in compactions(partial):\n        world.rmtree(path)\n    for staging in (partial,):",
     ),
     "leftovers kept": ("publish:_finish_files", "leftover.unlink()", "pass"),
     "recovery not said": ("publish:recover", "ended_at, recovered=True", "ended_at, recovered=False"),
     "holes left": ("publish:_has_holes", "return any(", "return False and any("),
     "a name tried once": (
         "publish:publish_steps",
-        "world.files.rename_numbered(stage / STAGED, ",
-        "(stage / STAGED).rename(",
+        "world.files.rename_numbered(staging / STAGED, ",
+        "(staging / STAGED).rename(",
     ),
 }
 
