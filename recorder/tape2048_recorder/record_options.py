@@ -240,7 +240,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_wall_s: Annotated[
         Positive | None,
         about(
-            "end this long after the first move. Compiling, half a minute at the first start, does not count",
+            "end this long after the first move. Compiling does not count",
             why="a recorder runs until it is stopped",
             none="off",
         ),
