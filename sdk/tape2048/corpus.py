@@ -186,10 +186,11 @@ class Corpus(RowView):
                 together have at least so many. Sessions are opened as a whole, so there may be more rows.
             damaged: ``"raise"`` raises the error of a session that cannot be opened (or, on tape and with
                 ``"packed"``, decoded); ``"skip"`` skips the session and lists it in :attr:`skipped`.
-            duplicates: ``"drop"`` serves a game that several sessions hold only once, from the session with
-                the most rows of it. In a tie, the session with the most columns comes first, then a session
-                on tape, then the first session. Games are the same if player, seed and outcome are.
-                ``"keep"`` serves all copies.
+            duplicates: ``"drop"`` serves a game that sessions hold more than once only once, from the session
+                with the most rows of it. In a tie, a recorded session precedes conversions; then the session
+                with the most columns comes first, without fields that are all 0, then a session on tape, then
+                the first session. Games are the same if player, seed and outcome are. ``"keep"`` serves all
+                copies.
             progress: function that is called with the bytes read and all bytes; True for a bar, None for a
                 bar on a terminal.
             **filters: named filters, as for :meth:`where`.
