@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import sys
 import zlib
 from functools import cached_property, partial
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
@@ -19,7 +19,14 @@ from tape2048.base.text import as_int, counted, facts_table
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.files.row_source import RowView, row_numbers, run_ordinal, unchecked_numbers
 from tape2048.loader.batch import Batch, BatchOptions, check_options
-from tape2048.loader.buffers import CorpusLoad, find_sessions, load_rows, open_sessions
+from tape2048.loader.buffers import (
+    CorpusLoad,
+    absolute_root,
+    find_sessions,
+    load_rows,
+    open_sessions,
+    roots_of,
+)
 from tape2048.loader.duplicates import Copies, warn_of_doubled
 from tape2048.loader.filters import (
     Filters,
@@ -48,7 +55,6 @@ from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, gam
 from tape2048.session.stored import CACHE_MAX_MB
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import SupportsIndex, Unpack
 
@@ -165,7 +171,8 @@ class Corpus(RowView):
         Args:
             root: a directory of sessions, one session, a data set, a pack.dat, a pack of another program, a
                 store (``s3://BUCKET/PREFIX``, ``gs://``, ``az://``, ``hf://datasets/OWNER/NAME``, or the
-                directory of a store), or several of any kinds.
+                directory of a store), or several of any kinds. A session that is found twice, as by a
+                symlink, counts once.
             where: condition or mask, as for :meth:`where`; with ``load="ram"``, only rows of the selected
                 runs are read.
             load: ``"ram"`` reads the rows into memory, at 28 or 29 bytes a row, or 1.5 on tape. ``"packed"``
@@ -198,8 +205,8 @@ class Corpus(RowView):
         Raises:
             EmptyCorpusError: there is no session, or a filter leaves no row.
             ConfigError: see :meth:`where`.
-            CorpusError: a session is given twice or was removed from its store, the cache is too small, or,
-                with ``"packed"``, a board has an exponent above 15.
+            CorpusError: a session was removed from its store, the cache is too small, or, with ``"packed"``,
+                a board has an exponent above 15.
             FormatError: a subclass, for a damaged session.
             StorageError: the operating system could not read a file, or a store does not answer.
             ValueError: an argument is invalid.
@@ -211,12 +218,14 @@ class Corpus(RowView):
         if newest_rows is not None and not newest_rows >= 1:
             raise ValueError(f"newest_rows={newest_rows}; expected at least 1")
         named = check_filters(filters)
-        root = root if isinstance(root, str | PathLike) else list(root)
-        found = find_sessions(root, cache, cache_max_mb)
+        roots = roots_of(root)
+        found = find_sessions(roots, cache, cache_max_mb)
+        # :meth:`refresh` may be called in another working directory.
+        cache, columns = (None if each is None else os.path.abspath(each) for each in (cache, columns))
         opening = partial(
-            cls.open, root, where, load=load, ram_budget=ram_budget, cache=cache, cache_max_mb=cache_max_mb,
-            columns=columns, newest_rows=newest_rows, damaged=damaged, duplicates=duplicates,
-            progress=progress, **filters,
+            cls.open, [*map(absolute_root, roots)], where, load=load, ram_budget=ram_budget, cache=cache,
+            cache_max_mb=cache_max_mb, columns=columns, newest_rows=newest_rows, damaged=damaged,
+            duplicates=duplicates, progress=progress, **filters,
         )  # fmt: skip
         every, damage = open_sessions(found, damaged, columns)
         while True:

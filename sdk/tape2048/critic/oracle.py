@@ -33,6 +33,7 @@ such predictions, of which p - r varies as much within the bins.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -107,7 +108,8 @@ class Rollouts(NamedTuple):
         return np.asarray(self.counts[:, exponent] / self.rollouts)
 
 
-class Oracle(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Oracle:
     """Rollouts by one player, kept on disk.
 
     Attributes:
@@ -133,6 +135,10 @@ class Oracle(NamedTuple):
     rollouts: int
     seed: int = 0
     directory: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.directory is not None:
+            object.__setattr__(self, "directory", self.directory.absolute())
 
     def ask(
         self, boards: NDArray[np.uint64], *, progress: Callable[[int, int], object] | None = None

@@ -306,7 +306,8 @@ class DataPack(TableCorpus):
         """
         check_load(load)
         if load == "mmap":
-            return cls._of(open_rows(Path(path)), Path(path), load)
+            place = Path(os.path.abspath(path))
+            return cls._of(open_rows(place), place, load)
         with open_regular(path) as fd:
             size = os.fstat(fd).st_size
             content = allocate(size + ROW_BYTES - HEADER_BYTES)[ROW_BYTES - HEADER_BYTES :]  # aligned records
