@@ -189,8 +189,9 @@ class Corpus(RowView):
                 ``batches(pool_rows=..., pool_sessions=...)``.
             columns: overlay directory of all sessions' columns; see :meth:`Session.open`. Columns of sessions
                 in stores are only in the overlay.
-            newest_rows: number of selected rows to open: only the newest sessions, by their start, that
-                together have at least so many. Sessions are opened as a whole, so there may be more rows.
+            newest_rows: number of selected rows to open: only the sessions recorded last that together have
+                at least so many; see :mod:`tape2048.session.recorded_order`. Sessions are opened as a whole,
+                so there may be more rows.
             damaged: ``"raise"`` raises the error of a session that cannot be opened (or, on tape and with
                 ``"packed"``, decoded); ``"skip"`` skips the session and lists it in :attr:`skipped`.
             duplicates: ``"drop"`` serves a game that sessions hold more than once only once, from the session
@@ -981,7 +982,7 @@ def _choose(
         rows = np.array([len(session) for session in opened])
         if chosen is not None:
             rows = np.bincount(runs["session"][chosen], runs["rows"][chosen], len(opened))
-        newest = newest_sessions(opened, rows, newest_rows)
+        newest = newest_sessions(runs, rows, newest_rows)
         used = [i for i in newest if i in used]
     if len(used) < len(opened):
         if chosen is not None:

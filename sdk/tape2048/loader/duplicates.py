@@ -7,7 +7,7 @@ A corpus takes each game from one session, and leaves it out of the others. It p
 most rows of the game, since sampled sessions lack some rows; then a recorded session to a conversion; then
 the session with the most columns, except fields whose values are all 0; and then a session on tape, whose
 rows take the least memory.
-:class:`tape2048.runs.games.Games` compares runs, which have no run table.
+:class:`tape2048.runs.games.SeenGames` compares runs, which have no run table.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from tape2048.base.text import utc_text
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.files.durable import sweep_drafts
 from tape2048.players import facts_of_engine
-from tape2048.runs.games import Games
+from tape2048.runs.games import SeenGames
 from tape2048.runs.registry import (
     ENGINES,
     FACTS,
@@ -131,7 +131,7 @@ def share_games(
     sources: Sequence[RunSource], target: TableCorpus | None = None, left_out: int = 0
 ) -> list[RunSource]:
     """Return the sources without copies of a game in another source or the ``target``."""
-    games = Games([str(source.path) for source in sources], target)
+    games = SeenGames([str(source.path) for source in sources], target)
     games.left_out = left_out + sum(one.left_out for one in {source.games for source in sources} if one)
     return [dataclasses.replace(one, games=games, place=place) for place, one in enumerate(sources)]
 

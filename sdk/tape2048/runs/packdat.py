@@ -61,7 +61,7 @@ from tape2048.files.row_source import ROW_DTYPE
 from tape2048.loader.phases import ALL
 from tape2048.runs.a2run2 import VALUE_MAX, legal_bits
 from tape2048.runs.files import scan
-from tape2048.runs.games import GameKey, Games
+from tape2048.runs.games import GameKey, SeenGames
 from tape2048.runs.run import Run, check_meta, check_rules, read_engine
 from tape2048.runs.tables import (
     ROW_BYTES,
@@ -349,7 +349,7 @@ class DataPack(TableCorpus):
         """
         for pack in packs:
             pack.refuse_parts()
-        games, kept = Games([str(pack.sessions[0].path) for pack in packs]), []
+        games, kept = SeenGames([str(pack.sessions[0].path) for pack in packs]), []
         for place, pack in enumerate(packs):
             runs = map(pack.run, range(len(pack.runs)))
             firsts = [games.source_of(place, i, run, GameKey.of(run)) for i, run in enumerate(runs)]
@@ -415,11 +415,11 @@ class DataPack(TableCorpus):
     ) -> None:
         """Add the runs of every run file below a directory, in path order, read by some threads.
 
-        Games that the pack holds, or that come again, are left out, and a warning counts them. ``on_skip`` is
+        SeenGames that the pack holds, or that come again, are left out, and a warning counts them. ``on_skip`` is
         called with path and error of a damaged file, which is left out. Without it, the error is raised, and
         nothing is added.
         """
-        games, firsts = Games([os.fspath(directory)], self), Counter[int]()
+        games, firsts = SeenGames([os.fspath(directory)], self), Counter[int]()
 
         def runs() -> Iterator[Run]:
             for number, found in enumerate(scan(directory, workers)):

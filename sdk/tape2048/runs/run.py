@@ -21,7 +21,7 @@ from tape2048.base.text import counted, facts_table, is_utf8
 from tape2048.base.threads import map_ordered
 from tape2048.errors import BookkeepingError, FieldError, ReplayError, TapeError
 from tape2048.files.row_source import ROW_DTYPE, RowView, row_numbers
-from tape2048.runs.games import GameKey, Games
+from tape2048.runs.games import GameKey, SeenGames
 from tape2048.session.layout import RULES_1, TOP_TILE
 
 if TYPE_CHECKING:
@@ -418,7 +418,9 @@ class RunSource:
     _items: Callable[[], Iterable[tuple[str, Any]]]  # names, and what `_read` takes
     _read: Callable[[Any], RunFacts]
     columns: tuple[str, ...] = ()  # that do not become part of its runs
-    games: Games | None = None  # of this source and others, which leave out copies; None: as for one source
+    games: SeenGames | None = (
+        None  # of this source and others, which leave out copies; None: as for one source
+    )
     place: int = 0  # of this source among them
 
     def __repr__(self) -> str:
@@ -437,7 +439,7 @@ class RunSource:
 
     def map(self, work: Callable[[list[SourceRun]], list[Any]], workers: int | None = None) -> Iterator[Any]:
         """Do as :meth:`every`, and leave out the results of copies of a game."""
-        games = self.games or Games([str(self.path)])
+        games = self.games or SeenGames([str(self.path)])
         found: Counter[int] = Counter()
 
         def job(runs: list[SourceRun]) -> list[tuple[Run | None, GameKey | None, Any]]:
