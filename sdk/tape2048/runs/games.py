@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Sequence
 
-    from tape2048.runs.run import Run
-    from tape2048.runs.tables import TableCorpus
-
 #: Different games can have the same boards for a few moves, if they start from the same given board.
 _MOVES_MIN = 32
 _OUTCOME = ("steps", "max_score", "highest_tile")
@@ -36,7 +33,8 @@ class GameKey(NamedTuple):
     boards: int
 
     @classmethod
-    def of(cls, run: Run) -> GameKey:
+    def of(cls, run: Any) -> GameKey:
+        """Return the key of a :class:`tape2048.runs.Run`."""
         meta, known = run.meta, identity_of(run.meta.engine)
         game = None if known is None else (known.player_sha256, known.seed, meta.max_score, meta.highest_tile)
         facts = b"" if len(run) >= _MOVES_MIN else run.moves.tobytes() + repr(meta).encode()
@@ -51,27 +49,27 @@ def _hash(content: Any, more: bytes = b"") -> int:
     return int.from_bytes(digest.digest()[:12], "little")
 
 
-class Games:
+class SeenGames:
     """The games of several sources, each with the first run that holds it.
 
     Args:
         names: names of the sources for people.
-        held: rows that hold games already; their copies in the sources are left out.
+        held: a data set or pack.dat that holds games already: their copies in the sources are left out.
 
     Attributes:
         left_out: number of runs of all sources that were left out.
     """
 
-    def __init__(self, names: Sequence[str], held: TableCorpus | None = None) -> None:
+    def __init__(self, names: Sequence[str], held: Any = None) -> None:
         self._names, self._held = [*names, "" if held is None else str(held.sessions[0].path)], held
-        self._first: dict[tuple[str, int], tuple[int, int]] = {}  # source and number of a game's first run
+        self._first: dict[int, tuple[int, int]] = {}  # source and number of a game's first run
         self._waiting: dict[tuple[int, ...], list[int]] = {}  # held runs that have no key yet, by outcome
         if held is not None:
             for ordinal, outcome in enumerate(held.run_table.rows[[*_OUTCOME]].tolist()):
                 self._waiting.setdefault(outcome, []).append(ordinal)
         self.left_out = 0
 
-    def source_of(self, source: int, number: int, run: Run, key: GameKey) -> int:
+    def source_of(self, source: int, number: int, run: Any, key: GameKey) -> int:
         """Return the source of the first run of this game, and -1 if this run is the first."""
         for ordinal in self._waiting.pop(tuple(getattr(run.meta, name) for name in _OUTCOME), ()):
             assert self._held is not None
@@ -82,10 +80,10 @@ class Games:
 
     def _find(self, me: tuple[int, int], key: GameKey) -> tuple[int, int]:
         # Equal boards prove nothing if both identities are known.
-        own, others = [("boards", key.boards)], [("boards", key.boards), ("known", key.boards)]
+        unknown, known = 2 * key.boards, 2 * key.boards + 1
+        own, others = (unknown,), (unknown, known)
         if key.identity is not None:
-            own = [("game", key.identity), ("known", key.boards)]
-            others = [("game", key.identity), ("boards", key.boards)]
+            own, others = (known, -key.identity), (unknown, -key.identity)
         for each in others:
             if self._first.get(each, me) != me:
                 return self._first[each]

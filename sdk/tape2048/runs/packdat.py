@@ -415,7 +415,7 @@ class DataPack(TableCorpus):
     ) -> None:
         """Add the runs of every run file below a directory, in path order, read by some threads.
 
-        SeenGames that the pack holds, or that come again, are left out, and a warning counts them. ``on_skip`` is
+        Games that the pack holds, or that come again, are left out, and a warning counts them. ``on_skip`` is
         called with path and error of a damaged file, which is left out. Without it, the error is raised, and
         nothing is added.
         """

@@ -418,9 +418,7 @@ class RunSource:
     _items: Callable[[], Iterable[tuple[str, Any]]]  # names, and what `_read` takes
     _read: Callable[[Any], RunFacts]
     columns: tuple[str, ...] = ()  # that do not become part of its runs
-    games: SeenGames | None = (
-        None  # of this source and others, which leave out copies; None: as for one source
-    )
+    games: SeenGames | None = None  # of this source and others, without copies; None: of this source alone
     place: int = 0  # of this source among them
 
     def __repr__(self) -> str:
