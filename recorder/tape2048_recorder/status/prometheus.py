@@ -86,7 +86,8 @@ class Metrics:
         self._warned = False
         self._snapshot: Snapshot | None = None
         self._next = 0.0
-        self._textfile = config.metrics_textfile and Path(config.metrics_textfile).absolute()
+        file = config.metrics_textfile
+        self._textfile = None if file is None else Path(file).absolute()
         self._server: BoundedServer | None = None
         if config.metrics_listen is None and self._textfile is None:
             return

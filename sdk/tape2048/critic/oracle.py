@@ -33,9 +33,9 @@ such predictions, of which p - r varies as much within the bins.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -61,7 +61,6 @@ from tape2048.jit.compiler import cache_base
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -108,8 +107,7 @@ class Rollouts(NamedTuple):
         return np.asarray(self.counts[:, exponent] / self.rollouts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Oracle:
+class Oracle(msgspec.Struct, frozen=True):
     """Rollouts by one player, kept on disk.
 
     Attributes:
@@ -138,7 +136,7 @@ class Oracle:
 
     def __post_init__(self) -> None:
         if self.directory is not None:
-            object.__setattr__(self, "directory", self.directory.absolute())
+            msgspec.structs.force_setattr(self, "directory", self.directory.absolute())
 
     def ask(
         self, boards: NDArray[np.uint64], *, progress: Callable[[int, int], object] | None = None

@@ -81,9 +81,9 @@ class SeenGames:
     def _find(self, me: tuple[int, int], key: GameKey) -> tuple[int, int]:
         # Equal boards prove nothing if both identities are known.
         unknown, known = 2 * key.boards, 2 * key.boards + 1
-        own, others = (unknown,), (unknown, known)
+        own, others = [unknown], [unknown, known]
         if key.identity is not None:
-            own, others = (known, -key.identity), (unknown, -key.identity)
+            own, others = [known, -key.identity], [unknown, -key.identity]
         for each in others:
             if self._first.get(each, me) != me:
                 return self._first[each]
