@@ -156,10 +156,12 @@ class Copies:
 def _filled(columns: Collection[str]) -> set[str]:
     """Return the columns that hold something: all but fields of rows that are 0 in a sample of the rows."""
     found = {*columns}
-    if isinstance(columns, Columns) and columns.rows:
+    if isinstance(columns, Columns) and columns.foreign is not None and columns.rows:
         sample = np.linspace(0, columns.rows - 1, _SAMPLE_ROWS).astype(np.int64)
-        fields = filter(columns.is_field, columns)
-        found -= {name for name in fields if not columns.open(name).take(sample).any()}
+        rows, made = columns.foreign.rows[columns.foreign.index_of(sample)], columns.foreign.made
+        for name in filter(columns.is_field, columns):
+            if not (made[name](rows) if name in made else rows[name]).any():
+                found.remove(name)
     return found
 
 
