@@ -69,8 +69,8 @@ def command(
 ) -> None:
     """Remove the sessions in ROOT that exceed the retention limits, the oldest first.
 
-    The oldest session was recorded first. Within a lease, the ids of games decide, so a clock that was set back
-    does not matter. Ages are counted from the start in the name.
+    The oldest session was recorded first. Within a lease, the ids of games decide, even if the clock was set
+    back. Ages are counted from the start in the name.
 
     Flags override the [retention] table of the file. ROOT is by default the out_dir of
     `tape2048 record`. Only sessions that the recorder, `merge` or `repack` published are removed. Sessions
