@@ -246,7 +246,8 @@ def test_positions_follow_from_the_precision(corpus: Corpus, tmp_path: Path) -> 
         shares = play(boards, first=first, progress=progress) / 16
         return np.random.default_rng(first).binomial(16, shares).astype(np.uint16)
 
-    how: Any = {"thresholds": TILES, "per_run": None, "oracle": msgspec.structs.replace(oracle(tmp_path), play=draw)}
+    one = msgspec.structs.replace(oracle(tmp_path), play=draw)
+    how: Any = {"thresholds": TILES, "per_run": None, "oracle": one}
     for precision, least, most in ((0.1, 256, 256), (0.004, 300, 7999)):
         found = evaluate(truth, corpus, replicates=100, precision=precision, positions=8000, **how)
         assert least <= found.truth.positions <= most
