@@ -56,9 +56,8 @@ from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.retention import RETENTION, read_retention
 
 _PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
-#: The low bits of a game's id are its number within a lease, the bits above are the lease. Bit 63 stays free:
-#: SQLite's ids are signed, and this bit marks the ids of rollouts.
-NUMBER_BITS = 40
+#: The bits of a game's id above ``NUMBER_BITS`` are the lease. Bit 63 stays free: SQLite's ids are signed,
+#: and this bit marks the ids of rollouts.
 LEASE_MAX = (1 << 23) - 1
 
 # The tag is part of a session's name: SESSION_NAME allows these characters, and a name has at most 255 bytes.
