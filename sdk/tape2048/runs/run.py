@@ -24,7 +24,7 @@ from tape2048.session.layout import RULES_1, TOP_TILE
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
@@ -379,6 +379,7 @@ class SourceRun(NamedTuple):
     lost: tuple[str, ...] = ()  # losses that `lossy` permitted, such as the last move
     id: int | None = None  # in its session; None for other sources
     given_start: bool = False  # whether it started from a given board, as its session says
+    place: tuple[int, int] | None = None  # its session's index in `RunSource.sessions`, and its run there
     error: TapeError | None = None
 
     @property
@@ -416,14 +417,15 @@ class RunSource:
     _items: Callable[[], Iterable[tuple[str, Any]]]  # names, and what `_read` takes
     _read: Callable[[Any], RunFacts]
     columns: tuple[str, ...] = ()  # that do not become part of its runs
+    sessions: tuple[Session, ...] = ()  # that hold its runs
 
     def __repr__(self) -> str:
         return f"<RunSource {self.path}: {self.kind}, {self.count:,} runs>"
 
-    def warn_of_columns(self) -> None:
-        """Log a warning that names the columns, which no target of runs holds."""
-        if self.columns:
-            found = f"{self.path}: columns left out: {', '.join(self.columns)}"
+    def warn_of_columns(self, held: Collection[str] = ()) -> None:
+        """Log a warning that names the columns, except those that the target holds."""
+        if lost := [name for name in self.columns if name not in held]:
+            found = f"{self.path}: columns left out: {', '.join(lost)}"
             logging.getLogger("tape2048").warning("%s", found)
 
     def runs(self, workers: int | None = None) -> Iterator[SourceRun]:

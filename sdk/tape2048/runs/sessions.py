@@ -379,13 +379,14 @@ def read(
             return f"{session.path}: run {session.runs['id'][ordinal]}"
 
         def read_one(i: int) -> RunFacts:
-            number, ordinal = at(i)
+            place = number, ordinal = at(i)
             session, column = pairs[number][0], columns[number]
             run, *facts = session_run(session, ordinal, plays[number], lossy=lossy, final_board=final_boards)
             if column is not None:
                 run = with_values(run, session, ordinal, column)
             certain, lost = facts
-            return run, certain, 0, lost, int(session.runs["id"][ordinal]), START_BOARDS in session.meta
+            run_id = int(session.runs["id"][ordinal])
+            return run, certain, 0, lost, run_id, START_BOARDS in session.meta, place
 
         source = numbered(path, kind, ends[-1] if ends else 0, name, read_one)
         unheld: set[str] = set()
@@ -395,7 +396,8 @@ def read(
             if one.foreign is not None and not one.meta.get("player_sha256") and one.runs["seed"].any():
                 unheld.add("seed")
             unheld |= {START_BOARDS} & {*one.meta}
-        return dataclasses.replace(source, columns=tuple(sorted(unheld)))
+        held = tuple(one for one, _ in pairs)
+        return dataclasses.replace(source, columns=tuple(sorted(unheld)), sessions=held)
 
     return Tables(sessions, serve)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -446,10 +446,21 @@ def _field_facts(name: str, path: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {"moves": True} if name in _OF_MOVES else {}
     if path.exists():
         try:
-            facts["names"] = msgspec.json.decode(read_path(path).tobytes())
+            facts["names"] = _numbers_by_name(msgspec.json.decode(read_path(path).tobytes()))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ColumnError(f"malformed: {error}", path=path) from error
     return facts
+
+
+def _numbers_by_name(document: Any) -> Any:
+    """Return ``{"search": 0}`` also for ``["search"]`` and ``{"0": "search"}``; other documents unchanged."""
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(document, list):
+        pairs = enumerate(document)
+    elif isinstance(document, dict) and all(key.isdecimal() and len(key) < 6 for key in document):
+        pairs = document.items()
+    names = {name: int(number) for number, name in pairs if isinstance(name, str)}
+    return names if names and len(names) == len(document) else document
 
 
 def _read_shards(paths: list[Path]) -> ColumnInfo:

@@ -168,6 +168,11 @@ def test_names_of_valuations_are_facts(tmp_path: Path) -> None:
     assert Session.open(path).columns["valuation_type"].facts == {
         "names": {k: i for i, k in enumerate(KINDS)}
     }
+    for document in ([*KINDS], {str(i): k for i, k in enumerate(KINDS)}):
+        (path / "valuation_types.json").write_text(json.dumps(document))
+        assert Session.open(path).columns["valuation_type"].facts["names"] == {
+            k: i for i, k in enumerate(KINDS)
+        }
     (path / "valuation_types.json").write_text("{")
     with pytest.raises(errors.ColumnError, match="malformed"):
         Session.open(path).column("valuation_type")
@@ -184,7 +189,7 @@ def test_numbers_of_valuations_are_joined_by_name(tmp_path: Path, load: Any) -> 
         rows["valuation_type"][::5] = len(order) - 1
         path = write_pack(tmp_path / name, given, rows=rows)
         numbers = {kind: i for i, kind in enumerate(order)}
-        (path / "valuation_types.json").write_text(json.dumps(numbers))
+        (path / "valuation_types.json").write_text(json.dumps(numbers if at else [*order]))
     corpus = Corpus.open(tmp_path, load=load)
     batch = next(iter(corpus.batches(10**6, fields=("valuation_type", "run", "row"), shuffle=False)))
     (info,) = batch.layout.columns
