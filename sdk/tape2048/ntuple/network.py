@@ -59,6 +59,7 @@ from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, StorageError, reader_hint
 from tape2048.files.bulk_read import allocate
 from tape2048.files.durable import publishing_file
+from tape2048.files.expansion import expanded_max
 from tape2048.files.reading import map_path
 from tape2048.files.safetensors import HEADER_END_MAX, decode, encode, read_tensor_table
 from tape2048.files.xz import XzReader, is_xz
@@ -282,10 +283,6 @@ VALUE_MAX = 1e30
 #: The largest size that a compressed file may expand to. The largest preset has 1.1 GB.
 EXPANDED_BYTES_MAX = 4 << 30
 
-#: A file may expand to more than the first only with its own bytes times the second. ``strong`` has 30 bytes
-#: for each byte of its file, and a network after a few games has hundreds.
-_EXPANDED_FREE_BYTES, _EXPANDED_RATIO_MAX = 256 << 20, 1000
-
 _ENTRY_BYTES_MAX = 32  # of an entry of a critic for 15 tiles, with room for its scales
 
 #: Parameters of LZMA for pairs of bytes, where neighbouring entries have similar values.
@@ -390,12 +387,12 @@ class StoredNetwork(NamedTuple):
         if not (np.isfinite(scales).all() and (scales > 0).all()):
             raise ModelError("scales are not all above 0 and finite", path=path)
         if dtypes == {np.dtype("u1")}:
-            _check_expanded(2 * layout.entries, expanded_max(len(data)), path)
+            _check_expanded(2 * layout.entries, _expanded_max(data), path)
         return cls(layout, arrays, np.array(scales), facts, path)
 
     @classmethod
     def _of_tdl2048(cls, data: memoryview | bytes, path: str, sums: tuple[int, ...]) -> StoredNetwork:
-        tables = {(each.stage, each.cells): each for each in read_tables(data, path, expanded_max(len(data)))}
+        tables = {(each.stage, each.cells): each for each in read_tables(data, path, _expanded_max(data))}
         stages = 1 + max(stage for stage, _ in tables)
         layout = NetworkLayout(
             tuple(cells for stage, cells in tables if stage == 0), check_sums(sums, "stages")
@@ -495,7 +492,7 @@ def decode_tables(
         raise ModelError(f"found arrays {tables}, expected {layout.names}", path=path)
     if head is not data:
         most = header.begin + _ENTRY_BYTES_MAX * layout.entries
-        _check_expanded(header.end, min(expanded_max(len(data)), most), path)
+        _check_expanded(header.end, min(_expanded_max(data), most), path)
     # One byte more, so that the reader reaches the end of the compressed part.
     return *decode(_expanded(data, path, header.end + 1), path), layout, found
 
@@ -507,9 +504,8 @@ def _other_format(texts: dict[str, str], form: str, command: str) -> str:
     return f"`tape2048 {command}` makes such files"
 
 
-def expanded_max(file_bytes: int) -> int:
-    """Return the most bytes that a compressed file of this size may expand to."""
-    return min(EXPANDED_BYTES_MAX, _EXPANDED_FREE_BYTES + _EXPANDED_RATIO_MAX * file_bytes)
+def _expanded_max(data: memoryview | bytes) -> int:
+    return min(EXPANDED_BYTES_MAX, expanded_max(len(data)))
 
 
 def _check_expanded(found: int, most: int, path: str) -> None:

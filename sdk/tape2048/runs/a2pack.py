@@ -65,7 +65,7 @@ from tape2048.files.reading import check_crc, map_path, read_exactly
 from tape2048.jit.mix import shuffled
 from tape2048.runs import a2run, a2run2
 from tape2048.runs.a2run2 import Cursor, RunV2, varint
-from tape2048.runs.run import Run, RunMeta, check_rules, numbered
+from tape2048.runs.run import ENGINE_BYTES_MAX, Run, RunMeta, check_rules, numbered
 from tape2048.session.tape_layout import GAME_STEPS_MAX
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ _ALIGN_MAX = 1 << 20
 
 #: Most bytes to decompress, since a frame of a few bytes can claim gigabytes of zeros: the longest file of a
 #: game, of a2run2 steps (at most 32 bytes; A2T1 steps have 9), the engine and other metadata.
-RAW_BYTES_MAX = 32 * GAME_STEPS_MAX + 2**16 + 128
+RAW_BYTES_MAX = 32 * GAME_STEPS_MAX + ENGINE_BYTES_MAX + 128
 
 #: Bytes of a write, and of a move when the index needs more space than expected.
 _BUFFER_BYTES = 4 << 20

@@ -60,7 +60,7 @@ from tape2048.files.row_source import ROW_DTYPE
 from tape2048.loader.phases import ALL
 from tape2048.runs.a2run2 import VALUE_MAX, legal_bits
 from tape2048.runs.files import scan
-from tape2048.runs.run import Run, check_meta, check_rules, read_engine
+from tape2048.runs.run import ENGINE_BYTES_MAX, Run, check_meta, check_rules, read_engine
 from tape2048.runs.tables import (
     ROW_BYTES,
     OpenTable,
@@ -248,7 +248,7 @@ def _file_parts(records: NDArray[np.uint8], table: RunTable) -> list[memoryview]
     columns = zip(*(table.rows[name].tolist() for name in _RUN_FIELDS), table.engine_names(), strict=True)
     for *head, start, elapsed, engine in columns:
         name = (engine or "").encode()
-        _check_fits(f"engine_len of run {head[0]}", len(name), 2**16 - 1)
+        _check_fits(f"engine_len of run {head[0]}", len(name), ENGINE_BYTES_MAX)
         runs += _RUN_HEAD.pack(*head, len(name)) + name + _RUN_TAIL.pack(start, elapsed)
     header = _HEADER.pack(MAGIC, VERSION, len(table), len(records) // ROW_BYTES, HEADER_BYTES + len(records))
     pieces, checksum = [memoryview(header), records.data, memoryview(runs)], 0

@@ -21,6 +21,7 @@ from tape2048.base.threads import map_ordered
 from tape2048.errors import BookkeepingError, FieldError, ReplayError, TapeError
 from tape2048.files.row_source import ROW_DTYPE, RowView, row_numbers
 from tape2048.session.layout import RULES_1, TOP_TILE
+from tape2048.session.tape_layout import GAME_STEPS_MAX
 
 if TYPE_CHECKING:
     import os
@@ -45,13 +46,15 @@ if TYPE_CHECKING:
     Replayer = Callable[[Path, Mapping[str, Any]], Play]
 
 
-#: The largest values that fit every run format's fields.
+#: The largest number of steps that the rules allow, and the largest values that fit every format's fields.
 _UNSIGNED_MAX = {
-    "steps": 2**32 - 1,
+    "steps": GAME_STEPS_MAX,
     "start_unix_s": 2**64 - 1,
     "max_score": 2**64 - 1,
     "highest_tile": 2**32 - 1,
 }
+#: Most bytes of an engine: A2T1 and pack.dat have 16 bits for their number.
+ENGINE_BYTES_MAX = 2**16 - 1
 _U64, _U8, _F32, _BOOL = map(np.dtype, (np.uint64, np.uint8, np.float32, np.bool_))
 
 
@@ -110,6 +113,22 @@ def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None, **high
     engine: object = meta.engine
     if engine is not None and not (isinstance(engine, str) and is_utf8(engine)):
         raise FieldError(f"engine is {engine!r}; expected text or None", path=path)
+    check_engine(len((meta.engine or "").encode()), path)
+
+
+def check_engine(length: int, path: str | os.PathLike[str] | None = None, offset: int | None = None) -> None:
+    if length > ENGINE_BYTES_MAX:
+        text = f"engine has {length} bytes; expected at most {ENGINE_BYTES_MAX}"
+        raise FieldError(text, path=path, offset=offset)
+
+
+def check_step_count(
+    steps: int, path: str | os.PathLike[str] | None = None, offset: int | None = None
+) -> None:
+    """Raise FieldError for more steps than a game can have, before they take memory."""
+    if steps > GAME_STEPS_MAX:
+        text = f"found {steps} steps; expected at most {GAME_STEPS_MAX}, as no game is longer"
+        raise FieldError(text, path=path, offset=offset)
 
 
 def read_engine(raw: bytes, path: str | os.PathLike[str] | None, offset: int, whose: str = "") -> str:

@@ -21,7 +21,16 @@ from tape2048.files.durable import Draft
 from tape2048.files.opening import storage_errors
 from tape2048.players import engine_text, facts_of_engine, identity_of
 from tape2048.runs.a2run2 import RunV2, legal_bits
-from tape2048.runs.run import Run, RunMeta, Tables, check_meta, check_rules, numbered, until_win
+from tape2048.runs.run import (
+    Run,
+    RunMeta,
+    Tables,
+    check_meta,
+    check_rules,
+    check_step_count,
+    numbered,
+    until_win,
+)
 from tape2048.session.layout import (
     ACTION_STEP_DTYPE,
     FORMAT_VERSION,
@@ -99,6 +108,7 @@ def session_run(
     from tape2048.game.moves import last_boards
 
     row = session.runs[ordinal]
+    check_step_count(int(row["steps"]), session.path)
     if session.tape is not None:
         made = session.moves(session.numbers_of(ordinal))
         return Run(session.tape.states(ordinal), made, _meta(session, row)), True, ()
