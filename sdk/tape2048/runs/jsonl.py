@@ -226,7 +226,7 @@ def _decode(path: Path, decode: Callable[[bytes], Any]) -> Any:
             message = f"found more than {GAME_JSON_BYTES_MAX} bytes of JSON, expected fewer"
             raise FormatError(message, path=path)
         check_step_count(content.count(b"\n"), path)
-        return decode(content)
+        return decode(content.removeprefix(codecs.BOM_UTF8))
     except EOFError as error:
         size, hint = path.stat().st_size, "restore the file from a copy"
         message = f"the gzip stream is cut off after {size} bytes"

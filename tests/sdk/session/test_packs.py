@@ -449,10 +449,11 @@ class TestGames:
                 score = sum(slide(step.board, step.move)[1] for step in steps)
                 assert (len(run), run.meta.max_score, run.meta.highest_tile) == (len(steps), score, 65536)
 
-    def test_packed_facts(self, tmp_path: Path) -> None:
+    def test_packed_facts_with_a_byte_order_mark(self, tmp_path: Path) -> None:
         path = write_raw(tmp_path, 0, self.low()[0])
         facts = next(tmp_path.glob("*.meta.json"))
-        facts.with_name(f"{facts.name}.gz").write_bytes(gzip.compress(facts.read_bytes()))
+        content = b"\xef\xbb\xbf" + facts.read_bytes()
+        facts.with_name(f"{facts.name}.gz").write_bytes(gzip.compress(content))
         facts.unlink()
         assert len(open_source(path).runs().__next__().checked()) == len(self.low()[0].steps)
 

@@ -83,7 +83,7 @@ def info(*, weights: str, as_json: bool) -> None:
     network = StoredNetwork.of(map_network(weights), weights)
     layout = network.layout
     bytes_ = layout.entries * network.dtype.itemsize
-    used = sum(np.count_nonzero(table) for tables in network.stages() for table in tables)
+    used = sum(int(np.count_nonzero(table)) for tables in network.stages() for table in tables)
     facts: dict[str, Any] = {
         "weights": weights,
         **file_facts(weights),
