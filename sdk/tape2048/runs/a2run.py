@@ -33,7 +33,14 @@ from typing import TYPE_CHECKING, Literal
 
 from crc32c import crc32c
 
-from tape2048.errors import FieldError, FormatError, MagicError, TruncatedError, VersionError
+from tape2048.errors import (
+    FieldError,
+    FormatError,
+    MagicError,
+    TruncatedError,
+    VersionError,
+    reader_hint,
+)
 from tape2048.files.durable import fsync_dir, new_file, write_all
 from tape2048.files.npy import Load, check_load
 from tape2048.files.opening import storage_errors
@@ -112,7 +119,8 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
     _, version, order, steps, start, elapsed, score, tile, engine_len = _HEADER.unpack(head)
     for what, value, due, at in (("A2T1 version", version, 1, 4), ("byte order", order, 0, 5)):
         if value != due:
-            raise VersionError(f"{what} {value}; expected {due}", path=path, offset=at)
+            message = f"{what} {value}; expected {due}"
+            raise VersionError(message, path=path, offset=at, hint=reader_hint())
     states_at = _HEADER.size + engine_len
     moves_at = states_at + 8 * (steps + 1)
     crc_at = moves_at + steps

@@ -51,6 +51,7 @@ from tape2048.errors import (
     MagicError,
     TruncatedError,
     VersionError,
+    reader_hint,
 )
 from tape2048.files.bulk_read import FileRange, allocate, read_into, read_rows
 from tape2048.files.durable import new_file, write_all
@@ -108,7 +109,8 @@ def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> tuple[i
         raise TruncatedError(text, path=path, offset=size)
     _, version, runs, steps, offset = _HEADER.unpack(head)
     if version != VERSION:
-        raise VersionError(f"pack.dat version {version}; expected {VERSION}", path=path, offset=4)
+        message = f"pack.dat version {version}; expected {VERSION}"
+        raise VersionError(message, path=path, offset=4, hint=reader_hint())
     if offset != HEADER_BYTES + ROW_BYTES * steps:
         expected = HEADER_BYTES + ROW_BYTES * steps
         text = f"metadata_offset is {offset}; expected {expected} for {steps} steps"
