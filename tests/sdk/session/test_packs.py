@@ -355,6 +355,17 @@ class TestContradictions:
         row = int(order.argsort()[9]) if layout == "taking turns" else 9
         lines = found("overwritten", "board", 9, given["board"][5])
         assert any(line.startswith(f"row {row} has board 0x") for line in lines)
+        (line,) = found("rank", "max_rank", 9, 14)
+        highest = max(low[0].steps[9].board)
+        assert line == f"row {row} has max_rank 14; the highest exponent of its board is {highest}"
+        (line,) = found("seed", "seed", 9, 77)
+        assert line == f"row {row} has seed 77; the run table has {low[0].seed}"
+        for value in (np.nan, -np.inf):
+            values = np.where(given["ev_legal"][9] >> np.arange(4) & 1, value, 0)
+            (line,) = found(f"value {value}", "branch_evs", 9, values)
+            assert line.startswith(f"row {row} has branch_evs [")
+            assert line.endswith("expected finite numbers")
+        assert found("illegal value", "branch_evs", 9, np.where(values, 1, value)) == []
         (line,) = found("legal", "ev_legal", 9, int(given["ev_legal"][9]) ^ 1)
         assert line.startswith(f"row {row} has ev_legal 0b")
         if layout == "documented":
