@@ -67,6 +67,8 @@ NO_LAST_MOVE = "the last move and the final board"
 NO_CHOICE = "which of two moves was made, where both explain the boards"
 #: Characters of a converted session's player.
 _PLAYER_CHARS = 1000
+#: The engine of a converted session, with a release, and its player if its runs name none.
+_WRITER, _NO_PLAYER = "tape2048 ", "converted"
 #: Part of each error message about rows that were not recorded. An audit recognizes these errors by it, since
 #: such a game is not invalid.
 SAMPLED = "recorded (sample_rate)"
@@ -231,10 +233,13 @@ def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -
 
 def _meta(session: Session, row: np.void) -> RunMeta:
     facts = session.meta
-    player, sha = facts.get("player"), facts.get("player_sha256")
-    text = " ".join(str(fact) for fact in (facts.get("engine"), player) if fact is not None)
-    if isinstance(sha, str) and re.fullmatch("[0-9a-f]{64}", sha):
-        text = engine_text(text, sha, int(row["seed"]))
+    player, engine, sha = facts.get("player"), facts.get("engine"), facts.get("player_sha256")
+    is_known = isinstance(sha, str) and re.fullmatch("[0-9a-f]{64}", sha)
+    if not is_known and str(engine).startswith(_WRITER):  # which did not play
+        engine, player = None, None if player == _NO_PLAYER else player
+    text = " ".join(str(fact) for fact in (engine, player) if fact is not None)
+    if is_known:
+        text = engine_text(text, str(sha), int(row["seed"]))
     return RunMeta(
         steps=int(row["steps"]),
         start_unix_s=max(0, int(np.nan_to_num(unix_s(facts.get("started_at"))))),
@@ -331,9 +336,9 @@ def session_facts(players: Iterable[tuple[str, str | None]], starts: set[int]) -
     started_at = utc_text(max(starts)) if len(starts - {0}) == len(starts) == 1 else None
     return {
         "format_version": FORMAT_VERSION,
-        "engine": f"tape2048 {__version__}",
+        "engine": f"{_WRITER}{__version__}",
         "rules": RULES,
-        "player": " + ".join(sorted(filter(None, names)))[:_PLAYER_CHARS] or "converted",
+        "player": " + ".join(sorted(filter(None, names)))[:_PLAYER_CHARS] or _NO_PLAYER,
         "player_sha256": hashes.pop() if len(hashes) == 1 else None,
         "sample_rate": 1,
         "record_action": True,

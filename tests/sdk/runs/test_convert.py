@@ -723,6 +723,18 @@ class TestFiles:
         kinds = {kind_of(write_dataset(tmp_path / f"{n}", shard_rows=n)) for n in (None, 9)}
         assert kinds == {"dataset"}
 
+    @pytest.mark.parametrize("engine", ["A v1", "", "tape2048 0.1.0 greedy player_sha256=" + "ab" * 32])
+    def test_a_player_stays_through_packs_and_sessions(self, tmp_path: Path, engine: str) -> None:
+        first = game(1, steps_max=30, engine=engine + " seed=5" * ("sha256" in engine))
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs/a.a2run2").write_bytes(a2run2_bytes(first))
+        source, found = tmp_path / "runs", set[str]()
+        for number in range(2):
+            convert(source, tmp_path / f"{number}.a2pack", lossy=True)
+            convert(tmp_path / f"{number}.a2pack", source := tmp_path / f"s{number}", "session", lossy=True)
+            found |= {player.player for player in Corpus.open(source).players}
+        assert found == {{"": "converted", "A v1": "A v1"}.get(engine, "greedy @ababab")}
+
     def test_an_engine_that_is_too_long(self, tmp_path: Path) -> None:
         runs = tmp_path / "runs"
         runs.mkdir()
