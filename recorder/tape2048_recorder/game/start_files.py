@@ -89,7 +89,8 @@ def _too_many(path: Path) -> FieldError:
 
 
 def _of_text(data: bytes, path: Path) -> tuple[npt.NDArray[np.uint64], list[int]]:
-    boards, lines = [], []
+    boards: list[int] = []
+    lines: list[int] = []
     for number, line in enumerate(io.BytesIO(data), 1):
         text = line.decode("utf-8", "replace").partition("#")[0].strip()
         if not text:

@@ -211,9 +211,9 @@ class RowChecks:
             said = given["ev_legal"]  # 0 where no move has a value
             if types.get("branch_evs") == _OF_MOVES:
                 values = given["branch_evs"]
-                moves = said[:, None] >> np.arange(4, dtype=np.uint8) & 1
+                bits = said[:, None] >> np.arange(4, dtype=np.uint8) & 1
                 self._note(
-                    "branch_evs", (owner >= 0) & (~np.isfinite(values) & (moves > 0)).any(axis=1), place,
+                    "branch_evs", (owner >= 0) & (~np.isfinite(values) & (bits > 0)).any(axis=1), place,
                     lambda at: f"has branch_evs {values[at].tolist()} with ev_legal {said[at]:#06b}; "
                     "expected finite numbers",
                 )  # fmt: skip
