@@ -7,6 +7,7 @@ Boards that no game can reach are rejected if ``game.spawns.start_fault`` recogn
 
 from __future__ import annotations
 
+import io
 import re
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import numpy as np
 from tape2048.errors import FieldError
 from tape2048.files.durable import publishing_file
 from tape2048.files.npy import HEADER_TEXT_BYTES_MAX, check_header
-from tape2048.files.reading import map_path
+from tape2048.files.reading import map_path, read_document
 from tape2048.game.rules import boards_to_exps, exps_to_boards
 from tape2048.game.spawns import START_FAULTS, start_faults
 
@@ -33,16 +34,17 @@ _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
 
 #: Most boards to start from, in a file or in sessions: 8 MB.
 STARTS_MAX = 1 << 20
+#: Most bytes of a start file of text: 64 for each board and its comment.
+_FILE_BYTES_MAX = 64 * STARTS_MAX
 
 
 def read_starts(path: Path) -> npt.NDArray[np.uint64]:
     """Read the boards of a start file, ``u64[N]``, at least one."""
-    data = map_path(path)
-    lines = None
+    data, lines = map_path(path), None
     if bytes(data[:6]) == _MAGIC:
         boards = _of_npy(data, path)
     else:
-        boards, lines = _of_text(bytes(data), path)
+        boards, lines = _of_text(read_document(path, _FILE_BYTES_MAX, FieldError), path)
     if not len(boards):
         raise FieldError("found no board, expected at least one", path=path, hint=_HINT)
     check_starts(boards, path, lambda at: f"board {at}" if lines is None else f"line {lines[at]}")
@@ -54,8 +56,7 @@ def check_starts(
 ) -> None:
     """Raise FieldError for more than :data:`STARTS_MAX` boards, or for a board that no game reaches."""
     if len(boards) > STARTS_MAX:
-        found = f"found {len(boards):,} boards, expected at most {STARTS_MAX:,}"
-        raise FieldError(found, path=path, hint="Select fewer boards.")
+        raise _too_many(path)
     faults = start_faults(boards)
     if faults.any():
         at = int((faults > 0).argmax())
@@ -71,6 +72,8 @@ def check_starts(
 
 def _of_npy(data: npt.NDArray[np.uint8], path: Path) -> npt.NDArray[np.uint64]:
     header = check_header(data[: 12 + HEADER_TEXT_BYTES_MAX].tobytes(), len(data), path, [_EXPS])
+    if header.rows > STARTS_MAX:
+        raise _too_many(path)
     exps = data[header.data_offset :].reshape(-1, 16)
     above = np.flatnonzero((exps > 15).any(axis=1))
     if len(above):
@@ -80,10 +83,16 @@ def _of_npy(data: npt.NDArray[np.uint8], path: Path) -> npt.NDArray[np.uint64]:
     return exps_to_boards(exps)
 
 
+def _too_many(path: Path) -> FieldError:
+    message = f"found more boards than {STARTS_MAX:,}, the most to start from"
+    return FieldError(message, path=path, hint="Select fewer boards.")
+
+
 def _of_text(data: bytes, path: Path) -> tuple[npt.NDArray[np.uint64], list[int]]:
-    boards, lines = [], []
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
-        text = line.partition("#")[0].strip()
+    boards: list[int] = []
+    lines: list[int] = []
+    for number, line in enumerate(io.BytesIO(data), 1):
+        text = line.decode("utf-8", "replace").partition("#")[0].strip()
         if not text:
             continue
         match = _LINE.fullmatch(text)
@@ -93,6 +102,8 @@ def _of_text(data: bytes, path: Path) -> tuple[npt.NDArray[np.uint64], list[int]
                 path=path,
                 hint="Write the exponents row by row: 0x1B00000000000000 has a 2 and a 2048 in its top row.",
             )
+        if len(boards) == STARTS_MAX:
+            raise _too_many(path)
         boards.append(int(match[1], 16))
         lines.append(number)
     return np.array(boards, dtype=np.uint64), lines

@@ -36,6 +36,17 @@ def test_text_has_a_board_in_a_line(tmp_path: Path) -> None:
     assert start_files.read_starts(path).tolist() == BOARDS[:2].tolist()
 
 
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf0x1100000000000000\r\n")
+    assert start_files.read_starts(tmp_path / "a.txt").tolist() == BOARDS[:1].tolist()
+
+
+def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+    os.truncate(os.open(tmp_path / "a.txt", os.O_RDWR | os.O_CREAT), 1 << 40)
+    with pytest.raises(FieldError, match="has 1099511627776 bytes; expected at most 67108864"):
+        start_files.read_starts(tmp_path / "a.txt")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -12,7 +12,16 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.files.durable import check_new_file
-from tape2048.ntuple.network import SHIPPED, TILES, file_facts, load_network, save_network, tuple_text
+from tape2048.ntuple.network import (
+    SHIPPED,
+    TILES,
+    StoredNetwork,
+    file_facts,
+    load_network,
+    map_network,
+    save_network,
+    tuple_text,
+)
 from tape2048.ntuple.tdl2048 import split_name
 from tape2048_recorder.players.options import make_player
 from tape2048_tools.commands.players.contests import (
@@ -71,9 +80,10 @@ def info(*, weights: str, as_json: bool) -> None:
 
     WEIGHTS is a file, a shipped network (strong, small, fast), or tdl2048:FILE, a weight file of TDL2048.
     """
-    network = load_network(weights)
+    network = StoredNetwork.of(map_network(weights), weights)
     layout = network.layout
-    used = int((network.table != 0).sum())
+    bytes_ = layout.entries * network.dtype.itemsize
+    used = sum(int(np.count_nonzero(table)) for tables in network.stages() for table in tables)
     facts: dict[str, Any] = {
         "weights": weights,
         **file_facts(weights),
@@ -81,7 +91,7 @@ def info(*, weights: str, as_json: bool) -> None:
         "stages": list(layout.stages),
         "entries": layout.entries,
         "entries_used": used,
-        "dtype": str(network.table.dtype),
+        "dtype": str(network.dtype),
         "scales": network.scales.tolist(),
         "facts": network.facts,
     }
@@ -93,7 +103,7 @@ def info(*, weights: str, as_json: bool) -> None:
         "tuples": " ".join(facts["tuples"]),
         "stages": "from the start" + "".join(f", from {tile}" for tile in layout.stages),
         "tables": f"{number(layout.entries)} entries of {facts['dtype']}, "
-        f"{size(network.table.nbytes)} in memory, {share(used / layout.entries)} of them used",
+        f"{size(bytes_)} in memory, {share(used / layout.entries)} of them used",
         "trained": _trained(network.facts),
         "settings": ", ".join(f"{name}={value}" for name, value in settings) or "-",
     }
