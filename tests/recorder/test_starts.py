@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tests import reference
 
 from tape2048 import Corpus, Session, errors, sessions, validate_session
+from tape2048.critic import evaluate
 from tape2048.game.rules import board_score, exps_to_boards
 from tape2048.game.spawns import START_FAULTS, start_faults
 from tape2048.jit.mix import mix64
@@ -47,19 +48,19 @@ BOARDS = boards_of(
 )
 
 
-def played(starts: StartBoards, root: Path, storage: str, games: int = GAMES) -> Prepared:
-    """A block of games from the boards, as a worker plays them."""
-    ids, path = np.arange(games, dtype=np.uint64), starts.path(root)
-    seeds = game_seeds(SEED ^ seeds_key(path), ids)
+def played(starts: StartBoards | None, root: Path, storage: str, games: int = GAMES) -> Prepared:
+    """A block of games from the boards, or from two tiles, as a worker plays them."""
+    ids, path = np.arange(games, dtype=np.uint64), None if starts is None else starts.path(root)
+    seeds = game_seeds(SEED if path is None else SEED ^ seeds_key(path), ids)
     buffer = Buffer(rows_max=64, runs_max=games, record_action=True, sample_rate=1, storage=storage)
-    buffer.give(ids, seeds, start_boards(seeds, load_starts(path)))
+    buffer.give(ids, seeds, start_boards(seeds, None if path is None else load_starts(path)))
     play_all(buffer, PLAYER)
     return Prepared(buffer.rows.tobytes(), buffer.runs.copy(), storage, record_action=True)
 
 
-def partial(root: Path, storage: str, boards: NDArray[np.uint64] = BOARDS) -> PartialSession:
+def partial(root: Path, storage: str, boards: NDArray[np.uint64] | None = BOARDS) -> PartialSession:
     """A session of one confirmed block, as a killed recorder leaves it."""
-    starts = keep_starts(root, boards)
+    starts = None if boards is None else keep_starts(root, boards)
     facts: dict[str, Any] = {"storage": storage, "start_boards": starts, "record_action": True}
     facts |= {"player_sha256": player_sha256("random", PLAYER), "player_args": {}, "rules": 2}
     session = PartialSession(root, make_facts(**facts), 1)
@@ -68,7 +69,7 @@ def partial(root: Path, storage: str, boards: NDArray[np.uint64] = BOARDS) -> Pa
     return session
 
 
-def published(root: Path, storage: str, boards: NDArray[np.uint64] = BOARDS) -> Path:
+def published(root: Path, storage: str, boards: NDArray[np.uint64] | None = BOARDS) -> Path:
     root.mkdir()
     publish(root, partial(root, storage, boards))
     (path,) = sessions(root)
@@ -121,6 +122,61 @@ def test_every_check_knows_it(given: Path) -> None:
     assert session.meta["start_boards"] == {"count": 4, "sha256": keep_starts(given.parent, BOARDS).sha256}
     at_start = session.start_boards == BOARDS[0]
     assert session.run_labels([16384])[at_start].all(), "a tile that it was given counts as reached"
+
+
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return published(tmp_path_factory.mktemp("ordinary") / "root", "rows", None)
+
+
+@pytest.mark.parametrize("load", ["mmap", "ram", "packed"])
+def test_targets_count_from_the_boards(given: Path, ordinary: Path, load: Any) -> None:
+    """Points and later tiles of each row, by sliding its board; also beside ordinary games, and in a view."""
+    session, corpus = Session.open(given), Corpus.open([ordinary, given], load=load)
+    here, rows = corpus.where(corpus.runs["session"] == 1), session[:]
+    fields = ("score_to_go", "return_3", "highest_after_2", "highest_after_999999")
+    for view, chosen in (
+        (here, slice(None)),
+        (here.select(np.arange(0, len(rows), 7)), slice(None, None, 7)),
+    ):
+        found = view.fetch(slice(None), fields)
+        run = np.searchsorted(session.runs["id"], rows["run_id"])
+        points = [reference.slide(row["exps"].tolist(), int(row["action"]))[1] for row in rows]
+        sums, end = np.append(0, np.cumsum(points)), np.cumsum(session.runs["rows"]).astype(int)[run]
+        at = np.arange(len(rows))
+        assert found["score_to_go"].tolist() == (sums[end] - sums[at])[chosen].tolist()
+        assert found["return_3"].tolist() == (sums[np.minimum(at + 3, end)] - sums[at])[chosen].tolist()
+        best = np.log2(session.runs["highest_tile"]).astype(int)[run]
+        later = rows["exps"].max(axis=1)[np.minimum(at + 2, end - 1)]
+        assert found["highest_after_2"].tolist() == np.where(at + 2 < end, later, best)[chosen].tolist()
+        assert found["highest_after_999999"].tolist() == best[chosen].tolist()
+
+
+def test_stages_and_baselines_count_from_two_tiles(given: Path, ordinary: Path) -> None:
+    """Exactly for ordinary games; a 2 is as likely as in any game among the tiles of a given board."""
+    corpus, scores = Corpus.open([ordinary, given]), []  # type: Corpus, list[int]
+
+    def score(boards: NDArray[np.uint64], found: NDArray[np.int64]) -> NDArray[np.int64]:
+        scores.extend(found.tolist())
+        return found
+
+    found = evaluate(
+        lambda tokens: np.zeros((len(tokens), 1)), corpus, thresholds=[32768], baselines={"score": score},
+        per_run=None, replicates=0,
+    )  # fmt: skip
+    rows = corpus.fetch(slice(None), ("tokens", "run", "score", "score_to_go"))
+    before = scores - (rows["score"].astype(int) - rows["score_to_go"])
+    late = corpus.runs["session"][rows["run"]] == 1
+    assert not before[~late].any()
+    firsts = corpus.row_starts[:-1][corpus.runs["session"] == 1]
+    for row in firsts.tolist():
+        fours = sum(1 << tile for tile in rows["tokens"][row].tolist() if tile) / 22
+        assert (
+            abs(before[row] - (board_score(exps_to_boards(rows["tokens"][row : row + 1])[0]) - 4 * fours))
+            <= 4
+        )
+    about = {stage.name: stage.about for stage in found.stages}["late"]
+    assert int(about.split()[-1].replace(",", "")) > 29_000, "moves to a board with two 32768"
 
 
 def test_a_wrong_score_is_found(given: Path, tmp_path: Path) -> None:

@@ -188,10 +188,9 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
 
 
 def expected_score(player: str) -> Baseline:
-    """Return the baseline of the final score that an n-tuple player expects: score so far plus best value."""
+    """Return the baseline of the final score that an n-tuple player expects: points plus best value."""
     import numpy as np
 
-    from tape2048.critic.evaluation import score_so_far
     from tape2048_recorder.players.ntuple import move_values
     from tape2048_recorder.players.options import check_player, make_player
 
@@ -203,11 +202,11 @@ def expected_score(player: str) -> Baseline:
         )
     made: Any = make_player(name, check_player(name, args))
 
-    def value(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.float64]:
+    def value(boards: NDArray[np.uint64], points: NDArray[np.int64]) -> NDArray[np.float64]:
         best = np.nan_to_num(move_values(made, boards), nan=-np.inf).max(axis=1)
         # Without a legal move the game adds nothing.
         to_come = np.where(np.isinf(best), 0.0, best).astype(np.float64)
-        return np.asarray(score_so_far(boards, steps) + to_come, np.float64)
+        return np.asarray(points + to_come, np.float64)
 
     return value
 
