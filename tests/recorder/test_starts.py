@@ -14,16 +14,19 @@ from tape2048.critic import evaluate
 from tape2048.game.rules import board_score, exps_to_boards
 from tape2048.game.spawns import START_FAULTS, start_faults
 from tape2048.jit.mix import mix64
+from tape2048.loader.splits import split_hash
 from tape2048.maintenance import merge_sessions
 from tape2048.runs import audit, repack_session
+from tape2048.session.start_games import with_games
 from tape2048_recorder.game.game_loop import Buffer, play_all
 from tape2048_recorder.game.kept_starts import StartBoards, keep_starts, load_starts, seeds_key
 from tape2048_recorder.game.rng import game_seeds, start_boards
-from tape2048_recorder.game.start_files import write_starts
+from tape2048_recorder.game.start_files import read_starts, write_starts
 from tape2048_recorder.players.options import make_player, player_sha256
 from tape2048_recorder.recording.partial import PartialSession
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.replay.replay import replay_session, replayer
+from tape2048_tools.sessions.start_boards import boards_of_sessions
 
 from .checks import assert_sessions_valid, published_runs
 from .lanes import batched
@@ -58,9 +61,11 @@ def played(starts: StartBoards | None, root: Path, storage: str, games: int = GA
     return Prepared(buffer.rows.tobytes(), buffer.runs.copy(), storage, record_action=True)
 
 
-def partial(root: Path, storage: str, boards: NDArray[np.uint64] | None = BOARDS) -> PartialSession:
+def partial(root: Path, storage: str, boards: NDArray[Any] | None = BOARDS) -> PartialSession:
     """A session of one confirmed block, as a killed recorder leaves it."""
-    starts = None if boards is None else keep_starts(root, boards)
+    starts = (
+        None if boards is None else keep_starts(root, boards if boards.dtype.names else with_games(boards))
+    )
     facts: dict[str, Any] = {"storage": storage, "start_boards": starts, "record_action": True}
     facts |= {"player_sha256": player_sha256("random", PLAYER), "player_args": {}, "rules": 2}
     session = PartialSession(root, make_facts(**facts), 1)
@@ -69,7 +74,7 @@ def partial(root: Path, storage: str, boards: NDArray[np.uint64] | None = BOARDS
     return session
 
 
-def published(root: Path, storage: str, boards: NDArray[np.uint64] | None = BOARDS) -> Path:
+def published(root: Path, storage: str, boards: NDArray[Any] | None = BOARDS) -> Path:
     root.mkdir()
     publish(root, partial(root, storage, boards))
     (path,) = sessions(root)
@@ -119,7 +124,10 @@ def test_every_check_knows_it(given: Path) -> None:
     assert found["given starts"].sample == GAMES
     assert found["cells of starts"].sample == 0
     session = Session.open(given)
-    assert session.meta["start_boards"] == {"count": 4, "sha256": keep_starts(given.parent, BOARDS).sha256}
+    assert session.meta["start_boards"] == {
+        "count": 4,
+        "sha256": keep_starts(given.parent, with_games(BOARDS)).sha256,
+    }
     at_start = session.start_boards == BOARDS[0]
     assert session.run_labels([16384])[at_start].all(), "a tile that it was given counts as reached"
 
@@ -209,6 +217,58 @@ def test_games_from_one_board_stay_together(given: Path, tmp_path: Path) -> None
     assert not seeds[0] & seeds[1], "one seed is one game for every reader"
 
 
+@pytest.mark.parametrize("storage", ["rows", "tape"])
+def test_a_game_is_in_the_part_of_its_boards_game(ordinary: Path, tmp_path: Path, storage: str) -> None:
+    """Also through a file, from a board of a game that started from a board, and after `repack`."""
+    write_starts(tmp_path / "starts.npy", boards_of_sessions(ordinary, None, "step >= 10"))
+    late = published(tmp_path / "late", storage, read_starts(tmp_path / "starts.npy"))
+    later = published(tmp_path / "later", storage, boards_of_sessions(late, None, "step >= 3"))
+    other = "rows" if storage == "tape" else "tape"
+    again = repack_session(later, tmp_path / "again", other, replayer=replayer).path
+    for paths in ([ordinary, late, later], [ordinary, late, again]):
+        corpus = Corpus.open(paths)
+        boards = exps_to_boards(corpus.tokens(slice(None)))
+        game_of = dict(
+            zip(boards[::-1].tolist(), corpus.fetch(slice(None), ("run",))["run"][::-1].tolist(), strict=True)
+        )
+        session, found = corpus.runs["session"], split_hash(corpus.runs, corpus.sessions, "3")
+        for run in np.flatnonzero(session > 0).tolist():
+            source = game_of[int(boards[corpus.row_starts[run]])]
+            assert session[source] < session[run]
+            assert found[run] == found[source]
+        assert {*np.unique(found[session == 0]).tolist()} > {*found[session > 0].tolist()}
+
+
+def test_a_split_names_boards_of_unknown_games(
+    given: Path, ordinary: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Corpus.open(given).split(a=0.5, b=0.5)
+    assert not caplog.records
+    Corpus.open([given, ordinary]).split(a=0.5, b=0.5)
+    assert f"split: 1 session with start boards of unknown games (the first: {given.name})" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"games": 5}, "is invalid: Expected `object | null`, got `int`"),
+        ({"games": {"players": [], "games": "AAA"}}, "is invalid"),
+        ({"games": {"players": ["a"], "games": "AAAA"}}, "has 3 bytes of games, expected 40"),
+        (
+            {"games": {"players": ["a"], "games": "AQ" + "E" * 52 + "=="}},
+            "has the player .*, expected below 1",
+        ),
+        ({"count": 0, "games": {"players": ["a"], "games": ""}}, "has 0 bytes of games, expected 0"),
+    ],
+)
+def test_invalid_games_of_boards_are_an_error(given: Path, change: dict[str, Any], said: str) -> None:
+    corpus = Corpus.open(given)
+    corpus.sessions[0].meta["start_boards"] |= change  # type: ignore[index]
+    with pytest.raises(errors.FieldError, match=said) as caught:
+        corpus.split(a=0.5, b=0.5)
+    assert caught.value.path == str(given)
+
+
 def test_repacked_and_merged_sessions_keep_it(given: Path, tmp_path: Path) -> None:
     session = Session.open(given)
     storage = "rows" if session.tape is not None else "tape"
@@ -231,7 +291,7 @@ def test_a_killed_recorders_games_are_recovered(root: Path, storage: str) -> Non
     assert validate_session(path).findings == ()
     assert replay_session(path).findings == ()
     partial(root, storage)
-    kept = keep_starts(root, BOARDS).path(root)
+    kept = keep_starts(root, with_games(BOARDS)).path(root)
     kept.write_bytes(kept.read_bytes()[:-8])
     found = recover_all(root, "default", reporter)
     if storage == "rows":
@@ -245,7 +305,7 @@ def test_a_killed_recorders_games_are_recovered(root: Path, storage: str) -> Non
 @pytest.mark.parametrize("player", ["random", f"python:{batched.__file__}:hashed"])
 def test_workers_record_the_same_games(tmp_path: Path, player: str) -> None:
     """Any number of workers, a restart, and both storages."""
-    write_starts(tmp_path / "starts.npy", BOARDS)
+    write_starts(tmp_path / "starts.npy", with_games(BOARDS))
     games: dict[tuple[int, str], set[Any]] = {}
     settings = {"seed": 3, "player": player, "start_from": str(tmp_path / "starts.npy"), "lanes": 16}
     for workers, storage, lives in ((1, "rows", 1), (2, "tape", 2)):

@@ -19,6 +19,7 @@ from tape2048.files.durable import replace_file
 from tape2048.files.locks import LOCKS_DIRECTORY
 from tape2048.files.opening import storage_errors
 from tape2048.files.reading import read_path
+from tape2048.session.start_games import StartGames
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,20 +27,25 @@ if TYPE_CHECKING:
 _NAME = "starts-"
 
 
-class StartBoards(msgspec.Struct, frozen=True):
-    """The fact ``start_boards`` of a session: the number of boards, and their SHA-256."""
+class StartBoards(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The fact ``start_boards`` of a session: the number of boards, their SHA-256, and any known games."""
 
     count: int
     sha256: str
+    games: StartGames | None = None
 
     def path(self, out_dir: Path) -> Path:
         return out_dir / LOCKS_DIRECTORY / f"{_NAME}{self.sha256}"
 
 
-def keep_starts(out_dir: Path, boards: npt.NDArray[np.uint64]) -> StartBoards:
-    """Write the distinct boards (at least one) to their file; StorageError if that fails."""
-    data = np.unique(boards).astype("<u8").tobytes()
-    starts = StartBoards(len(data) // 8, hashlib.sha256(data).hexdigest())
+def keep_starts(out_dir: Path, given: npt.NDArray[np.void]) -> StartBoards:
+    """Write the distinct boards (at least one) of ``START_DTYPE[n]`` to their file.
+
+    If a board is from several games, its game is the first one. StorageError if the file cannot be written.
+    """
+    boards, first = np.unique(given["board"], return_index=True)
+    data = boards.astype("<u8").tobytes()
+    starts = StartBoards(len(boards), hashlib.sha256(data).hexdigest(), StartGames.of(given[first]))
     path = starts.path(out_dir)
     with storage_errors(path, "writing the boards to start from"):
         path.parent.mkdir(exist_ok=True)
