@@ -17,9 +17,8 @@ from tape2048.jit.mix import mix64
 from tape2048.loader.splits import split_hash
 from tape2048.maintenance import merge_sessions
 from tape2048.runs import audit, repack_session
-from tape2048.session.start_games import with_games
 from tape2048_recorder.game.game_loop import Buffer, play_all
-from tape2048_recorder.game.kept_starts import StartBoards, keep_starts, load_starts, seeds_key
+from tape2048_recorder.game.kept_starts import StartBoards, keep_starts, load_starts, seeds_key, with_games
 from tape2048_recorder.game.rng import game_seeds, start_boards
 from tape2048_recorder.game.start_files import read_starts, write_starts
 from tape2048_recorder.players.options import make_player, player_sha256

@@ -20,7 +20,7 @@ from tape2048.files.npy import HEADER_TEXT_BYTES_MAX, check_header
 from tape2048.files.reading import map_path
 from tape2048.game.rules import boards_to_exps, exps_to_boards
 from tape2048.game.spawns import START_FAULTS, start_faults
-from tape2048.session.start_games import with_games
+from tape2048_recorder.game.kept_starts import with_games
 
 if TYPE_CHECKING:
     from collections.abc import Callable

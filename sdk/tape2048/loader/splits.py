@@ -28,7 +28,7 @@ from tape2048.jit.mix import mix64
 from tape2048.players import facts_of_runs
 from tape2048.session.layout import START_BOARDS
 from tape2048.session.run_table import ordinals_of
-from tape2048.session.start_games import read_start_games
+from tape2048.session.start_games import GAME_DTYPE, read_start_games
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,13 +51,13 @@ def check_shares(shares: Sequence[Any], shown: object) -> None:
         raise ValueError(f"shares {shown}; expected positive shares with the sum 1")
 
 
-class Identities(NamedTuple):
+class RunIdentities(NamedTuple):
     players: list[str]  # SHA-256; empty if unknown
     player: NDArray[np.int64]  # of each run, `i64[R]`: an index into `players`
     seeds: NDArray[np.uint64]  # of each run, or another number that identifies the game of a player
 
     @classmethod
-    def of(cls, runs: NDArray[np.void], sessions: Sequence[Named]) -> Identities:
+    def of(cls, runs: NDArray[np.void], sessions: Sequence[Named]) -> RunIdentities:
         facts, index = facts_of_runs(runs, sessions)
         players = [sha if isinstance(sha := each.get("player_sha256"), str) else "" for each in facts]
         seeds = runs["seed"].copy()
@@ -76,19 +76,21 @@ class Identities(NamedTuple):
 
 def run_hash(runs: NDArray[np.void], sessions: Sequence[Named], salt: str = "") -> NDArray[np.uint64]:
     """Hash the identity of each run with a salt: ``u64[R]``, uniform."""
-    return Identities.of(runs, sessions).hash(salt)
+    return RunIdentities.of(runs, sessions).hash(salt)
 
 
-def split_identities(runs: NDArray[np.void], sessions: Sequence[Session]) -> Identities:
+def split_identities(runs: NDArray[np.void], sessions: Sequence[Session]) -> RunIdentities:
     """Return the identities by which runs are split: for a game from a given board, its game's."""
-    found = Identities.of(runs, sessions)
+    found = RunIdentities.of(runs, sessions)
     for ordinal in np.unique(runs["session"]).tolist():
         session, mine = sessions[ordinal], np.flatnonzero(runs["session"] == ordinal)
         if not _has_given_starts(session):
             continue
         if (games := read_start_games(session)) is not None:
-            found.seeds[mine], player = games.of_seeds(runs["seed"][mine])
-            found.player[mine] = player.astype(np.int64) + len(found.players)
+            table = np.frombuffer(games.games, GAME_DTYPE)
+            drawn = table[mix64(runs["seed"][mine]) % np.uint64(len(table))]
+            found.seeds[mine] = drawn["seed"]
+            found.player[mine] = drawn["player"].astype(np.int64) + len(found.players)
             found.players.extend(games.players)
         elif (boards := session.start_boards) is not None:
             found.seeds[mine] = boards[ordinals_of(session.runs["id"], runs["id"][mine])]

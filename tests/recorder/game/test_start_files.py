@@ -14,8 +14,8 @@ from tape2048.errors import (
     NpyError,
     TapeError,
 )
-from tape2048.session.start_games import with_games
 from tape2048_recorder.game import start_files
+from tape2048_recorder.game.kept_starts import with_games
 
 BOARDS = np.array([0x1100000000000000, 0xFE00000000000002, 0x1234123412341230], np.uint64)
 

@@ -9,7 +9,7 @@ import numpy as np
 from tape2048 import Corpus
 from tape2048.game.rules import exps_to_boards
 from tape2048.loader.splits import split_identities
-from tape2048.session.start_games import with_games
+from tape2048_recorder.game.kept_starts import with_games
 from tape2048_recorder.game.start_files import check_starts
 
 if TYPE_CHECKING:
