@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048.base.text import counted
+from tape2048.base.text import counted, printable
 from tape2048.critic.facts import check_embeddings, stranger_remarks
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
 from tape2048.files.training_directory import METRICS, read_metrics
@@ -109,6 +109,7 @@ def examine(
         "part": name,
         "where": where,
         "by": by,
+        "oracle_player": None if oracle is None else tables_of(chosen).runs.players()[0].player_name,
         "runs_in_all": len(corpus.runs),
         "notes": notes,
     }
@@ -289,7 +290,7 @@ def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
         kept = f", {number(truth.known)} of them from disk" if truth.known else ""
         known["rollouts"] = (
             f"{number(truth.rollouts)} from each of {counted(truth.positions, 'position')}{kept}, "
-            f"by the player {truth.player_sha256[:16]}..., seed {truth.seed}"
+            f"by {printable(about['oracle_player'])}, seed {truth.seed}"
         )
         if truth.precision is not None:
             known["precision"] = _precision_text(evaluation, truth)

@@ -142,13 +142,14 @@ def load_checkpoint(  # noqa: PLR0917
         )  # fmt: skip
     text = tensors.pop("state", torch.empty(0)).numpy().tobytes()
     state = decode_state(text, path, TrainingState)
-    if state.version > VERSION:
+    if state.version != VERSION:
+        old = "this version cannot continue it: start over with another --out"
         raise StateError(
             f"checkpoint version {state.version}; expected {VERSION}",
             path=path,
-            hint=reader_hint(state.release),
+            hint=old if state.version < VERSION else reader_hint(state.release),
         )
-    known, data = ({"corpus": one.corpus, "version": one.version} for one in (state, expected))
+    known, data = ({"corpus": one.corpus} for one in (state, expected))
     config.check_resumed(state.config, known, {**expected.config, **data}, path)
     state.world_size, state.release = expected.world_size, expected.release
     parts = by_prefix(tensors)
