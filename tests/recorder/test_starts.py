@@ -16,7 +16,7 @@ from tape2048.game.spawns import START_FAULTS, start_faults
 from tape2048.jit.mix import mix64
 from tape2048.loader.splits import split_hash
 from tape2048.maintenance import merge_sessions
-from tape2048.runs import audit, repack_session
+from tape2048.runs import audit, convert, repack_session
 from tape2048_recorder.game.game_loop import Buffer, play_all
 from tape2048_recorder.game.kept_starts import StartBoards, keep_starts, load_starts, seeds_key, with_games
 from tape2048_recorder.game.rng import game_seeds, start_boards
@@ -157,6 +157,17 @@ def test_targets_count_from_the_boards(given: Path, ordinary: Path, load: Any) -
         later = rows["exps"].max(axis=1)[np.minimum(at + 2, end - 1)]
         assert found["highest_after_2"].tolist() == np.where(at + 2 < end, later, best)[chosen].tolist()
         assert found["highest_after_999999"].tolist() == best[chosen].tolist()
+
+
+@pytest.mark.parametrize("kind", ["session", "packdat", "dataset", "pack48"])
+def test_a_conversion_counts_from_the_boards(given: Path, tmp_path: Path, kind: Any) -> None:
+    """The fact is lost, and the first row of each game has the board."""
+    convert(given, tmp_path / "converted", to=kind, lossy=True, replayer=replayer)
+    sums = [
+        int(Corpus.open(path).fetch(slice(None), ("score_to_go",))["score_to_go"].sum())
+        for path in (given, tmp_path / "converted")
+    ]
+    assert sums[0] == sums[1]
 
 
 def test_stages_and_baselines_count_from_two_tiles(given: Path, ordinary: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tape2048.game.scores import TWO_TILES, potentials
+from tape2048.loader.row_view import sample_rate
 from tape2048.session.layout import START_BOARDS
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ class FirstBoards(NamedTuple):
 def starts_of(runs: NDArray[np.void], sessions: Sequence[Session]) -> FirstBoards:
     """Return facts about the first boards of games.
 
-    A recorder states whether its games start from given boards. Other programs and conversions do not, so
-    the first row of each of their games is read if it is the game's first board.
+    A recorder states whether its games start from given boards. In sessions of other programs and of
+    conversions, the first row of each game is read, if it is the game's first board.
     """
     starts = FirstBoards(np.full(len(runs), TWO_TILES), np.zeros(len(runs), np.int64))
     for ordinal in np.unique(runs["session"]).tolist():
         session = sessions[ordinal]
-        if START_BOARDS in session.meta or (session.foreign is not None and session.foreign.dense):
+        recorded = str(session.meta.get("engine")).startswith("tape2048/")
+        if START_BOARDS in session.meta or (not recorded and sample_rate(session)):
             mine = np.flatnonzero((runs["session"] == ordinal) & (runs["rows"] > 0))
             exps = session.tokens(runs["first_row"][mine].astype(np.int64))
             starts.potentials[mine] = potentials(exps)
