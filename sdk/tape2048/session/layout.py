@@ -57,7 +57,8 @@ TOP_TILE = 65536
 RULES_1 = "two tiles of 32768 merge, which ends the game, except under rules 1"
 
 #: The fact of a session whose games start from given boards: their number (``count``) and SHA-256, of a
-#: recorder. In other sessions, every game starts with two tiles.
+#: recorder, and, if known, their ``games`` (``session.start_games``). The boards are sorted, and a game
+#: starts from number ``mix64(seed) % count``. In other sessions, every game starts with two tiles.
 START_BOARDS = "start_boards"
 
 STEPS_NPY = "steps.npy"
