@@ -80,10 +80,10 @@ from tape2048.session.layout import START_BOARDS
 from tape2048_recorder.game.rng import game_seeds, start_boards
 from tape2048_recorder.players.ntuple import best_answers, move_values
 from tape2048_recorder.players.options import check_player, make_player, player_sha256
-from tape2048_recorder.players.parameters import OF_NETWORK, NTupleArgs
+from tape2048_recorder.players.parameters import OF_NETWORK, NTupleArgs, with_digests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -219,7 +219,7 @@ class Judge:
         downgrade_exponent: int = 0,
         threads: int = 1,
         text: str = "",
-        weights: str = "",
+        weights: Collection[str] = (),
         ahead: int = 1,
         players: Sequence[PlayedBy] = (),
     ) -> None:
@@ -248,7 +248,8 @@ class Judge:
         normal = JudgeArgs()
         others = {key: getattr(judge, key) for key in ("downgrade", "ahead")}
         given = {key: value for key, value in others.items() if value != getattr(normal, key)}
-        text = player_text({"player": name, "player_args": {"weights": judge.weights, **given}})
+        named = with_digests(name, {"weights": judge.weights})
+        text = player_text({"player": name, "player_args": {**named, **given}})
         return cls(
             f"{text.removesuffix(f',ahead={judge.ahead}')}, {judge.ahead + 1}-ply",
             leaf,
@@ -256,7 +257,7 @@ class Judge:
             downgrade_exponent=int(player.downgrade_exponent),
             threads=available_cores(),
             text=text,
-            weights=judge.weights,
+            weights={judge.weights, named["weights"]},
             ahead=judge.ahead,
         )
 
@@ -296,7 +297,7 @@ class Judge:
         """
         runs = None if START_BOARDS in facts else runs  # only games from new boards are comparable
         args, known = facts.get("player_args"), 0 if runs is None else len(runs)
-        if self.tile is None and isinstance(args, dict) and args.get("weights") == self.weights:
+        if self.tile is None and isinstance(args, dict) and args.get("weights") in self.weights:
             if (plies := plies_of("ntuple", args)) <= self.ahead + 1:
                 return None
             reason = (

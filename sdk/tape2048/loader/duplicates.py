@@ -19,9 +19,8 @@ import numpy as np
 
 from tape2048.base.text import counted, printable
 from tape2048.jit.mix import mix64
-from tape2048.loader.run_columns import RunColumns
+from tape2048.loader.run_columns import Named, RunColumns, facts_of_runs
 from tape2048.loader.splits import run_hash
-from tape2048.players import Named, facts_of_runs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

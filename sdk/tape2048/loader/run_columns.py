@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from tape2048.players import PlayedBy, identity_of_player
 from tape2048.session.layout import RUN_DTYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,6 +26,16 @@ _MASKED = 1 << 20  # entries of a mask that are converted to ordinals together
 #: One run of a corpus: the ordinal of its session, and the session's row for the run.
 CORPUS_RUN_DTYPE = np.dtype([("session", "<u4"), *RUN_DTYPE.descr])
 assert CORPUS_RUN_DTYPE.itemsize == 44
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The facts."""
 
 
 class RunColumns:
@@ -189,3 +200,15 @@ def ordinals_of_mask(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
         found[done : done + len(some)] = some + first
         done += len(some)
     return found
+
+
+def facts_of_runs(runs: Any, sessions: Sequence[Named]) -> tuple[list[Mapping[str, Any]], NDArray[np.int64]]:
+    """Return players' facts, and each run's index in them; a data set has a player for each engine."""
+    facts, index = [session.meta for session in sessions], runs["session"].astype(np.int64)
+    for ordinal, session in enumerate(sessions):
+        if (dataset := getattr(session, "dataset", None)) is not None:
+            mine = runs["session"] == ordinal
+            identities = dataset.table.identities
+            index[mine] = len(facts) + identities.player[dataset.table.ordinals(runs["id"][mine])]
+            facts += identities.facts
+    return facts, index

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.jit.mix import mix64
-from tape2048.players import facts_of_runs
+from tape2048.loader.run_columns import facts_of_runs
 from tape2048.session.run_table import ordinals_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.players import Named
+    from tape2048.loader.run_columns import Named
     from tape2048.session.session import Session
 
 
