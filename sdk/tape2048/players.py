@@ -42,8 +42,8 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
     _ENGINE: {"start_timeout_s": 60.0, "move_timeout_s": 10.0},
 }  # fmt: skip
 
-# The directories of a path, or a URL up to its last part. A fraction such as 1/2 is no path.
-_DIRECTORIES = re.compile(r"\w+://\S*/(?=.)|(?!\d+/\d+$)[^=:,'\"]*[/\\](?=.)")
+# An address, or a part of a text that may be a path.
+_PLACE = re.compile(r"\w+://\S+|[^=:,'\"]+")
 
 #: Parameters of a search, which a name describes in words.
 _SEARCH = ("depth", "look_below", "look_twice_below", "look_spawns")
@@ -55,7 +55,10 @@ def player_text(facts: Mapping[str, Any]) -> str:
 
     Files have no directories, since the text is published.
     """
-    name, args = public_player(*_player_args(facts))
+    return _text_of(*public_player(*_player_args(facts)))
+
+
+def _text_of(name: str, args: Mapping[str, Any]) -> str:
     if name == _ENGINE and "command" in args:  # a command may contain commas, so it comes last
         args = {key: args[key] for key in sorted(args, key=lambda key: key == "command")}
     return f"{name}:{','.join(f'{key}={show_plain(each)}' for key, each in args.items())}" if args else name
@@ -63,7 +66,12 @@ def player_text(facts: Mapping[str, Any]) -> str:
 
 def file_names(text: str) -> str:
     """Return a text without the directories of paths: ``tdl2048:/home/ada/4x6.w`` becomes tdl2048:4x6.w."""
-    return " ".join(_DIRECTORIES.sub("", word) for word in text.split(" "))
+
+    def last(place: re.Match[str]) -> str:
+        says_nothing = re.fullmatch(r"\d+/\d+|\.\.?/[^/\\]+", place[0])  # a fraction, or ./FILE
+        return place[0] if says_nothing else re.split(r"[/\\](?=.)", place[0])[-1]
+
+    return " ".join(_PLACE.sub(last, word) for word in text.split(" "))
 
 
 def public_player(name: str, args: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -188,7 +196,7 @@ def is_called(given: str, label: str, name: str) -> bool:
 
 def _digits(facts: Mapping[str, Any]) -> str:
     sha256 = facts.get("player_sha256")
-    known = sha256 if isinstance(sha256, str) and sha256 else _sha256(player_text(facts))
+    known = sha256 if isinstance(sha256, str) and sha256 else _sha256(_text_of(*_player_args(facts)))
     return known[:_DIGITS]
 
 

@@ -83,7 +83,7 @@ from tape2048_recorder.players.options import check_player, make_player, player_
 from tape2048_recorder.players.parameters import OF_NETWORK, NTupleArgs, with_digests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -219,13 +219,15 @@ class Judge:
         downgrade_exponent: int = 0,
         threads: int = 1,
         text: str = "",
-        weights: Collection[str] = (),
+        weights: str = "",
+        named: str = "",
         ahead: int = 1,
         players: Sequence[PlayedBy] = (),
     ) -> None:
         self.name, self.identity, self.tile = name, identity, tile
         self._learned_from = {one.sha256 for one in players if one.sha256}
         self.text, self.weights, self.ahead = text, weights, ahead
+        self._named = named  # the weights by name and digest, as sessions record them
         self.unit = "points" if tile is None else "probability"
         self._leaf, self._threads = leaf, threads
         self._downgrade_exponent = U64(downgrade_exponent)
@@ -257,7 +259,8 @@ class Judge:
             downgrade_exponent=int(player.downgrade_exponent),
             threads=available_cores(),
             text=text,
-            weights={judge.weights, named["weights"]},
+            weights=judge.weights,
+            named=named["weights"],
             ahead=judge.ahead,
         )
 
@@ -297,7 +300,7 @@ class Judge:
         """
         runs = None if START_BOARDS in facts else runs  # only games from new boards are comparable
         args, known = facts.get("player_args"), 0 if runs is None else len(runs)
-        if self.tile is None and isinstance(args, dict) and args.get("weights") in self.weights:
+        if self.tile is None and isinstance(args, dict) and args.get("weights") in {self.weights, self._named}:
             if (plies := plies_of("ntuple", args)) <= self.ahead + 1:
                 return None
             reason = (

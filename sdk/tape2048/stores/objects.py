@@ -169,7 +169,7 @@ def open_store(url: str, given: str | None = None) -> Store:
         return DirectoryStore(Path(os.path.abspath(rest if colon else url)))
     if scheme in _SERVICES and rest.strip("/"):
         return BucketStore(scheme, rest.strip("/"))
-    if scheme == "hf" and rest.strip("/"):
+    if colon and scheme == "hf":
         return HubStore(url)
     raise ConfigError(
         f"found the address {given or url!r}, expected a directory, s3://bucket/prefix, gs://bucket/prefix, "
