@@ -205,8 +205,9 @@ class Shipper:
     def _run(self) -> None:
         wait_s, last_tries = RETRY_S_MIN, _LAST_TRIES
         while True:
+            is_ending = self._ending  # before the listing: the last session is published by then
             is_reached = self._ship_all()
-            if self._ending and is_reached:
+            if is_ending and is_reached:
                 last_tries -= 1
                 if self._error is None or not last_tries:
                     return

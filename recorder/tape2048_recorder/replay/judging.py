@@ -300,7 +300,8 @@ class Judge:
         """
         runs = None if START_BOARDS in facts else runs  # only games from new boards are comparable
         args, known = facts.get("player_args"), 0 if runs is None else len(runs)
-        if self.tile is None and isinstance(args, dict) and args.get("weights") in {self.weights, self._named}:
+        own = {self.weights, self._named}
+        if self.tile is None and isinstance(args, dict) and args.get("weights") in own:
             if (plies := plies_of("ntuple", args)) <= self.ahead + 1:
                 return None
             reason = (
