@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.skips import (  # noqa: F401 - hooks
+    pytest_make_collect_report,
+    pytest_runtest_makereport,
+    pytest_terminal_summary,
+)
 
 # A kernel compiles at its first call, which no deadline for a single example allows for.
 settings.register_profile("tape2048", settings(), deadline=None)

@@ -49,8 +49,9 @@ from tape2048.base.settings import (
 from tape2048.base.text import counted, read_plain
 from tape2048.errors import ConfigError
 from tape2048.files.locks import READERS_LOCK
-from tape2048.players import split_text
+from tape2048.players import public_player, split_text
 from tape2048.session.layout import STEPS_BLOCK_ROWS, TAPE
+from tape2048.session.public_facts import public_facts
 from tape2048.session.tape_layout import TAPE_BLOCK_ROWS
 from tape2048_recorder.players.options import EXEC, REGISTRY, check_player, is_batched, takes_text
 from tape2048_recorder.players.sampling import read_sampling
@@ -415,7 +416,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         name = self.player
         if name == EXEC:
             name = f"{EXEC}-{Path(str(self.player_args['command']).split()[0]).name}"
-        return re.sub(r"[^A-Za-z0-9._+-]+", "-", name)[:100]
+        return re.sub(r"[^A-Za-z0-9._+-]+", "-", public_player(name, {})[0])[:100]
 
     @property
     def all_player_args(self) -> dict[str, int | float | str | bool]:
@@ -438,7 +439,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 #: Settings that a session records only if they are set, so that older configurations keep their hash.
 _LATER = frozenset({"start_from", "start_where", "start_rows_where", "columns"})
-#: Settings that a session does not record: an address can hold a password.
+#: Settings that no file records: an address can hold a password.
 _PRIVATE = frozenset({"to"})
 
 #: The environment variable that names the file.
@@ -519,7 +520,7 @@ def merge_sources(
 
 
 def effective(config: RecorderConfig) -> dict[str, Any]:
-    """Return the settings for a session; those that early versions lacked only if they are set."""
+    """Return the settings in effect; those that early versions lacked only if they are set."""
     settings = {**msgspec.to_builtins(config), "model_tag": config.tag}
     return {
         name: value
@@ -529,11 +530,13 @@ def effective(config: RecorderConfig) -> dict[str, Any]:
 
 
 def config_sha256(config: RecorderConfig) -> str:
-    """Return the SHA-256 (hex) of :func:`effective` as canonical JSON: sorted keys, no white space, UTF-8."""
+    """Return the SHA-256 (hex) of the settings that a session records, as canonical JSON.
+
+    The JSON has sorted keys and no white space, in UTF-8.
+    """
+    facts = public_facts(effective(config))
     return hashlib.sha256(
-        json.dumps(
-            effective(config), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        ).encode()
+        json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     ).hexdigest()
 
 

@@ -20,7 +20,7 @@ import msgspec
 from tape2048._version import __version__
 from tape2048.base.lazy import load_named
 from tape2048.base.text import counted, is_utf8
-from tape2048.errors import DiskFullError, RecorderError, StartError, StorageError
+from tape2048.errors import DiskFullError, RecorderError, StartError, StorageError, masked
 from tape2048.files.opening import storage_error
 from tape2048.players import player_text
 from tape2048.session.directory import kind_of_directory
@@ -354,7 +354,7 @@ def _summary(daemon: Daemon, out_dir: Path, recovered: list[Path]) -> RecordingS
     return RecordingSummary(
         reason=daemon.reason,
         out_dir=str(out_dir),
-        to=daemon.config.to,
+        to=daemon.config.to and masked(daemon.config.to),
         sessions=[str(out_dir / name) for name in daemon.sessions],
         recovered=[str(path) for path in recovered],
         games=tally.games,

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import platform
 import secrets
 import threading
 import time
@@ -50,7 +48,7 @@ from tape2048.maintenance.removal import clear_leftovers, remove_sessions
 from tape2048.session.columns import column_files
 from tape2048.session.layout import METADATA_DB, NUMBER_BITS, SESSION_NAME, name_key
 from tape2048.session.metadata import read_metadata
-from tape2048.stores.objects import open_store
+from tape2048.stores.objects import naming, open_store
 from tape2048.stores.remote import put_session
 from tape2048_recorder.record_options import LEASE_MAX, row_bytes
 from tape2048_recorder.recording.recording import MEGABYTE, bytes_of
@@ -102,7 +100,8 @@ def take_lease(url: str, out_dir: Path, instance: str) -> int:
     with storage_errors(path, "reading the lease"):
         text = path.read_bytes() if path.exists() else None
     if text is None:
-        found = _Lease(store.url, _claim(store))
+        with naming(url):
+            found = _Lease(store.url, _claim(store))
         with storage_errors(path, "writing the lease"):
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, pretty_json(found))
@@ -120,7 +119,7 @@ def take_lease(url: str, out_dir: Path, instance: str) -> int:
 
 def _claim(store: Store) -> int:
     claim = f"{secrets.token_hex(8)}.json"
-    facts = pretty_json({"host": platform.node(), "pid": os.getpid(), "claimed_at": time.time()})
+    facts = pretty_json({"claimed_at": time.time()})
     taken = {name.partition("/")[0] for name in store.names(LEASES)}
     for _ in range(_CLAIMS_MAX):
         lease = 1 + secrets.randbelow(LEASE_MAX)
@@ -206,8 +205,9 @@ class Shipper:
     def _run(self) -> None:
         wait_s, last_tries = RETRY_S_MIN, _LAST_TRIES
         while True:
+            is_ending = self._ending  # before the listing: the last session is published by then
             is_reached = self._ship_all()
-            if self._ending and is_reached:
+            if is_ending and is_reached:
                 last_tries -= 1
                 if self._error is None or not last_tries:
                     return
@@ -309,7 +309,7 @@ def read_settings(url: str) -> bytes:
     """Read a TOML file of a store, ``URL/name.toml``; raise ConfigError if it is missing."""
     directory, _, name = url.rpartition("/")
     try:
-        return _read_toml(open_store(directory), name)
+        return _read_toml(open_store(directory, url), name)
     except MissingPathError as error:
         raise ConfigError("no such object; expected a TOML file", path=url, hint=error.hint) from error
 

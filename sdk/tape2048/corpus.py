@@ -38,13 +38,12 @@ from tape2048.loader.filters import (
 )
 from tape2048.loader.phases import ALL, Phase, make_phase
 from tape2048.loader.row_view import ViewTables
-from tape2048.loader.run_columns import RunColumns, ordinals_of_mask
+from tape2048.loader.run_columns import RunColumns, facts_of_runs, ordinals_of_mask
 from tape2048.loader.splits import check_shares, parts_of_hashes, run_hash, split_hash, warn_of_unknown_games
 from tape2048.loader.stages import even_shares, stage_firsts
 from tape2048.players import (
     PlayerGames,
     PlayerTable,
-    facts_of_runs,
     identity_of_player,
     name_players,
     player_label,

@@ -12,12 +12,18 @@ restart would not help, 12 a missing package, 78 a wrong setting. (0 is success,
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from tape2048._version import __version__
 
 _QUOTED_MAX: Final = 500  # maximum length of a message that may quote a file
+
+
+def masked(text: str) -> str:
+    """Replace the users and passwords of the addresses in a text: ``http://user:secret@host``."""
+    return re.sub(r"(?<=://)[^\s/@]+@", "***@", text)
 
 
 class TapeError(Exception):
@@ -45,11 +51,11 @@ class TapeError(Exception):
         offset: int | None = None,
         hint: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.path = None if path is None else str(path)
+        self.message = masked(message)
+        super().__init__(self.message)
+        self.path = None if path is None else masked(str(path))
         self.offset = offset
-        self.hint = hint
+        self.hint = hint and masked(hint)
         self.add_note(f"hint: {self.advice}")
 
     def __str__(self) -> str:

@@ -16,27 +16,14 @@ import hashlib
 import html
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from tape2048.base.text import counted, printable, read_plain, show_plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-
-class Named(Protocol):
-    @property
-    def name(self) -> str:
-        """The name of its directory."""
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The facts."""
 
 
 _ENGINE = "exec"  # the player whose moves another program chooses
@@ -55,17 +42,42 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
     _ENGINE: {"start_timeout_s": 60.0, "move_timeout_s": 10.0},
 }  # fmt: skip
 
+# An address, or a part of a text that may be a path.
+_PLACE = re.compile(r"\w+://\S+|[^=:,'\"]+")
+
 #: Parameters of a search, which a name describes in words.
 _SEARCH = ("depth", "look_below", "look_twice_below", "look_spawns")
 _EVERY_BOARD = 16  # a board has fewer empty cells
 
 
 def player_text(facts: Mapping[str, Any]) -> str:
-    """Return a session's player with its parameters, as ``record`` takes it; empty if the facts have none."""
-    name, args = _player_args(facts)
+    """Return a session's player with its parameters, as ``record`` takes it; empty if the facts have none.
+
+    Files have no directories, since the text is published.
+    """
+    return _text_of(*public_player(*_player_args(facts)))
+
+
+def _text_of(name: str, args: Mapping[str, Any]) -> str:
     if name == _ENGINE and "command" in args:  # a command may contain commas, so it comes last
         args = {key: args[key] for key in sorted(args, key=lambda key: key == "command")}
     return f"{name}:{','.join(f'{key}={show_plain(each)}' for key, each in args.items())}" if args else name
+
+
+def file_names(text: str) -> str:
+    """Return a text without the directories of paths: ``tdl2048:/home/ada/4x6.w`` becomes tdl2048:4x6.w."""
+
+    def last(place: re.Match[str]) -> str:
+        says_nothing = re.fullmatch(r"\d+/\d+|\.\.?/[^/\\]+", place[0])  # a fraction, or ./FILE
+        return place[0] if says_nothing else re.split(r"[/\\](?=.)", place[0])[-1]
+
+    return " ".join(_PLACE.sub(last, word) for word in text.split(" "))
+
+
+def public_player(name: str, args: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a player's name and parameters without directories."""
+    found = {key: file_names(value) if isinstance(value, str) else value for key, value in args.items()}
+    return file_names(name) if name.startswith(("python:", f"{_ENGINE}:")) else name, found
 
 
 def split_text(text: str) -> tuple[str, dict[str, str]]:
@@ -121,7 +133,7 @@ def player_name(facts: Mapping[str, Any]) -> str:
         words[0] += " " + re.sub(r"^\s*\S*/", "", command)
     network = next((key for key in ("critic", "weights") if isinstance(args.get(key), str)), None)
     if network:
-        words[0] += f" {_file_name(args[network]).split('.')[0]}"
+        words[0] += f" {re.split('[.@]', _file_name(args[network]))[0]}"
     words += (searched := _search(kind, args))
     usual, said = _USUAL.get(kind, {}), {network, "command", *(_SEARCH if searched else ())}
     words += [
@@ -184,7 +196,7 @@ def is_called(given: str, label: str, name: str) -> bool:
 
 def _digits(facts: Mapping[str, Any]) -> str:
     sha256 = facts.get("player_sha256")
-    known = sha256 if isinstance(sha256, str) and sha256 else _sha256(player_text(facts))
+    known = sha256 if isinstance(sha256, str) and sha256 else _sha256(_text_of(*_player_args(facts)))
     return known[:_DIGITS]
 
 
@@ -221,18 +233,6 @@ class PlayedBy(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{printable(self.player_name)} ({counted(self.games, 'game')})"
-
-
-def facts_of_runs(runs: Any, sessions: Sequence[Named]) -> tuple[list[Mapping[str, Any]], NDArray[np.int64]]:
-    """Return players' facts, and each run's index in them; a data set has a player for each engine."""
-    facts, index = [session.meta for session in sessions], runs["session"].astype(np.int64)
-    for ordinal, session in enumerate(sessions):
-        if (dataset := getattr(session, "dataset", None)) is not None:
-            mine = runs["session"] == ordinal
-            identities = dataset.table.identities
-            index[mine] = len(facts) + identities.player[dataset.table.ordinals(runs["id"][mine])]
-            facts += identities.facts
-    return facts, index
 
 
 class PlayerGames(NamedTuple):

@@ -197,6 +197,27 @@ def test_an_unforeseen_error_is_reported_and_shipping_is_tried_again(
     assert sessions(tmp_path / "out") == []
 
 
+def test_a_session_that_is_published_while_others_are_shipped_is_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store").mkdir()
+    asked, finish, put_session = threading.Event(), shipping.Shipper.finish, shipping.put_session
+
+    def finish_and_say(*args: Any, **how: Any) -> None:
+        threading.Timer(0.2, asked.set).start()
+        finish(*args, **how)
+
+    def put_when_asked_to_end(*args: Any) -> str:
+        assert asked.wait(60)
+        return put_session(*args)
+
+    monkeypatch.setattr(shipping.Shipper, "finish", finish_and_say)
+    monkeypatch.setattr(shipping, "put_session", put_when_asked_to_end)
+    record(tmp_path / "out", to=str(tmp_path / "store"))
+    assert len(list_sessions(open_store(str(tmp_path / "store")))) == 3
+    assert sessions(tmp_path / "out") == []
+
+
 def test_sessions_of_another_seed_stay(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     store, out = open_store(str(tmp_path / "store")), tmp_path / "out"

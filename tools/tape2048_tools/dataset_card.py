@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import datetime as dt
+import html
 import io
 import json
 import re
@@ -93,7 +94,7 @@ def make_cards(several: Sequence[Session], title: str, license_id: str, url: str
     for of, records in ((of_players, facts["players"]), (of_reach, reach)):
         of["data"] = [{each["@id"]: one[each["name"]] for each in of["field"]} for one in records]
     texts = _texts(several, facts, reach)
-    texts |= {"title": title, "quoted_title": json_bytes(title).decode(), "mark": _BLANK.decode()}
+    texts |= {"title": _escaped(title), "quoted_title": json_bytes(title).decode(), "mark": _BLANK.decode()}
     texts |= {"license": json_bytes(license_id).decode(), "repo": hub_name(url)}
     readme = string.Template((_TEMPLATES / "README.md").read_text("utf-8")).substitute(texts)
     made = dict(zip(CARDS, (readme.encode(), pretty_json(croissant)), strict=True))
@@ -118,8 +119,8 @@ def _texts(several: Sequence[Session], facts: dict[str, Any], reach: Sequence[An
     } | {
         "size_category": _SIZES[min(max(len(str(facts["rows"])) - 3, 0), len(_SIZES) - 1)],
         "twice": " A game that several sessions hold counts once." if facts["twice"] else "",
-        "engines": printable(", ".join(sorted(engines))),
-        "rates": printable(", ".join(sorted(rates))),
+        "engines": _escaped(", ".join(sorted(engines))),
+        "rates": _escaped(", ".join(sorted(rates))),
         "rules": " ".join(sorted({_RULES.get(one, _UNKNOWN) for one in rules})),
         "tiles": ", ".join(map(str, tiles)),
         "thresholds": str(tuple(tiles)),
@@ -139,5 +140,9 @@ def _texts(several: Sequence[Session], facts: dict[str, Any], reach: Sequence[An
 
 def _lines(records: Iterable[Sequence[Any]]) -> str:
     texts = ([one if isinstance(one, str) else number(one) for one in record] for record in records)
-    cells = ([printable(one).replace("|", "\\|").replace("<", "&lt;") for one in line] for line in texts)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in texts)
+
+
+def _escaped(text: str) -> str:
+    """Return a text that Markdown shows as it is: without HTML, links and cells of tables."""
+    return html.escape(printable(text), quote=False).replace("|", "\\|").replace("](", "]\\(")

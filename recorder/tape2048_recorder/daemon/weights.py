@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import platform
 import re
 import shutil
 import stat
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tape2048._version import __version__
+from tape2048.base.lazy import load_named
 from tape2048.errors import PlayerError, RecorderError
 from tape2048.files.opening import storage_error
 from tape2048.players import player_name
@@ -60,6 +60,9 @@ _TAG_MAX = 100
 _TAG_HASH = 8
 
 _COPY_BYTES = 1 << 20
+
+#: Imported for a player only: the module finds networks.
+_WITH_DIGESTS = "tape2048_recorder.players.parameters:with_digests"
 
 #: Number of workers that end while they load a checkpoint after which it counts as unusable.
 LOADERS_MAX = 3
@@ -274,6 +277,7 @@ class Playing:
         settings_sha256: str | None = None,
     ) -> None:
         self._played = played
+        self._args = load_named(_WITH_DIGESTS)(played.player, played.player_args)
         self._starts = starts
         self._settings_sha256 = settings_sha256
         self.supervisor = supervisor
@@ -300,14 +304,13 @@ class Playing:
             format_version=FORMAT_VERSION,
             engine=f"tape2048/{__version__}",
             player=played.player,
-            player_args=dict(played.player_args),
+            player_args=self._args,
             player_sha256=self.player_sha256,
             seed=played.seed,
             sample_rate=played.sample_rate,
             record_action=played.record_action,
             storage=played.storage,
             model_tag=played.tag,
-            host=platform.node(),
             instance=played.instance,
             started_at=started_at,
             config=effective(config),
@@ -321,10 +324,13 @@ class Playing:
     @property
     def player_name(self) -> str | None:
         """The name of the player of new games, for display; None before a worker is ready."""
-        args: dict[str, Any] = dict(self._played.player_args)
-        facts = {"player": self._played.player, "player_args": args, "player_sha256": self.player_sha256}
+        facts = {
+            "player": self._played.player,
+            "player_args": self._args,
+            "player_sha256": self.player_sha256,
+        }
         if self._live is not None:
-            facts |= self._live.player_facts(args, self._live.proven.generation)
+            facts |= self._live.player_facts(self._args, self._live.proven.generation)
         return player_name(facts) if facts["player_sha256"] else None
 
     def on_ready(self, index: int, message: Ready) -> RecorderError | None:

@@ -30,6 +30,7 @@ from tape2048_recorder.game.game_loop import Buffer, play_all, play_unrecorded
 from tape2048_recorder.game.rng import game_seeds
 from tape2048_recorder.players.batch_player import batch_sha256, make_batch_player
 from tape2048_recorder.players.options import check_player, is_batched, make_player, own, player_sha256
+from tape2048_recorder.players.parameters import with_digests
 from tape2048_recorder.players.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def played_games(
     seeds = game_seeds(config.seed, np.arange(games, dtype=np.uint64))
     found = play_games(player, seeds, stride=config.stride, threads=config.thread_count, progress=progress)
     sha256 = player_sha256(name, player)
-    played = PlayedBy(player_text({"player": name, "player_args": full}), sha256, games)
+    played = PlayedBy(player_text({"player": name, "player_args": with_digests(name, full)}), sha256, games)
     identity = hashlib.sha256(f"{sha256} {config.seed} {games} {config.stride}".encode()).hexdigest()
     return split_games(found, seeds, played, config, identity)
 

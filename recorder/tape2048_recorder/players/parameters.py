@@ -7,20 +7,30 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 
 from tape2048.base.settings import Settings, Share, about
 from tape2048.critic.shipped import critic_path
 from tape2048.errors import ConfigError
+from tape2048.files.known_files import named_file
 from tape2048.ntuple.network import TILES, network_path
+from tape2048.ntuple.tdl2048 import split_name
 from tape2048.session.layout import TOP_TILE
 
 _UNCUT_SPAWNS_MAX = 3  # deepest search without look_chance, in spawns
 
 #: The value of ``downgrade`` that stands for the tile in the network's file.
 OF_NETWORK = -1
+
+#: The parameters that name files, with the function that finds the file.
+_FILES: dict[str, dict[str, Callable[[str], Path]]] = {
+    "ntuple": {"weights": network_path},
+    "critic": {"critic": critic_path, "weights": network_path},
+}
 
 Spawns = Annotated[int, msgspec.Meta(ge=0, le=16)]
 Points = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
@@ -147,6 +157,22 @@ class CriticArgs(Settings, frozen=True):
         """Raise CriticError if the critic's file does not exist, ConfigError if the network's does not."""
         critic_path(self.critic)
         network_path(self.weights)
+
+
+def with_digests(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a player's parameters with files by name and digest, for publication.
+
+    Raises:
+        ConfigError: there is no such network.
+        ModelError: there is no such critic.
+        StorageError: a file cannot be read.
+    """
+    found = dict(args)
+    for key, find in _FILES.get(name, {}).items():
+        if isinstance(text := args.get(key), str) and text.endswith((path := find(text)).name):  # not shipped
+            form = f"{text.partition(':')[0]}:" if split_name(text) else ""
+            found[key] = form + named_file(path)
+    return found
 
 
 def parse_mix(text: str) -> tuple[list[int], list[int]]:

@@ -204,12 +204,12 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sample_rate: int
     record_action: bool
     model_tag: str
-    host: str
     instance: str
     started_at: str
     config: dict[str, Any]
     config_sha256: str
     storage: Annotated[str, msgspec.Meta(pattern="^(rows|tape)$")] = "rows"
+    host: str | None = None  # in drafts of early versions
     rules: int = 1  # the value for drafts of versions that did not record it
     start_boards: StartBoards | None = None  # None if every game starts with two tiles
     settings_sha256: str | None = None  # of the file of settings of a recorder that ships to a store

@@ -80,7 +80,7 @@ from tape2048.session.layout import START_BOARDS
 from tape2048_recorder.game.rng import game_seeds, start_boards
 from tape2048_recorder.players.ntuple import best_answers, move_values
 from tape2048_recorder.players.options import check_player, make_player, player_sha256
-from tape2048_recorder.players.parameters import OF_NETWORK, NTupleArgs
+from tape2048_recorder.players.parameters import OF_NETWORK, NTupleArgs, with_digests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -220,12 +220,14 @@ class Judge:
         threads: int = 1,
         text: str = "",
         weights: str = "",
+        named: str = "",
         ahead: int = 1,
         players: Sequence[PlayedBy] = (),
     ) -> None:
         self.name, self.identity, self.tile = name, identity, tile
         self._learned_from = {one.sha256 for one in players if one.sha256}
         self.text, self.weights, self.ahead = text, weights, ahead
+        self._named = named  # the weights by name and digest, as sessions record them
         self.unit = "points" if tile is None else "probability"
         self._leaf, self._threads = leaf, threads
         self._downgrade_exponent = U64(downgrade_exponent)
@@ -248,7 +250,8 @@ class Judge:
         normal = JudgeArgs()
         others = {key: getattr(judge, key) for key in ("downgrade", "ahead")}
         given = {key: value for key, value in others.items() if value != getattr(normal, key)}
-        text = player_text({"player": name, "player_args": {"weights": judge.weights, **given}})
+        named = with_digests(name, {"weights": judge.weights})
+        text = player_text({"player": name, "player_args": {**named, **given}})
         return cls(
             f"{text.removesuffix(f',ahead={judge.ahead}')}, {judge.ahead + 1}-ply",
             leaf,
@@ -257,6 +260,7 @@ class Judge:
             threads=available_cores(),
             text=text,
             weights=judge.weights,
+            named=named["weights"],
             ahead=judge.ahead,
         )
 
@@ -296,7 +300,8 @@ class Judge:
         """
         runs = None if START_BOARDS in facts else runs  # only games from new boards are comparable
         args, known = facts.get("player_args"), 0 if runs is None else len(runs)
-        if self.tile is None and isinstance(args, dict) and args.get("weights") == self.weights:
+        own = {self.weights, self._named}
+        if self.tile is None and isinstance(args, dict) and args.get("weights") in own:
             if (plies := plies_of("ntuple", args)) <= self.ahead + 1:
                 return None
             reason = (

@@ -11,7 +11,7 @@ import numpy as np
 from tape2048.base.text import printable
 from tape2048.errors import ColumnError, ConfigError
 from tape2048.loader.row_view import tables_of
-from tape2048.players import PlayedBy, is_called, name_players, only_player
+from tape2048.players import PlayedBy, file_names, is_called, name_players, only_player
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +77,15 @@ def training_facts(
         "split": SplitInfo(fractions=config.fractions, salt=config.split_salt), "players": players,
         "seed": config.seed, "step": step, "metrics": metrics,
     }  # fmt: skip
+
+
+def public_settings(config: LearningConfig) -> dict[str, Any]:
+    """Return a training's settings for a critic's file, without directories of this machine."""
+    return {
+        name: file_names(value) if isinstance(value, str) and name != "where" else value
+        for name, value in msgspec.structs.asdict(config).items()
+        if name not in {"cache", "out"}
+    }
 
 
 def open_parts(config: LearningConfig, load: Any) -> tuple[Corpus, list[PlayedBy], dict[str, Corpus]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tape2048.errors import ModelError
+from tape2048.files.known_files import HINT, has_digits, known_file
 
 if TYPE_CHECKING:
     import os
@@ -17,12 +18,13 @@ SHIPPED = {"default": "default.critic"}
 
 def critic_path(path: str | os.PathLike[str]) -> Path:
     """Return the file of the critic that ships under this name, or the path; raise ModelError."""
-    file = Path(path)
+    file = known_file(str(path))
     if str(path) in SHIPPED:
         file = Path(str(importlib.resources.files(__package__))) / "ntuple/weights" / SHIPPED[str(path)]
     if not file.is_file():
         is_neural = (file / "critic.json").exists()
-        hint = f"name a path, or a shipped critic: {', '.join(SHIPPED)}"
+        shipped = f"name a path, or a shipped critic: {', '.join(SHIPPED)}"
+        hint = HINT if has_digits(str(path)) else shipped
         raise ModelError(
             "found a PyTorch critic; expected an n-tuple critic" if is_neural else "no such file",
             path=file,

@@ -21,9 +21,8 @@ import numpy as np
 
 from tape2048.base.text import counted, printable
 from tape2048.jit.mix import mix64
-from tape2048.loader.run_columns import RunColumns
+from tape2048.loader.run_columns import RunColumns, facts_of_runs
 from tape2048.loader.splits import player_key
-from tape2048.players import Named, facts_of_runs
 from tape2048.session.columns import Columns
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048.session.recorded_order import Named
     from tape2048.session.session import Session
 
 _OUTCOME = ("steps", "max_score", "highest_tile")

@@ -20,7 +20,8 @@ from tape2048.base.text import counted, iso_seconds, utc_text
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.files.sqlite import limited_work
 from tape2048.files.sqlite_writer import insert_rows
-from tape2048.players import facts_of_runs, is_called, player_label, player_name
+from tape2048.loader.run_columns import facts_of_runs
+from tape2048.players import is_called, player_label, player_name
 from tape2048.session.layout import SESSION_NAME
 from tape2048.session.recorded_order import order_of, session_start
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.loader.run_columns import RunColumns
-    from tape2048.players import Named
+    from tape2048.session.recorded_order import Named
 
 
 #: The values of each run by column name, made when a filter needs them. Times are in seconds since 1970.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from tape2048.players import PlayedBy, identity_of_player
 from tape2048.session.layout import RUN_DTYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from tape2048.session.recorded_order import Named
     from tape2048.session.session import Session
 
 #: Most games of a run table that stays in memory, at 44 bytes each. A larger table is read again from the
@@ -189,3 +191,15 @@ def ordinals_of_mask(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
         found[done : done + len(some)] = some + first
         done += len(some)
     return found
+
+
+def facts_of_runs(runs: Any, sessions: Sequence[Named]) -> tuple[list[Mapping[str, Any]], NDArray[np.int64]]:
+    """Return players' facts, and each run's index in them; a data set has a player for each engine."""
+    facts, index = [session.meta for session in sessions], runs["session"].astype(np.int64)
+    for ordinal, session in enumerate(sessions):
+        if (dataset := getattr(session, "dataset", None)) is not None:
+            mine = runs["session"] == ordinal
+            identities = dataset.table.identities
+            index[mine] = len(facts) + identities.player[dataset.table.ordinals(runs["id"][mine])]
+            facts += identities.facts
+    return facts, index

@@ -25,7 +25,7 @@ import numpy as np
 
 from tape2048.base.text import counted
 from tape2048.jit.mix import mix64
-from tape2048.players import facts_of_runs
+from tape2048.loader.run_columns import facts_of_runs
 from tape2048.session.layout import START_BOARDS
 from tape2048.session.run_table import ordinals_of
 from tape2048.session.start_games import GAME_DTYPE, read_start_games
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.players import Named
+    from tape2048.session.recorded_order import Named
     from tape2048.session.session import Session
 
 

@@ -41,6 +41,7 @@ from tape2048.session.layout import (
     name_key,
 )
 from tape2048.session.metadata_writer import finish_session
+from tape2048.session.public_facts import public_facts
 from tape2048.session.session import Session
 from tape2048.session.tape_layout import TAPE_DTYPE, TAPE_NPY
 from tape2048.session.tape_reader import game_pieces
@@ -226,10 +227,11 @@ def _check_mergeable(sessions: list[Session]) -> None:
                 path=session.path,
                 hint="merge sessions with record_action and sessions without it separately",
             )
+        found, expected = public_facts(session.meta), public_facts(first.meta)
         for name in (*_SHARED, START_BOARDS):
-            if session.meta.get(name) != first.meta.get(name):
+            if found.get(name) != expected.get(name):
                 raise MaintenanceError(
-                    f"{name} is {_short(session.meta.get(name))}; expected {_short(first.meta.get(name))}, "
+                    f"{name} is {_short(found.get(name))}; expected {_short(expected.get(name))}, "
                     f"as in {first.path.name}",
                     path=session.path,
                     hint="merge only sessions of one player with the same settings",
@@ -252,24 +254,22 @@ def _short(value: object) -> str:
 
 
 def _facts(sessions: list[Session]) -> dict[str, Any]:
-    first = sessions[0].meta
+    metas = [public_facts(session.meta) for session in sessions]
+    first = metas[0]
     shared = {
         name: value
         for name, value in first.items()
-        if name not in _OWN
-        and all(name in session.meta and session.meta[name] == value for session in sessions)
+        if name not in _OWN and all(name in meta and meta[name] == value for meta in metas)
     }
     own = [
         {
             "name": session.path.name,
             "rows": len(session),
             "runs": len(session.runs),
-            **{
-                name: value for name, value in session.meta.items() if name not in shared and name not in _OWN
-            },
-            **{name: session.meta[name] for name in _OWN[2:] if name in session.meta},
+            **{name: value for name, value in meta.items() if name not in shared and name not in _OWN},
+            **{name: meta[name] for name in _OWN[2:] if name in meta},
         }
-        for session in sessions
+        for session, meta in zip(sessions, metas, strict=True)
     ]
     return {
         **shared,

@@ -60,6 +60,7 @@ from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError,
 from tape2048.files.bulk_read import allocate
 from tape2048.files.durable import publishing_file
 from tape2048.files.expansion import expanded_max
+from tape2048.files.known_files import HINT, has_digits, known_file
 from tape2048.files.reading import map_path
 from tape2048.files.safetensors import HEADER_END_MAX, decode, encode, read_tensor_table
 from tape2048.files.xz import XzReader, is_xz
@@ -297,7 +298,7 @@ _VALUE_OFFSET = np.uint16(128)  # makes the high byte of small values 0
 def network_path(name: str) -> Path:
     """Return the file of a network, named as for :func:`load_network`; raise ConfigError if there is none."""
     tdl2048 = split_name(name)
-    path, name = Path(tdl2048.path if tdl2048 else name), "small" if name == _FORMER_SMALL else name
+    path, name = known_file(tdl2048.path if tdl2048 else name), "small" if name == _FORMER_SMALL else name
     if name in SHIPPED:
         path = Path(str(importlib.resources.files(__package__))) / "weights" / SHIPPED[name]
     try:
@@ -310,7 +311,9 @@ def network_path(name: str) -> Path:
         reason = "not a file"
     raise ConfigError(
         f"found no network at {name!r} ({reason})",
-        hint=f"pass a file, a shipped network ({', '.join(SHIPPED)}) or tdl2048:FILE as weights, or train a"
+        hint=HINT
+        if has_digits(name)
+        else f"pass a file, a shipped network ({', '.join(SHIPPED)}) or tdl2048:FILE as weights, or train a"
         " network: tape2048 train-player",
     )
 

@@ -36,6 +36,7 @@ import numpy.typing as npt
 from tape2048.errors import TapeError
 from tape2048.files.bulk_read import allocate
 from tape2048.files.durable import new_file, write_all
+from tape2048.files.known_files import remember_file
 from tape2048.files.reading import crc32c, map_path, prefer_huge_pages
 from tape2048.files.safetensors import HEADER_END_MAX
 from tape2048.jit.compiler import locked, private_dir
@@ -46,6 +47,7 @@ from tape2048.ntuple.network import (
     StoredNetwork,
     downgrade_of,
     map_network,
+    network_path,
     place,
     place_stage,
     positions_of,
@@ -117,6 +119,8 @@ def load_placed(name: str) -> PlacedNetwork:
     """Load a network as :func:`load_network` does, with its entries in the order of a player."""
     data, tdl2048 = map_network(name), split_name(name)
     digest = hashlib.sha256(data)
+    if name.endswith((path := network_path(name)).name):  # not a shipped network
+        remember_file(path, digest.hexdigest())
     if tdl2048:  # the name determines the format and the stages
         digest.update(repr(tdl2048.stages).encode())
     source = digest.hexdigest()

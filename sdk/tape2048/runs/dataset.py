@@ -73,7 +73,7 @@ from tape2048.files.reading import crc32c_combine, crc32c_file, open_regular, re
 from tape2048.files.sqlite import WorkLimit, columns_of, open_untrusted
 from tape2048.files.sqlite_writer import fresh_database, insert_rows
 from tape2048.loader.phases import ALL
-from tape2048.players import split_seed
+from tape2048.players import file_names, split_seed
 from tape2048.runs.a2run2 import legal_bits
 from tape2048.runs.packdat import PACKDAT_STEP_DTYPE, open_rows as open_packdat, values_of_steps
 from tape2048.runs.run import RunSource, SkippedRun, check_meta
@@ -723,7 +723,7 @@ def _laid_out(
 
     for source in sources:
         source.warn_of_columns()
-        yield str(source.path), source.kind, groups(source)
+        yield file_names(str(source.path)), source.kind, groups(source)
 
 
 def _write(
@@ -783,13 +783,17 @@ def _write(
             steps_crc32c=files[STEPS_NPY].crc32c if STEPS_NPY in files else None,
             files={**files, METADATA_DB: flush_entry(draft.path / METADATA_DB)},
             sources=sources,
-            skipped=skipped,
+            skipped=[_public(one) for one in skipped],
             release=__version__,
         )
         write_file(draft.path / MANIFEST, pretty_json(manifest))
         draft.publish(exchange=old is not None)
     left_out = tuple(skipped[len(before.skipped) :])
     return Built(str(target), next_id - first_id, file.rows - first_row, left_out, dict(lost), normalised)
+
+
+def _public(one: SkippedRun) -> SkippedRun:
+    return msgspec.structs.replace(one, run=file_names(one.run), message=file_names(one.message))
 
 
 def _copy_rows(old: OpenTable, file: ShardWriter, *, link: bool) -> None:

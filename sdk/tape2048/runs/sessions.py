@@ -19,7 +19,7 @@ from tape2048.base.text import unix_s, utc_text
 from tape2048.errors import FieldError, FormatError, MaintenanceError, ReplayError
 from tape2048.files.durable import Draft
 from tape2048.files.opening import storage_errors
-from tape2048.players import engine_text, facts_of_engine, identity_of
+from tape2048.players import engine_text, facts_of_engine, identity_of, public_player
 from tape2048.runs.a2run2 import RunV2, legal_bits
 from tape2048.runs.run import (
     Run,
@@ -234,6 +234,7 @@ def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -
 def _meta(session: Session, row: np.void) -> RunMeta:
     facts = session.meta
     player, engine, sha = facts.get("player"), facts.get("engine"), facts.get("player_sha256")
+    player = public_player(player, {})[0] if isinstance(player, str) else player
     is_known = isinstance(sha, str) and re.fullmatch("[0-9a-f]{64}", sha)
     if not is_known and str(engine).startswith(_WRITER):  # which did not play
         engine, player = None, None if player == _NO_PLAYER else player

@@ -35,6 +35,7 @@ from tape2048.session.metadata import (
     _START,
     PACKED_BYTES_MAX,
 )
+from tape2048.session.public_facts import public_facts
 
 if TYPE_CHECKING:
     import sqlite3
@@ -141,8 +142,12 @@ def finish_session(
     start_boards: NDArray[np.uint64] | None = None,
     anchor_rows: int | None = None,
 ) -> int:
-    """Write and flush ``metadata.db``, the manifest and the directory; return the bytes of all files."""
+    """Write and flush ``metadata.db``, the manifest and the directory; return the bytes of all files.
+
+    The session keeps the facts that :func:`public_facts` returns.
+    """
     database = directory / METADATA_DB
+    facts = public_facts(facts)
     write_metadata(database, runs=runs, blocks=blocks, session=facts, start_boards=start_boards)
     files = {**rows_files, METADATA_DB: flush_entry(database)}
     text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files, anchor_rows, __version__))

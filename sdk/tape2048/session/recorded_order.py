@@ -9,7 +9,7 @@ followed another, the start decides.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tape2048.base.text import unix_s
 from tape2048.session.layout import NUMBER_BITS, SESSION_NAME, name_key
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tape2048.players import Named
+
+class Named(Protocol):
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The facts."""
 
 
 class Recorded(NamedTuple):

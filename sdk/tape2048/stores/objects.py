@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import secrets
@@ -37,8 +38,10 @@ from tape2048.errors import (
     MissingPackageError,
     MissingPathError,
     NameTakenError,
+    StorageError,
     StoreError,
     TapeError,
+    masked,
 )
 from tape2048.files.durable import Draft, fsync_dir, new_file, replace_file, write_all, write_file
 from tape2048.files.opening import open_fd
@@ -131,7 +134,7 @@ class Store(ABC):
         return data
 
     def path(self, key: str) -> str:
-        return f"{self.url}/{key}"
+        return f"{self.url}/{key}" if key else self.url
 
     # The methods above call these, with the path or address that _reached() yields.
     @abstractmethod
@@ -148,16 +151,28 @@ class Store(ABC):
     def _remove(self, path: Any) -> None: ...
 
 
-def open_store(url: str) -> Store:
+@contextlib.contextmanager
+def naming(address: str) -> Iterator[None]:
+    """Name an address as the user gave it in the errors of a store, in place of a key below it."""
+    try:
+        yield
+    except StorageError as error:
+        error.path = masked(address)
+        raise
+
+
+def open_store(url: str, given: str | None = None) -> Store:
+    """Open the store of an address. ``given`` is the user's text, if the address is a part of it."""
     scheme, colon, rest = url.partition("://")
-    if not colon or scheme == "file":
+    is_path = not re.match("(s3|gs|az|hf):", url)  # ./s3: is a directory of this name
+    if (not colon and is_path) or scheme == "file":
         return DirectoryStore(Path(os.path.abspath(rest if colon else url)))
     if scheme in _SERVICES and rest.strip("/"):
         return BucketStore(scheme, rest.strip("/"))
-    if scheme == "hf":
+    if colon and scheme == "hf":
         return HubStore(url)
     raise ConfigError(
-        f"found the address {url!r}, expected a directory, s3://bucket/prefix, gs://bucket/prefix, "
+        f"found the address {given or url!r}, expected a directory, s3://bucket/prefix, gs://bucket/prefix, "
         "az://container/prefix or hf://datasets/OWNER/NAME",
         hint="mount other stores as a directory, or reach them by their S3 gateway (AWS_ENDPOINT_URL)",
     )
@@ -247,7 +262,7 @@ class BucketStore(Store):
     """Objects below a prefix of a bucket. Environment variables give its address and credentials."""
 
     def __init__(self, scheme: str, root: str) -> None:
-        self.url = f"{scheme}://{root}"
+        self.url = masked(f"{scheme}://{root}")
         self._service = _SERVICES[scheme]
         self._bucket, _, self._prefix = root.partition("/")
         #: By process. A forked child keeps its parent's client, since it lacks the threads to free it.
@@ -357,7 +372,8 @@ class HubStore(Store):
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+        self.url = masked(url.rstrip("/"))
+        logging.getLogger("huggingface_hub.utils._http").addFilter(_mask)  # it logs addresses of requests
         try:
             from huggingface_hub import constants
             from huggingface_hub.errors import HfUriError
@@ -504,6 +520,11 @@ def _obstore(pid: int) -> Any:
             os.close(fd)
         _LIBRARIES.setdefault(pid, library)  # another thread may have been faster: clients need its library
     return _LIBRARIES[pid]
+
+
+def _mask(record: logging.LogRecord) -> bool:
+    record.msg, record.args = masked(record.getMessage()), ()
+    return True
 
 
 def _raise_unless_gone(error: OSError) -> None:

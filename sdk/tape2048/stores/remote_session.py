@@ -43,7 +43,7 @@ from tape2048.session.tape_layout import (
     anchor_count,
 )
 from tape2048.session.tape_reader import Tape, check_anchor_rows, tape_runs
-from tape2048.stores.objects import open_store
+from tape2048.stores.objects import naming, open_store
 from tape2048.stores.remote import (
     REQUESTS,
     Held,
@@ -70,7 +70,7 @@ class RemoteSessions:
         self.cache = cache
         head, _, name = url.rstrip("/").rpartition("/")
         self._only = name if RemoteName.parse(name) or SESSION_NAME.fullmatch(name) else None
-        self.store = open_store((head if self._only else url.rstrip("/")).removesuffix("/sessions"))
+        self.store = open_store((head if self._only else url.rstrip("/")).removesuffix("/sessions"), url)
 
     @property
     def is_session(self) -> bool:
@@ -81,11 +81,12 @@ class RemoteSessions:
 
     def sessions(self) -> list[tuple[str, RemoteSession | TapeError]]:
         """Open all listed sessions; return the address of each, with the session or its error."""
-        if self._only and RemoteName.parse(self._only):
-            listed = {self._only: self.store.names(place_of(self._only))}
-        else:
-            listed = {} if self._only else list_files(self.store)
-            listed = listed or list_copied(self.store, self._only or "")
+        with naming(self._url):
+            if self._only and RemoteName.parse(self._only):
+                listed = {self._only: self.store.names(place_of(self._only))}
+            else:
+                listed = {} if self._only else list_files(self.store)
+                listed = listed or list_copied(self.store, self._only or "")
         if not listed:
             raise EmptyCorpusError(
                 "no session here",

@@ -54,7 +54,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
 from tape2048._version import __version__
-from tape2048.critic.facts import doubts, training_facts
+from tape2048.critic.facts import doubts, public_settings, training_facts
 from tape2048.critic.metrics import cross_entropy, ranking
 from tape2048.errors import ModelError, StateError, TrainingError, reader_hint
 from tape2048.files.durable import publishing_file
@@ -597,7 +597,7 @@ class _TorchLearner:
             kind="embeddings" if config.use_embeddings else "tokens",
             tower=models.tower_info(config, self.data, self.model),
             head=head.info,
-            training=msgspec.structs.asdict(config),
+            training=public_settings(config),
             **training_facts(config, data.corpus.identity, data.players, self.state.step, metrics),
         )
         save_critic(self.directory / name, info, head, self.model.tower, replace=True)

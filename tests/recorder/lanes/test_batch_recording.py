@@ -74,7 +74,7 @@ def test_workers_and_lanes_change_no_game(tmp_path: Path) -> None:
     meta = meta_of(sessions(tmp_path / "2-64")[0])
     assert meta["config"]["sampling"] == sampling
     assert meta["config"]["lanes"] == 64
-    assert meta["player"] == f"{PLAYER}:hashed"
+    assert meta["player"] == "python:batched.py:hashed"
     others = {meta_of(path)["player_sha256"] for path in sessions(tmp_path / "1-4096")}
     assert others == {meta["player_sha256"]}, "lanes choose no moves"
     with pytest.raises(ReplayError, match="replay runs no other code"):

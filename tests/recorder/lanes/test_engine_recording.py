@@ -44,7 +44,8 @@ def test_it_records_the_games_of_an_engine(recorders: Recorders, fast_dir: Path)
     assert_sessions_valid(fast_dir)
     assert outcomes(fast_dir) == {key: kept.rows for key, kept in play(batched.lowest(), GAMES).items()}
     (path,) = sessions(fast_dir)
-    assert meta_of(path)["player_args"]["command"] == engines.command("well", 0, 8)
+    words = [Path(word).name for word in engines.command("well", 0, 8).split()]
+    assert meta_of(path)["player_args"]["command"] == " ".join(words)
     assert Session.open(path).name.endswith(f"_model=exec-{Path(sys.executable).name}")
     with pytest.raises(ReplayError, match="replay runs no other code"):
         replay_session(path)

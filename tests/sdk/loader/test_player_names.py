@@ -147,3 +147,19 @@ def test_players_of_a_view(tmp_path: Path) -> None:
     assert lines[2] == f"    1     7       2,000  {names[1]}"
     assert "\\x1b" in lines[1]
     assert "&lt;b&gt;" in corpus.players._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("player", "args", "text"),
+    [
+        ("ntuple", {"weights": "/home/ada/my.ntuple", "mix": "0:1/2"}, "ntuple:weights=my.ntuple,mix=0:1/2"),
+        ("ntuple", {"weights": "tdl2048@16:~ada/4x6.w"}, "ntuple:weights=tdl2048@16:4x6.w"),
+        ("ntuple", {"weights": "s3://ada:secret@host/b/my.ntuple"}, "ntuple:weights=my.ntuple"),
+        ("python:/home/ada/p.py:make", {}, "python:p.py:make"),
+        ("exec", {"command": "/home/ada/e --net=/home/ada/n 'a b'"}, "exec:command=e --net=n 'a b'"),
+        ("exec:/home/ada/e --net /home/ada/n", {}, "exec:e --net n"),
+        ("someone/engine 1", {}, "someone/engine 1"),
+    ],
+)
+def test_the_text_of_a_player_has_no_directories(player: str, args: dict[str, Any], text: str) -> None:
+    assert player_text({"player": player, "player_args": args}) == text

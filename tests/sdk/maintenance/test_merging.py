@@ -129,8 +129,8 @@ def test_block_checksums_are_kept_where_ids_differ(tmp_path: Path) -> None:
 def test_facts_that_are_shared_and_those_that_are_not(tmp_path: Path) -> None:
     root = tmp_path / "root"
     made = [
-        write(root, 0, games(0, 2, 1), host="one", note="only here"),
-        write(root, 1, games(0, 2, 5), host="two", recovered=True, flag="only there"),
+        write(root, 0, games(0, 2, 1), instance="one", note="only here"),
+        write(root, 1, games(0, 2, 5), instance="two", recovered=True, flag="only there"),
     ]
     meta = Session.open(merge_sessions(made, tmp_path / "out").path).meta
     assert {name: meta[name] for name in FACTS if name != "recovered"} == {
@@ -138,14 +138,14 @@ def test_facts_that_are_shared_and_those_that_are_not(tmp_path: Path) -> None:
     }
     assert (meta["started_at"], meta["ended_at"]) == ("2025-01-02T03:00:00Z", "2025-01-02T03:02:00Z")
     assert meta["recovered"] is True
-    assert "host" not in meta
+    assert "instance" not in meta
     assert "seed" not in meta
     assert [(own.get("note"), own.get("flag")) for own in meta["merged_from"]] == [
         ("only here", None),
         (None, "only there"),
     ]
     assert not {"note", "flag"} & set(meta)
-    assert [(own["name"], own["host"], own["seed"], own["recovered"]) for own in meta["merged_from"]] == [
+    assert [(own["name"], own["instance"], own["seed"], own["recovered"]) for own in meta["merged_from"]] == [
         (made[0].name, "one", 0, False),
         (made[1].name, "two", 1, True),
     ]

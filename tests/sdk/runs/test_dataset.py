@@ -111,7 +111,7 @@ class TestBuild:
             content = (built / name).read_bytes()
             assert manifest["files"][name] == {"bytes": len(content), "crc32c": crc32c(content)}
         assert manifest["sources"] == [
-            {"path": str(runs), "kind": "runs", "runs": 3, "steps": 87, "skipped": 0}
+            {"path": runs.name, "kind": "runs", "runs": 3, "steps": 87, "skipped": 0}
         ]
         assert manifest["skipped"] == []
 

@@ -21,6 +21,7 @@ from tests.bench import flaky_store
 from tests.bench.flaky_store import FlakyProxy
 from tests.sdk.store_servers import CLOUDS, KINDS, hub_server, s3_environment, store_url
 
+from tape2048 import Corpus
 from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, StoreError
 from tape2048.stores import objects
 from tape2048.stores.objects import DirectoryStore, Store, open_store
@@ -388,6 +389,28 @@ def test_unknown_schemes_and_a_missing_package(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(MissingPackageError) as caught:
             open_store(PLACES[scheme])
         assert caught.value.hint == f"pip install 'tape2048[{extra}]'"
+
+
+@pytest.mark.parametrize("address", ["s3://", "gs:///", "az://", "s3:/bucket", "hf://"])
+def test_an_empty_address_is_no_directory(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"found the address '{address}', expected "):
+        Corpus.open(address, cache=tmp_path)
+
+
+@pytest.mark.parametrize("place", ["", "/", "/sessions", "/20260101T000000Z_model=x"])
+def test_an_error_names_the_address_as_given(place: str, tmp_path: Path) -> None:
+    """Users and passwords of addresses are masked, those of servers too."""
+    with faulty_server() as address, s3_environment(address.replace("//", "//ada:secret@")):
+        _Faulty.faults[:] = ["busy"] * 9
+        given = f"s3://bucket/place{place}"
+        with pytest.raises(StoreError, match=re.escape(f"{given}: listing failed")) as caught:
+            Corpus.open(given, cache=tmp_path)
+        assert "secret" not in str(caught.value)
+    missing = f"file://{tmp_path}/missing"
+    with pytest.raises(MissingPathError, match=re.escape(f"{missing}: no such")):
+        Corpus.open(missing, cache=tmp_path)
+    error = StoreError("http://ada:secret@host/x", path="s3://ada:secret@b", hint="try a://ada:secret@b")
+    assert (error.message, error.path, error.hint) == ("http://***@host/x", "s3://***@b", "try a://***@b")
 
 
 # ------------------------------------------------------------------------------------- a hub

@@ -188,3 +188,14 @@ def test_a_file_of_somebody_is_kept(cli: Cli, root: Path) -> None:
     croissant.mkdir()
     cli("card", root, "--force", "--title", "more", expect=6)
     assert readme.read_text() == written
+
+
+def test_names_are_no_markup(cli: Cli, tmp_path: Path) -> None:
+    meta = {"player": "<img src=x> [a](http://b) | &lt;", "engine": "<b>e</b>", "config": {}}
+    write_session(tmp_path / "selfplay/20260101T000000Z_model=x", [Game(1, 50, 900, 256)], {**META, **meta})
+    cli("card", tmp_path / "selfplay", "--title", "<i>t</i>")
+    card = (tmp_path / "selfplay/README.md").read_text().partition("-->")[2]
+    assert not re.search(r"<(img|b|i)\b|[^\\]\]\(http://b", card)
+    assert "&lt;img src=x&gt; [a]\\(http://b) \\| &amp;lt;" in card
+    assert "# &lt;i&gt;t&lt;/i&gt;" in card
+    assert "&lt;b&gt;e&lt;/b&gt;" in card

@@ -399,9 +399,9 @@ def test_a_networks_games_replay(cli: Cli, quantised: Path, tmp_path: Path) -> N
     )
     (path,) = sessions(tmp_path / "selfplay")
     meta = Session.open(path).meta
-    assert meta["player_args"] == check_player("ntuple", {"weights": str(quantised), "mix": "0:1+2:1"}), (
-        "with all defaults"
-    )
+    digits = hashlib.sha256(quantised.read_bytes()).hexdigest()[:12]
+    named = {"weights": f"{quantised.name}@{digits}", "mix": "0:1+2:1"}
+    assert meta["player_args"] == {**check_player("ntuple", {}), **named}, "with all defaults"
     assert meta["config"]["player"] == "ntuple"
     cli("validate", str(path), "--replay", "--json", cwd=tmp_path, timeout=240, process=True)
     quantised.rename(tmp_path / "elsewhere")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
@@ -13,6 +14,7 @@ from tests.sdk.store_servers import hub_server, s3_environment
 
 from tape2048 import Corpus, Session, sessions
 from tape2048.errors import StoreError
+from tape2048.maintenance.validation import validate_session
 from tape2048.session.column_draft import write_column
 
 from ..conftest import META, Cli, Game, write_session
@@ -133,7 +135,7 @@ def test_an_interrupted_upload_shows_nothing_and_continues(
 def test_a_refusal_says_what_to_do(cli: Cli, root: Path, hub: Hub, status: int) -> None:
     hub.refused, hub.status = "POST /api/repos/create", status
     done = cli("publish", root, "--to", TO, expect=StoreError)
-    assert f"{TO}/: " in done.err
+    assert f"{TO}: " in done.err
     assert "HF_TOKEN" in done.err
     assert "hf auth login" in done.err
     assert done.err.count("error: ") == 1
@@ -151,3 +153,44 @@ def test_bad_input_uploads_nothing(cli: Cli, root: Path, hub: Hub) -> None:
     root.mkdir()
     assert "no session here" in cli("publish", root, "--to", TO, "--dry-run", expect=3).err
     assert not hub.root.exists()
+
+
+def test_directories_hosts_and_users_stay_here(
+    cli: Cli, root: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions of early versions have them. What is left of them, in an edited card, is named."""
+    args = {"weights": "/home/lovelace/nets/my.ntuple"}
+    config = {
+        "player": "ntuple",
+        "player_args": args,
+        "out_dir": "/home/lovelace/play",
+        "start_from": "/home/lovelace/s.npy",
+    }
+    private = {**META, "player": "ntuple", "player_args": args, "config": config, "host": "lovelace-laptop"}
+    early = write_session(root / "20260104T000000Z_model=x", [Game(7, 50, 900, 256)], private)
+    facts = {"maker": "x", "judge": "ntuple:weights=/home/lovelace/nets/my.ntuple,ahead=2"}
+    write_column(Session.open(early), "doubt", np.zeros(50, "f4"), dtype="f32", facts=facts)
+    monkeypatch.setattr("platform.node", lambda: "lovelace-laptop")
+    cli("card", root)
+    readme = root / "README.md"
+    readme.write_text(f"{readme.read_text()}recorded on lovelace-laptop\n")
+    done = cli("publish", root, "--to", TO)
+    assert "warning: README.md has the host's name, lovelace-laptop" in done.err
+    named = [path for path in hub.files() if b"lovelace" in (hub.root / path).read_bytes()]
+    assert named == ["README.md"]
+    published = Session.open(hub.root / early.name)
+    assert validate_session(published.path).ok
+    assert published.meta["player_args"] == {"weights": "my.ntuple"}
+    assert published.meta["config"]["start_from"] == "s.npy"
+    assert published.column("doubt").info.facts["judge"] == "ntuple:weights=my.ntuple,ahead=2"
+
+
+def test_a_dry_run_needs_no_hub(cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://ada:secret@127.0.0.1:1")
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
+    done = cli("publish", root, "--to", TO, "--dry-run")
+    assert "sessions that are only in the data set are unknown: hf://datasets/USER/NAME: listing" in done.err
+    assert "secret" not in done.err
+    assert "named in them: player expectimax:depth=2" in done.out
+    assert "would upload 2 sessions" in done.out
+    cli("publish", root, "--to", TO, expect=StoreError)

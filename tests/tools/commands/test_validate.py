@@ -180,7 +180,7 @@ def test_a_player_that_is_not_known_here_is_a_note(cli: Cli, session: Path, repl
     document = cli("validate", session, "--replay", "--json")
     (found,) = document.json["sessions"]
     assert (found["ok"], found["findings"]) == (True, [])
-    assert (found["replayed"], found["not_replayed"]) == (None, "it was played by an alien")
+    assert (found["replayed"], found["not_replayed"]) == (None, "it was played by an alien. install it")
 
 
 def test_sessions_of_others_are_not_replayed(cli: Cli, session: Path, foreign: Path) -> None:

@@ -73,7 +73,7 @@ class Check(NamedTuple):
             with bar("replaying") as progress:
                 again = load_named(_REPLAY)(path, progress=progress)
         except ReplayError as error:  # such as an unknown player, which is no defect of the games
-            return replace(result, not_replayed=error.message)
+            return replace(result, not_replayed=f"{error.message}. {error.advice}")
         except TapeError as error:
             return replace(result, findings=(Finding.of(error),))
         return replace(result, replayed=again.runs, findings=tuple(again.findings))

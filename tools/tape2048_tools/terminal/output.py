@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from tape2048.base.text import aligned, printable
+from tape2048.errors import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -198,7 +199,7 @@ def drop_unwritten(stream: TextIO) -> None:
 def complain(text: str) -> None:
     """Write a line to standard error; ignore failures, as the exit code remains."""
     with contextlib.suppress(OSError):
-        click.echo(printable(text), err=True)
+        click.echo(printable(masked(text)), err=True)
     drop_unwritten(sys.stderr)
 
 

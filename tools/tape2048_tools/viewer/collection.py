@@ -27,7 +27,7 @@ from tape2048.errors import MissingPathError, TapeError
 from tape2048.files.training_directory import METRICS
 from tape2048.loader.duplicates import Copies, warn_of_doubled
 from tape2048.loader.filters import Filters, check_filters, choose_runs, session_columns
-from tape2048.players import player_label, player_name, player_text
+from tape2048.players import player_label, player_name, player_text, public_player
 from tape2048.session.columns import find_columns
 from tape2048.session.layout import METADATA_DB, RUN_DTYPE, SESSION_NAME, name_key
 from tape2048.session.metadata import read_metadata
@@ -110,7 +110,7 @@ class Entry:
     @property
     def player(self) -> str:
         brief = brief_player(self.meta)
-        args = brief.removeprefix(str(self.meta.get("player")))
+        args = brief.removeprefix(public_player(str(self.meta.get("player")), {})[0])
         return f"{self.label}{args}" if self.meta.get("player_sha256") else brief
 
     @property

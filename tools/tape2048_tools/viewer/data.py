@@ -371,7 +371,7 @@ def _totals(entry: Entry) -> dict[str, Any]:
 
 def _session_row(entry: Entry) -> dict[str, Any]:
     runs = entry.runs
-    facts = ("started_at", "ended_at", "host", "model_tag", "engine", "sample_rate", "recovered")
+    facts = ("started_at", "ended_at", "model_tag", "engine", "sample_rate", "recovered")
     return {
         "id": entry.id,
         "name": entry.name,

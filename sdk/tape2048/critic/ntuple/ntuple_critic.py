@@ -62,11 +62,19 @@ from numba.extending import register_jitable
 from tape2048.base.drawing import DrawsBoards
 from tape2048.base.resources import ram_available
 from tape2048.base.threads import map_ordered
-from tape2048.critic.facts import CriticFacts, check_columns, doubts, open_parts, training_facts
+from tape2048.critic.facts import (
+    CriticFacts,
+    check_columns,
+    doubts,
+    open_parts,
+    public_settings,
+    training_facts,
+)
 from tape2048.critic.metrics import cross_entropy
 from tape2048.critic.shipped import critic_path
 from tape2048.errors import ConfigError, EmptyCorpusError, FormatError, ModelError, StateError, TrainingError
 from tape2048.files.durable import publishing_file
+from tape2048.files.known_files import remember_file
 from tape2048.files.reading import map_path
 from tape2048.files.safetensors import encode
 from tape2048.files.training_directory import (
@@ -335,7 +343,10 @@ class NTupleCritic(DrawsBoards):
                 found = f"{array.dtype} {array.shape}"
                 raise FormatError(f"{name}: found {found}, expected int16 {shape}", path=file)
             table[:, : len(tiles)] = array.T
-        return cls(facts, layout, weights, step, hashlib.sha256(data).hexdigest())
+        sha256 = hashlib.sha256(data).hexdigest()
+        if file == Path(path):  # not a shipped critic
+            remember_file(file, sha256)
+        return cls(facts, layout, weights, step, sha256)
 
     def save(self, path: str | os.PathLike[str], *, preset: int = 6) -> int:
         """Write the critic's file, instead of an earlier one; return its size in bytes.
@@ -669,7 +680,7 @@ class _NTupleLearner:
             out[:] = np.clip(units, -limit, limit)
         source, metrics = self.source, {"loss": self.state.loss}
         facts = training_facts(config, source.identity, source.players, self.state.games, metrics)
-        facts["training"] = {"kind": "ntuple", **msgspec.to_builtins(config)}
+        facts["training"] = {"kind": "ntuple", **public_settings(config)}
         return NTupleCritic(CriticFacts(**facts), self.layout, weights, _WEIGHT_STEP)
 
     def save(self, path: Path) -> None:

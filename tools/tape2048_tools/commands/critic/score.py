@@ -57,7 +57,7 @@ def _maker(path: Path, name: str, tower: str | None, device: str) -> Maker:
     from tape2048_tools.options.critic_options import open_critic
 
     critic: Any = open_critic(path, device, tower)
-    facts = {"thresholds": list(critic.thresholds), "critic": str(path), "critic_sha256": critic.sha256}
+    facts = {"thresholds": list(critic.thresholds), "critic": path.name, "critic_sha256": critic.sha256}
     column = ColumnInfo(
         name, "f32", len(critic.thresholds), facts={"maker": "tape2048 critic score", **facts}
     )

@@ -10,6 +10,7 @@ import msgspec
 
 from tape2048.base.settings import read_toml, settings_of
 from tape2048.base.text import printable
+from tape2048.errors import masked
 from tape2048.files.opening import storage_errors
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_tools.options.recorder_options import (
@@ -57,13 +58,14 @@ def show(*, values: tuple[str, ...], config_path: str | None, origin: bool, as_j
     if len(given) < len(values):
         raise click.UsageError(f"found {' '.join(values)}, expected different settings as NAME=VALUE")
     loaded = load_from_command_line(config_path, given)
+    to = loaded.config.to and masked(loaded.config.to)
     if as_json:
         origins = {name: msgspec.to_builtins(origin) for name, origin in loaded.origins.items()}
         facts = {"config": effective(loaded.config), "config_sha256": config_sha256(loaded.config)}
-        print_json({**facts, "to": loaded.config.to, "file": loaded.path, "origins": origins})
+        print_json({**facts, "to": to, "file": loaded.path, "origins": origins})
         return
     shown = table("setting", "value", *(["origin"] if origin else []))
-    found = {**effective(loaded.config), "to": loaded.config.to}
+    found = {**effective(loaded.config), "to": to}
     for name, setting in settings_of(RecorderConfig).items():
         value = cell(setting.show(found.get(name)))
         shown.add_row(cell(name), value, *([cell(loaded.origins[name])] if origin else []))

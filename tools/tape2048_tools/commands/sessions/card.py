@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tape2048.session.session import Session
+    from tape2048.stores.objects import HubStore
 
 _TEXTS = options(
     click.option("--title", help="Name of the data set.  [default: from README.md, or the directory's name]"),
@@ -82,7 +83,11 @@ def command(*, root: Path, url: str, force: bool, as_json: bool, quiet: bool, **
 @_TEXTS
 @click.option("--private", is_flag=True, help="If there is no such data set, create a private one.")
 @click.option("--remove", is_flag=True, help="Remove sessions from the data set that ROOT does not have.")
-@click.option("--dry-run", is_flag=True, help="List what would be uploaded and removed, and change nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="List what would be uploaded and removed, with the names in it, and change nothing.",
+)
 @json_option()
 @quiet_option("Show no progress.")
 def publish(
@@ -102,21 +107,26 @@ def publish(
     games for the Hub's viewer. If you edited one of the two files in ROOT, it is uploaded unchanged. ROOT
     does not change.
 
+    The commit names the files of players and columns, but no directory, host or user of this machine. If a
+    session of an early version does, its metadata.db is changed for the commit. A warning names what is left
+    of them, such as in an edited README.md.
+
     Readers see the whole commit or nothing. After an interruption, run the command again: files that the Hub
     already has are not uploaded again. HF_TOKEN or `hf auth login` gives access.
 
     Every session is validated first. If one is damaged, nothing is uploaded.
     """
-    from tape2048.errors import ConfigError, MissingPathError
+    from tape2048.errors import ConfigError, masked
     from tape2048.files.reading import read_path
-    from tape2048.session.layout import MANIFEST
-    from tape2048.stores.objects import HubStore, open_store
+    from tape2048.stores.objects import open_store
     from tape2048_tools.dataset_card import CARDS, PREVIEW, make_preview
+    from tape2048_tools.sessions.publication import names_in, of_this_machine, public_files
 
     _refuse_session(root)
     if (match := re.fullmatch(r"hf://(datasets/[^/@]+/[^/@]+)(@[^/]+)?/?", to)) is None:
         raise ConfigError(f"--to is {to!r}; expected hf://datasets/OWNER/NAME, or with @BRANCH")
-    hub, local = HubStore(to), open_store(str(root))
+    hub, there = _open_hub(to, dry_run=dry_run)
+    local = open_store(str(root))
     several, cards = _make(root, f"https://huggingface.co/{match[1]}", quiet=quiet, **texts)
     if edited := [name for name in CARDS if _edited(root / name)]:
         cards |= {name: bytes(read_path(root / name)) for name in edited}
@@ -124,10 +134,10 @@ def publish(
     cards[PREVIEW] = make_preview(several)
     names = [session.path.name for session in several]
     sizes = {f"{name}/{key}": count for name in names for key, count in local.names(name).items()}
-    try:
-        there = {key.split("/")[0] for key in hub.names("") if key.count("/") == 1 and MANIFEST in key}
-    except MissingPathError:  # a new data set, or no access to it: the commit decides
-        there = set()
+    for session in several:
+        cards |= public_files(session)
+    for found in of_this_machine(several, cards):
+        complain(f"warning: {found}")
     others = sorted(there.difference(names))
     if others and not remove:
         complain(f"in the data set, but not in {root}: {', '.join(others)}. Pass --remove to remove them.")
@@ -138,17 +148,39 @@ def publish(
             from huggingface_hub.utils import disable_progress_bars
 
             disable_progress_bars()
+        assert hub is not None
         files: dict[str, Path | bytes] = {**{key: root / key for key in sizes}, **cards}
         message = f"Publish {counted(len(names), 'session')}"
         commit = hub.commit(files, message, removed=others, private=private)
     sizes |= {name: len(content) for name, content in cards.items()}
-    document = {"root": str(root), "to": to, "dry_run": dry_run, "sessions": len(names)}
+    document = {"root": str(root), "to": masked(to), "dry_run": dry_run, "sessions": len(several)}
     document |= {"bytes": sum(sizes.values()), "files": sizes, "removed": others, "commit": commit}
+    document["names"] = said = names_in(several)
     lines = [f"{key}: {size(count)}" for key, count in sizes.items()] if dry_run else []
+    lines += [f"named in them: {name}" for name in said] if dry_run else []
     lines += [f"{'would remove' if dry_run else 'removed'} {name}" for name in others]
-    done, what = "would upload" if dry_run else "published", counted(len(names), "session")
-    lines.append(f"{done} {what}, {size(sum(sizes.values()))}: {commit or to}")
+    done, what = "would upload" if dry_run else "published", counted(len(several), "session")
+    lines.append(f"{done} {what}, {size(sum(sizes.values()))}: {commit or masked(to)}")
     print_result(document, lambda: map(cell, lines), as_json=as_json)
+
+
+def _open_hub(to: str, *, dry_run: bool) -> tuple[HubStore | None, set[str]]:
+    """Return the data set and the sessions in it; without the Hub, a dry run has a note instead."""
+    from tape2048.errors import MissingPackageError, MissingPathError, StoreError
+    from tape2048.session.layout import MANIFEST
+    from tape2048.stores.objects import HubStore
+
+    hub = None
+    try:
+        hub = HubStore(to)
+        return hub, {key.split("/")[0] for key in hub.names("") if key.count("/") == 1 and MANIFEST in key}
+    except MissingPathError:  # a new data set, or no access to it: the commit decides
+        pass
+    except (StoreError, MissingPackageError) as error:
+        if not dry_run:
+            raise
+        complain(f"sessions that are only in the data set are unknown: {error}")
+    return hub, set()
 
 
 def _refuse_session(root: Path) -> None:

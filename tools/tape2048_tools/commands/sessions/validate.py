@@ -16,6 +16,7 @@ import msgspec
 from tape2048.base.findings import Finding
 from tape2048.base.text import counted
 from tape2048.errors import TapeError
+from tape2048.files.known_files import remember_file
 from tape2048.files.opening import path_exists
 from tape2048.files.reading import reading
 from tape2048.loader.duplicates import Doubled, describe_doubled
@@ -68,6 +69,14 @@ from tape2048_tools.terminal.output import cell, finding, print_human, print_jso
 )
 @click.option("--replay", is_flag=True, help="Replay every recorded game from its seed, and compare.")
 @click.option(
+    "--weights",
+    "files",
+    type=EXISTING,
+    multiple=True,
+    metavar="FILE",
+    help="Network or critic that --replay needs, if its path is not known here. It is remembered.",
+)
+@click.option(
     "--quarantine",
     "put_away",
     is_flag=True,
@@ -85,6 +94,7 @@ def command(
     older: int | None,
     share: int,
     replay: bool,
+    files: Sequence[Path],
     put_away: bool,
     overlay: Path | None,
     out: Path | None,
@@ -96,6 +106,9 @@ def command(
 
     Each of PATHS is a session, a directory of sessions, a data set or a pack.dat. The exit code is 1 if there
     are findings. If a path is missing or not a directory, nothing is read, and the exit code is 3.
+
+    A session has the name and digest of its player's network, and no path. --replay finds the file in the
+    working directory, or where this machine last used it.
 
     These are notes, not findings: players that cannot be replayed on this machine, unknown files such as
     .DS_Store, and games that two of the sessions hold, which other commands count once. A session that
@@ -113,6 +126,8 @@ def command(
         raise click.UsageError(
             "--quarantine and --out exclude each other: run --quarantine later, on the sessions with findings"
         )
+    for file in files:
+        remember_file(file)
     is_part = older is not None or share > 1
     given, datasets = _sessions(paths, config_path, may_be_empty=is_part)
     sessions = [session for session in given if is_due(session, older, share)]
