@@ -89,6 +89,8 @@ class WorkerPlace:
     range: Range | None = None
     #: Number of rows to write, while it waits for a range.
     waiting_rows: int | None = None
+    #: Whether these rows are of several games, which can be written in parts.
+    waiting_divisible: bool = False
     #: Generation of the weights that played these rows.
     waiting_generation: int = 0
     #: The rows of its slot that are in committed blocks, or were lost with a process.
