@@ -328,6 +328,34 @@ def only_workers_see(directory: Path, module: str, code: str) -> dict[str, str]:
     return {"environ:PYTHONPATH": f"{directory}{os.pathsep}{environment()['PYTHONPATH']}"}
 
 
+#: Stops the second worker before its program runs.
+STOPPED = """
+import os, signal
+if b'"index":1,' in open("/proc/self/cmdline", "rb").read():
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_worker_that_never_starts_is_not_awaited(recorders: Recorders, root: Path, tmp_path: Path) -> None:
+    hooks = only_workers_see(tmp_path, "sitecustomize", STOPPED)
+    recorder = recorders.run(workers=2, seed=SEED, max_games=20, player="expectimax", hooks=hooks)
+    assert recorder.summary["reason"] == "max_games = 20 was reached"
+    assert_contiguous(published_ids(root))
+    statuses = [said["status"] for said in recorder.said if "status" in said]
+    assert not [status for status in statuses if status["state"] == "starting" and status["games"]]
+    assert not recorder.events("warning")
+
+
+def test_a_worker_that_never_starts_is_replaced(recorders: Recorders, root: Path, tmp_path: Path) -> None:
+    hooks = only_workers_see(tmp_path, "sitecustomize", STOPPED)
+    recorder = recorders.start(workers=2, seed=SEED, worker_silence_s=2.0, hooks=hooks, **CALM)
+    said = recorder.wait_for_event("worker 1 (pid ")
+    assert "has made no progress for 2 s (state T, stopped" in said
+    recorder.wait_for_event("; 0 unrecorded games will be played again, another starts in")
+    recorder.stop()
+    assert_contiguous(published_ids(root))
+
+
 def test_a_worker_that_cannot_load_its_player_ends_it(
     recorders: Recorders, root: Path, tmp_path: Path
 ) -> None:
@@ -422,34 +450,23 @@ def limited(pids: list[int], kind: int, value: int) -> Iterator[None]:
             resource.prlimit(pid, kind, limits)
 
 
-#: What a worker runs before anything else: its writes fail while there is a file with the error's code.
-FAILING_WRITES = """
-import os
-pwrite = os.pwrite
-
-def failing(*arguments):
-    if os.path.lexists({flag!r}):
-        code = int(os.readlink({flag!r}))
-        raise OSError(code, os.strerror(code))
-    return pwrite(*arguments)
-
-os.pwrite = failing
-"""
-
-
 class Writes:
-    """The writes of workers, which can be made to fail."""
+    """The writes of a recorder: of the journal, by the daemon, and of rows, by workers. They can fail."""
 
     def __init__(self, directory: Path) -> None:
-        self._flag = directory / "fails"
-        code = FAILING_WRITES.format(flag=str(self._flag))
-        self.hooks: dict[str, Any] = only_workers_see(directory, "sitecustomize", code)
+        self._flags = {what: directory / f"{what} fail" for what in ("journal", "rows")}
+        module = "tests.recorder.failing_writes"
+        code = f"import {module} as writes\nwrites.FLAG = {str(self._flags['rows'])!r}"
+        self.hooks: dict[str, Any] = {
+            **only_workers_see(directory, "sitecustomize", code),
+            f"{module}:FLAG": str(self._flags["journal"]),
+        }
 
     @contextlib.contextmanager
-    def failing(self, code: int) -> Iterator[None]:
-        self._flag.symlink_to(str(code))
+    def failing(self, what: str, code: int) -> Iterator[None]:
+        self._flags[what].symlink_to(str(code))
         yield
-        self._flag.unlink()
+        self._flags[what].unlink()
 
 
 #: Failed writes that can succeed later, and what the log calls them.
@@ -468,8 +485,8 @@ def test_failed_writes_are_repeated(recorders: Recorders, root: Path, tmp_path: 
     writes = Writes(tmp_path)
     hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.2, **writes.hooks}
     recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
-    journal = limited([recorder.pid], resource.RLIMIT_FSIZE, 500), "writing the journal failed"
-    failures = [journal, *((writes.failing(code), said) for code, said in PASSING.items())]
+    journal = writes.failing("journal", errno.EIO), "writing the journal failed (Input/output error)"
+    failures = [journal, *((writes.failing("rows", code), said) for code, said in PASSING.items())]
     for times, (failure, said) in enumerate(failures, start=1):
         with failure:
             assert "written as soon as that is possible" in recorder.wait_for_event(said)
@@ -561,15 +578,16 @@ def test_metrics_clients_take_no_descriptors(recorders: Recorders, root: Path) -
 
 
 @pytest.mark.parametrize(
-    ("what", "kind", "why"),
+    ("what", "code"),
     [
-        ("the journal", StorageError, "(File too large)"),
-        ("rows", DiskFullError, "(No space left on device)"),
-        ("rows", StorageError, "(Input/output error)"),
+        ("journal", errno.EIO),
+        ("journal", errno.EDQUOT),
+        ("rows", errno.ENOSPC),
+        ("rows", errno.EIO),
     ],
 )
 def test_finished_games_that_find_no_room_are_an_error(
-    recorders: Recorders, root: Path, tmp_path: Path, what: str, kind: type[StorageError], why: str
+    recorders: Recorders, root: Path, tmp_path: Path, what: str, code: int
 ) -> None:
     writes = Writes(tmp_path)
     hooks = {
@@ -581,24 +599,21 @@ def test_finished_games_that_find_no_room_are_an_error(
     }
     settings = {"workers": 1, "seed": SEED, "rotate_steps": 10**9, "drain_timeout_s": 0.3}
     recorder = recorders.start_recording(**settings, **CALM, hooks=hooks)
-    failure = limited([recorder.pid], resource.RLIMIT_FSIZE, 500)
-    if what == "rows":
-        failure = writes.failing(errno.ENOSPC if kind is DiskFullError else errno.EIO)
-    with failure:
+    with writes.failing(what, code):
         recorder.wait_for_event("paused: ")
         wait_until_idle(recorder.workers)
         recorder.signal(signal.SIGTERM)
         wait_until(lambda: not recorder.workers)
-        if what == "the journal":  # until it has heard of the death, room would still save the block
+        if what == "journal":  # until it has heard of the death, room would still save the block
             recorder.wait_for_event("ended while draining")
     (tmp_path / "go").touch()
-    assert recorder.end() == kind.exit_code
+    assert recorder.end() == (StorageError if code == errno.EIO else DiskFullError).exit_code
     assert "could not be written before the drain timed out, and are lost (" in recorder.error["message"]
-    assert why in recorder.error["message"]
+    assert f"({os.strerror(code)})" in recorder.error["message"]
     last = [said["status"]["why"] for said in recorder.said if "status" in said][-1]
     assert last == "SIGTERM was received", "a pause is no reason of an end"
     # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
-    assert recorder.count("ended while draining: killed") == (what == "the journal")
+    assert recorder.count("ended while draining: killed") == (what == "journal")
     assert_all_published(root)
     assert_every_game_accounted_for(root)
 

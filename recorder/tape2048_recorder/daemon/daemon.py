@@ -585,7 +585,8 @@ class Daemon:
                 self._listen(worker)
 
     def _check_limits(self, now: float) -> None:
-        if self.ledger.exhausted and not any(worker.alive for worker in self.supervisor.workers):
+        if self.ledger.exhausted and not any(worker.ready for worker in self.supervisor.workers):
+            self.supervisor.kill_all()  # those that are still starting, without games
             self.reason = self.ledger.why_exhausted(self.config.max_games)
             self._publish_rest(now)
             return
@@ -744,7 +745,9 @@ class Daemon:
         ready = sum(worker.ready for worker in workers)
         state: State = "paused" if self._paused is not None and self._phase == "recording" else self._phase
         why = "; ".join(filter(None, (self.reason, self._paused))) or None
-        if state == "recording" and not ready:
+        if state == "recording" and self.ledger.exhausted:
+            state, why = "finishing", why or self.ledger.why_exhausted(self.config.max_games)
+        elif state == "recording" and not ready:
             state, why = "starting", why or self._starting[-1]
         steps = int(slots["steps"].sum())
         self._rate.append((now, steps))

@@ -166,7 +166,7 @@ class Range(msgspec.Struct, tag=True):
 
 
 class NoRoom(msgspec.Struct, tag=True):
-    """Report that a block does not fit: divide it, or drop a single game, for which the time to wait is over."""
+    """Report that a block does not fit. Divide it; a single game is dropped, since the wait is over."""
 
 
 class Weights(msgspec.Struct, tag=True):

@@ -31,7 +31,7 @@ from tape2048.files.opening import open_owned, storage_error
 from tape2048.session.run_table import REACH_TILES
 
 Level = Literal["info", "warning", "error"]
-State = Literal["starting", "recording", "paused", "draining", "publishing", "stopped"]
+State = Literal["starting", "recording", "finishing", "paused", "draining", "publishing", "stopped"]
 
 
 class Tally:

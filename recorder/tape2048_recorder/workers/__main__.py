@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def main(argument: str) -> int:
         score.write_text(str(max(int(score.read_text()), OOM_SCORE_ADJ)))
     channel = Channel(socket.socket(fileno=spec.socket_fd))
     shared = Shared(spec.shared_fd)
+    shared.slots["heartbeat_ns"][spec.index] = time.monotonic_ns()
     logging.getLogger("tape2048").addHandler(_ToDaemon(channel))
     starting = True
     try:

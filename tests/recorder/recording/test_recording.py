@@ -205,10 +205,9 @@ def test_a_pause_for_publishing_says_what_the_last_session_took(
     published_by(recording)
     monkeypatch.setattr(recording.publisher, "queue", [None] * 3)
     why = recording.why_not(50)
-    assert re.fullmatch(
-        r"publishing is behind: 3 closed sessions are not published yet; the last one took \d+\.\d s for 0\.0 MB",
-        why,
-    )
+    backlog, _, measured = why.partition("; ")
+    assert backlog == "publishing is behind: 3 closed sessions are not published yet"
+    assert re.fullmatch(r"the last one took \d+\.\d s for 0\.0 MB", measured)
 
 
 def test_too_little_space_is_a_reason_with_figures(tmp_path: Path) -> None:

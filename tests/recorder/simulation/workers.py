@@ -371,6 +371,7 @@ class Process:
 
     def _start(self) -> Generator[float | None, None, None]:
         random = self._random
+        self._beat()
         if random.random() < 0.03:
             self.life.calm = False
             self._send(Crashed("out of luck", starting=True, kind="", hint=None))
