@@ -297,16 +297,16 @@ class Watch:
         mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None, worker.said_bye, cpu
         if mark != seen.mark or worker.waiting_rows is not None or worker.unconfirmed is not None:
             seen.mark, seen.silent_s = mark, 0.0
-        most_s = silence_s
+        shortest_s = silence_s
         if worker.range is not None:
-            most_s *= WRITING_FACTOR
+            silence_s *= WRITING_FACTOR
         elif runs and (not worker.ready or steps == seen.steps_at_start or busy == LOADS):
-            most_s = max(silence_s, START_S)
+            silence_s = max(silence_s, START_S)
         silent_s = seen.silent_s
-        if silent_s < silence_s:
+        if silent_s < shortest_s:
             return
         where = whereabouts(process.pid)
-        if silent_s >= most_s or where.startswith(_STOPPED):
+        if silent_s >= silence_s or where.startswith(_STOPPED):
             self.ended += 1
             seen.ending, seen.silent_s = True, 0.0
             process.send_signal(signal.SIGABRT)
