@@ -7,6 +7,7 @@ try, uses only the blocks in the journal, and makes the session visible by its l
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import itertools
 import math
@@ -149,7 +150,15 @@ def publish_steps(
             given = load_starts(facts.start_boards.path(out_dir))
         size = yield from _finish_files(world, staging / STAGED, facts, blocks, extra, given=given)
         yield 0.0
-        path: Path = world.files.rename_numbered(staging / STAGED, out_dir / facts.name)
+        try:
+            path: Path = world.files.rename_numbered(staging / STAGED, out_dir / facts.name)
+        except OSError as error:
+            if error.errno != errno.EXDEV or staging != partial:
+                raise
+            # OverlayFS does not rename directories of a lower layer, so publish a copy.
+            yield from _compact(world, partial, staging, blocks, facts)
+            how: dict[str, Any] = {"ended_at": ended_at, "recovered": recovered, "flush": flush}
+            return (yield from publish_steps(out_dir, partial, facts, blocks, **how, world=world))
         published = Published(path, rows, runs, size, recovered, claimed - rows)
     try:
         world.files.fsync_dir(out_dir)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tape2048.errors import BookkeepingError, NameTakenError, StorageError
-from tape2048.files.durable import write_all
 from tape2048.files.opening import DEVICE_HINT, NEW_FILE_MODE, open_fd, storage_error
 from tape2048.files.sqlite import _code_name, _is_long, _primary_code, connect
 
@@ -67,7 +66,8 @@ def _refusal(path: str | os.PathLike[str]) -> OSError | None:
     """Append to a database that SQLite could not write; return the error, which SQLite does not report."""
     try:
         with open_fd(path, os.O_WRONLY | os.O_APPEND) as fd:
-            write_all(fd, bytes(_PROBE_BYTES))
+            for _ in range(2):  # the first can be cut short at the limit
+                os.write(fd, bytes(_PROBE_BYTES))
     except OSError as error:
         return error
     return None
