@@ -269,6 +269,8 @@ def record(
     playing, recording, recovered = _start(
         config, played, service, progress, starts=starts, settings_sha256=settings_sha256, world=world
     )
+    if (repeats := progress.repeats()) is not None:
+        service.event("warning", repeats)
     daemon = Daemon(
         config=config,
         reporter=service,

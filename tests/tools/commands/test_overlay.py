@@ -73,8 +73,8 @@ def test_a_store_of_an_image_removes_a_session(image: Path) -> None:
 
 
 def test_a_directory_of_an_image_is_not_replaced(image: Path) -> None:
-    with Draft(image / NAMES[0]) as draft:
-        with pytest.raises(StorageError, match="this file system cannot exchange two names") as caught:
-            draft.publish(exchange=True)
+    error = pytest.raises(StorageError, match="this file system cannot exchange two names")
+    with Draft(image / NAMES[0]) as draft, error as caught:
+        draft.publish(exchange=True)
     assert "write to a new name" in str(caught.value.hint)
     assert len(sessions(image)) == 3
