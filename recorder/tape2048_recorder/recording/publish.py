@@ -320,8 +320,11 @@ def _intact(world: World, session: Path, blocks: list[Block], facts: Facts) -> l
     try:
         with _opened(world, session, files, os.O_RDONLY) as fds:
             return [block for block in blocks if _holds(world, fds, block, files)]
-    except FileNotFoundError:  # the removal of a session without intact blocks was interrupted
-        return []
+    except FileNotFoundError as error:
+        if world.files.path_exists(session / files[0].name):
+            missing = f"found no file, expected the column of {counted(len(blocks), 'block')}"
+            raise FormatError(missing, path=error.filename) from error
+        return []  # the removal of a session without intact blocks was interrupted
 
 
 def _compact(

@@ -249,6 +249,15 @@ def assert_put_away(root: Path, session: PartialSession, why: str) -> None:
     assert sessions(root) == []
 
 
+def test_a_column_that_is_lost_costs_no_rows(root: Path, column_blocks: Blocks) -> None:
+    session = leave(root, column_blocks, range(2))
+    rows = session.steps_path.read_bytes()
+    session.steps_path.with_name("loss.f32.npy").unlink()
+    assert_put_away(root, session, "found no file, expected the column of 2 blocks")
+    away = root / ".quarantine" / session.path.name.removeprefix(".")
+    assert (away / STAGED / session.steps_path.name).read_bytes() == rows
+
+
 def test_facts_that_are_lost(root: Path, blocks: Blocks) -> None:
     session = leave(root, blocks, range(2))
     (session.path / FACTS).write_bytes(b"\0" * 400)
