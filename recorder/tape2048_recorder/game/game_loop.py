@@ -258,6 +258,14 @@ class BlockBuffer:
     def columns(self) -> list[tuple[RowsFile, npt.NDArray[np.float32]]]:
         return []
 
+    @property
+    def rows_finished(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def runs(self) -> npt.NDArray[np.void]:
+        raise NotImplementedError
+
     def _allocate(self, rows_max: int) -> None:
         raise NotImplementedError
 
