@@ -150,15 +150,7 @@ def publish_steps(
             given = load_starts(facts.start_boards.path(out_dir))
         size = yield from _finish_files(world, staging / STAGED, facts, blocks, extra, given=given)
         yield 0.0
-        try:
-            path: Path = world.files.rename_numbered(staging / STAGED, out_dir / facts.name)
-        except OSError as error:
-            if error.errno != errno.EXDEV or staging != partial:
-                raise
-            # OverlayFS does not rename directories of a lower layer, so publish a copy.
-            yield from _compact(world, partial, staging, blocks, facts)
-            how: dict[str, Any] = {"ended_at": ended_at, "recovered": recovered, "flush": flush}
-            return (yield from publish_steps(out_dir, partial, facts, blocks, **how, world=world))
+        path: Path = world.files.rename_numbered(staging / STAGED, out_dir / facts.name)
         published = Published(path, rows, runs, size, recovered, claimed - rows)
     try:
         world.files.fsync_dir(out_dir)
@@ -203,11 +195,16 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL)
             return False
         return True
 
-    return at_once(
-        publish_steps(
-            out_dir, partial, facts, blocks, ended_at=ended_at, recovered=True, flush=flush, world=world
-        )
-    )
+    how: dict[str, Any] = {"ended_at": ended_at, "recovered": True, "flush": flush, "world": world}
+    try:
+        return at_once(publish_steps(out_dir, partial, facts, blocks, **how))
+    except StorageError as error:
+        if getattr(error.__cause__, "errno", None) != errno.EXDEV:
+            raise
+    # OverlayFS does not rename directories of a lower layer, so publish a copy.
+    with storage_errors(partial, "copying a session"):
+        at_once(_compact(world, partial, partial, sorted(blocks, key=attrgetter("first_row")), facts))
+    return at_once(publish_steps(out_dir, partial, facts, blocks, **how))
 
 
 def _has_just_begun(world: World, staging: Path) -> bool:
