@@ -32,7 +32,7 @@ from tape2048_recorder.game.kept_starts import StartBoards, keep_starts
 from tape2048_recorder.record_options import RecorderConfig, config_sha256, effective
 from tape2048_recorder.recording.partial import utc_text
 from tape2048_recorder.recording.publish import recover_all
-from tape2048_recorder.recording.recording import MEGABYTE, Recording
+from tape2048_recorder.recording.recording import DISK_FULL, MEGABYTE, NO_ROOM, SPOOL_FULL, Recording
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.notify import Manager
 from tape2048_recorder.status.prometheus import Metrics
@@ -270,6 +270,8 @@ def record(
     playing, recording, recovered = _start(
         config, played, service, progress, starts=starts, settings_sha256=settings_sha256, world=world
     )
+    if (repeats := progress.repeats()) is not None:
+        service.event("warning", repeats)
     daemon = Daemon(
         config=config,
         reporter=service,
@@ -342,11 +344,14 @@ def _start(
 def _summary(daemon: Daemon, out_dir: Path, recovered: list[Path]) -> RecordingSummary:
     """Summarise a recording that has ended; raise an error if it lost finished games or recorded none."""
     if daemon.finished_games_lost:
-        raise DiskFullError(
+        why = daemon.lost_because
+        is_full = any(text in why for text in (DISK_FULL, NO_ROOM, SPOOL_FULL))
+        raise (DiskFullError if is_full else StorageError)(
             f"{counted(daemon.finished_games_lost, 'finished game')} could not be written before the drain "
-            "timed out, and are lost",
+            f"timed out, and are lost ({why})",
             path=out_dir,
-            hint="Free some space and start again. All written games are published.",
+            hint=f"{'Free some space' if is_full else 'Remove the cause'} and start again. With --seed, the "
+            "next start plays them again. All written games are published.",
         )
     tally = daemon.tally
     if not tally.games and not daemon.stopped_by_signal:

@@ -42,7 +42,7 @@ from tape2048.errors import (
 )
 from tape2048.files.durable import replace_file
 from tape2048.files.locks import LOCKS_DIRECTORY
-from tape2048.files.opening import storage_errors
+from tape2048.files.opening import path_exists, storage_errors
 from tape2048.files.removal_locks import RemovalLock
 from tape2048.maintenance.removal import clear_leftovers, remove_sessions
 from tape2048.session.columns import column_files
@@ -168,23 +168,27 @@ class Shipper:
         self._error: str | None = None
         self._ending = False
         self._wake = threading.Event()
+        self._seen: tuple[int, float | None] = 0, None  # the last count of waiting sessions, and the oldest
         self._thread = threading.Thread(target=self._run, name="shipper", daemon=True)
         self._thread.start()
 
     def status(self) -> Shipping:
         """Return what waits, and why."""
+        error = self._error
         try:
             waiting = self._waiting()
-            oldest = min((path.stat().st_mtime for path in waiting), default=None)
-        except (OSError, StorageError):  # a session was removed meanwhile
-            waiting, oldest = [], None
+            times = [path.stat().st_mtime for path in waiting if path_exists(path)]
+            self._seen = len(times), min(times, default=None)
+        except (OSError, StorageError) as unread:  # what waited before may still wait
+            error = error or str(unread)
+        count, oldest = self._seen
         return Shipping(
             to=self._store.url,
-            sessions_waiting=len(waiting),
+            sessions_waiting=count,
             waiting_s=0.0 if oldest is None else max(time.time() - oldest, 0.0),
             sessions_shipped=self._count,
             bytes_shipped=self._bytes,
-            error=self._error,
+            error=error,
         )
 
     def finish(self, is_asked_to_end: Callable[[], bool], *, by_signal: bool) -> None:

@@ -131,3 +131,21 @@ def tmpfs(path: Path, megabytes: int) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@contextmanager
+def overlay(lower: Path, directory: Path) -> Iterator[Path]:
+    """A directory with the content of ``lower`` as a layer that cannot be changed, as of an image."""
+    with tmpfs(directory, 64):
+        merged, upper, work = (directory / name for name in ("merged", "upper", "work"))
+        for path in (merged, upper, work):
+            path.mkdir()
+        options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+        command = ["mount", "-t", "overlay", "-o", options, "tape2048-test", str(merged)]
+        made = subprocess.run(command, check=False, capture_output=True, text=True)
+        if made.returncode:
+            pytest.skip(f"no overlay can be mounted here: {made.stderr.strip()}")
+        try:
+            yield merged
+        finally:
+            subprocess.run(["umount", "--lazy", str(merged)], check=True)

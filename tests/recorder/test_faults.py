@@ -1,6 +1,7 @@
 """Real recorders with real workers, disturbed the way the world disturbs them."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -38,7 +39,7 @@ from .checks import (
     recover,
     run_table,
 )
-from .disks import tmpfs
+from .disks import files_end_at, tmpfs
 from .ntuple_training import slow
 from .processes import (
     Recorder,
@@ -327,6 +328,34 @@ def only_workers_see(directory: Path, module: str, code: str) -> dict[str, str]:
     return {"environ:PYTHONPATH": f"{directory}{os.pathsep}{environment()['PYTHONPATH']}"}
 
 
+#: Stops the second worker before its program runs.
+STOPPED = """
+import os, signal
+if b'"index":1,' in open("/proc/self/cmdline", "rb").read():
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_worker_that_never_starts_is_not_awaited(recorders: Recorders, root: Path, tmp_path: Path) -> None:
+    hooks = only_workers_see(tmp_path, "sitecustomize", STOPPED)
+    recorder = recorders.run(workers=2, seed=SEED, max_games=20, player="expectimax", hooks=hooks)
+    assert recorder.summary["reason"] == "max_games = 20 was reached"
+    assert_contiguous(published_ids(root))
+    statuses = [said["status"] for said in recorder.said if "status" in said]
+    assert not [status for status in statuses if status["state"] == "starting" and status["games"]]
+    assert not recorder.events("warning")
+
+
+def test_a_worker_that_never_starts_is_replaced(recorders: Recorders, root: Path, tmp_path: Path) -> None:
+    hooks = only_workers_see(tmp_path, "sitecustomize", STOPPED)
+    recorder = recorders.start(workers=2, seed=SEED, worker_silence_s=2.0, hooks=hooks, **CALM)
+    said = recorder.wait_for_event("worker 1 (pid ")
+    assert "has made no progress for 2 s (state T, stopped" in said
+    recorder.wait_for_event("; 0 unrecorded games will be played again, another starts in")
+    recorder.stop()
+    assert_contiguous(published_ids(root))
+
+
 def test_a_worker_that_cannot_load_its_player_ends_it(
     recorders: Recorders, root: Path, tmp_path: Path
 ) -> None:
@@ -421,22 +450,95 @@ def limited(pids: list[int], kind: int, value: int) -> Iterator[None]:
             resource.prlimit(pid, kind, limits)
 
 
-def test_failed_writes_are_repeated(recorders: Recorders, root: Path) -> None:
-    hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.5}
+class Writes:
+    """The writes of a recorder: of the journal, by the daemon, and of rows, by workers. They can fail."""
+
+    def __init__(self, directory: Path) -> None:
+        self._flags = {what: directory / f"{what} fail" for what in ("journal", "rows")}
+        module = "tests.recorder.failing_writes"
+        code = f"import {module} as writes\nwrites.FLAG = {str(self._flags['rows'])!r}"
+        self.hooks: dict[str, Any] = {
+            **only_workers_see(directory, "sitecustomize", code),
+            f"{module}:FLAG": str(self._flags["journal"]),
+        }
+
+    @contextlib.contextmanager
+    def failing(self, what: str, code: int) -> Iterator[None]:
+        self._flags[what].symlink_to(str(code))
+        yield
+        self._flags[what].unlink()
+
+
+#: Failed writes that can succeed later, and what the log calls them.
+PASSING = {
+    errno.ENOSPC: "no room: writing rows failed (No space left on device)",
+    errno.EDQUOT: "no room: writing rows failed (Disk quota exceeded)",
+    errno.EIO: "writing rows failed (Input/output error)",
+    errno.EROFS: "writing rows failed (Read-only file system)",
+    errno.EACCES: "writing rows failed (Permission denied)",
+    errno.EMFILE: "writing rows failed (Too many open files)",
+    errno.ENOMEM: "writing rows failed (Cannot allocate memory)",
+}
+
+
+def test_failed_writes_are_repeated(recorders: Recorders, root: Path, tmp_path: Path) -> None:
+    writes = Writes(tmp_path)
+    hooks = {"tape2048_recorder.daemon.daemon:FLOWING_S": 0.2, **writes.hooks}
     recorder = recorders.start_recording(seed=SEED, rotate_steps=10**9, hooks=hooks, **CALM)
-    for times, what in enumerate(("the journal", "rows"), start=1):
-        pids = [recorder.pid] if what == "the journal" else recorder.workers
-        with limited(pids, resource.RLIMIT_FSIZE, 500):
-            recorder.wait_for_event(f"writing {what} failed (File too large)")
-            time.sleep(1.5)
+    journal = writes.failing("journal", errno.EIO), "writing the journal failed (Input/output error)"
+    failures = [journal, *((writes.failing("rows", code), said) for code, said in PASSING.items())]
+    for times, (failure, said) in enumerate(failures, start=1):
+        with failure:
+            assert "written as soon as that is possible" in recorder.wait_for_event(said)
+            time.sleep(1.2)  # it is tried again
             assert recorder.count("paused: ") == times
             rows, seen = recorder.next_status()["recorded_rows"], len(recorder.said)
         recorder.wait_for(lambda said: "recording again" in said.get("event", ""), after=seen)
     recorder.stop()
     assert recorder.summary["rows"] > rows
-    assert recorder.count("paused: ") == 2
+    assert recorder.count("paused: ") == len(failures)
     assert_sessions_valid(root)
     assert_every_game_accounted_for(root)
+
+
+def test_sessions_end_at_the_largest_file(recorders: Recorders, root: Path) -> None:
+    """Also where a block is larger."""
+    settings: dict[str, Any] = {"block_rows": 1 << 16, "rotate_steps": 10**9}
+    with files_end_at(1_000_000):
+        recorder = recorders.run(seed=SEED, max_games=GAMES, **settings)
+    assert recorder.count("1,000,000 bytes here (ulimit -f, LimitFSIZE=). Each session ends there") == 1
+    assert recorder.count("paused: ") == 0
+    assert_contiguous(published_ids(root))
+    assert recorder.summary["games"] == GAMES
+    assert len(sessions(root)) > 1
+    assert_sessions_valid(root)
+    assert all(file.stat().st_size <= 1_000_000 for path in sessions(root) for file in path.iterdir())
+
+
+def test_a_game_larger_than_the_largest_file_ends_it(recorders: Recorders, root: Path) -> None:
+    with files_end_at(20_000):
+        recorder = recorders.fail(StorageError, seed=SEED, player="expectimax", flush_s=0.1)
+    error = f"{root}: files can have 20,000 bytes here (ulimit -f, LimitFSIZE=), too few for a game"
+    assert recorder.error["message"] == error
+    assert_every_game_accounted_for(root)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("storage", ["rows", "tape"])
+def test_what_fits_on_a_small_disk_is_published(recorders: Recorders, tmp_path: Path, storage: str) -> None:
+    """A block of these games is larger than the disk."""
+    with tmpfs(tmp_path / "disk", 1):
+        out_dir = tmp_path / "disk" / "out"
+        settings = {"storage": storage, "block_rows": None, "drain_timeout_s": 0.1, "seed": SEED}
+        recorder = recorders.start(out_dir=str(out_dir), flush_s=3600.0, rotate_steps=10**9, **settings)
+        recorder.wait_for_event("paused: the disk is full")
+        recorder.signal(signal.SIGTERM)
+        assert recorder.end() == DiskFullError.exit_code
+        assert "are lost (the disk is full: " in recorder.error["message"]
+        assert_all_published(out_dir)
+        used = sum(file.stat().st_size for path in sessions(out_dir) for file in path.iterdir())
+        assert used > 700_000
+        assert_every_game_accounted_for(out_dir)
 
 
 def test_no_free_descriptor_pauses_like_a_full_disk(recorders: Recorders, root: Path) -> None:
@@ -475,11 +577,21 @@ def test_metrics_clients_take_no_descriptors(recorders: Recorders, root: Path) -
     assert_every_game_accounted_for(root)
 
 
-@pytest.mark.parametrize("what", ["the journal", "rows"])
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [
+        ("journal", errno.EIO),
+        ("journal", errno.EDQUOT),
+        ("rows", errno.ENOSPC),
+        ("rows", errno.EIO),
+    ],
+)
 def test_finished_games_that_find_no_room_are_an_error(
-    recorders: Recorders, root: Path, tmp_path: Path, what: str
+    recorders: Recorders, root: Path, tmp_path: Path, what: str, code: int
 ) -> None:
+    writes = Writes(tmp_path)
     hooks = {
+        **writes.hooks,
         "tape2048_recorder.daemon.daemon:HURRY_GRACE_S": 1.5,
         "tape2048_recorder.daemon.daemon:ROOM_GRACE_S": 0.0,
         "import:slow_publisher": True,
@@ -487,21 +599,21 @@ def test_finished_games_that_find_no_room_are_an_error(
     }
     settings = {"workers": 1, "seed": SEED, "rotate_steps": 10**9, "drain_timeout_s": 0.3}
     recorder = recorders.start_recording(**settings, **CALM, hooks=hooks)
-    pids = [recorder.pid] if what == "the journal" else recorder.workers
-    with limited(pids, resource.RLIMIT_FSIZE, 500):
+    with writes.failing(what, code):
         recorder.wait_for_event("paused: ")
         wait_until_idle(recorder.workers)
         recorder.signal(signal.SIGTERM)
         wait_until(lambda: not recorder.workers)
-        if what == "the journal":  # until it has heard of the death, room would still save the block
+        if what == "journal":  # until it has heard of the death, room would still save the block
             recorder.wait_for_event("ended while draining")
     (tmp_path / "go").touch()
-    assert recorder.end() == DiskFullError.exit_code
-    assert "could not be written before the drain timed out" in recorder.error["message"]
+    assert recorder.end() == (StorageError if code == errno.EIO else DiskFullError).exit_code
+    assert "could not be written before the drain timed out, and are lost (" in recorder.error["message"]
+    assert f"({os.strerror(code)})" in recorder.error["message"]
     last = [said["status"]["why"] for said in recorder.said if "status" in said][-1]
     assert last == "SIGTERM was received", "a pause is no reason of an end"
     # A worker whose rows are written is killed while it waits; one that holds its rows can let them go.
-    assert recorder.count("ended while draining: killed") == (what == "the journal")
+    assert recorder.count("ended while draining: killed") == (what == "journal")
     assert_all_published(root)
     assert_every_game_accounted_for(root)
 

@@ -49,6 +49,15 @@ def test_leases_of_a_seed_merge_without_id_clashes(fast_dir: Path) -> None:
     assert not replay_session(merged.path).findings
 
 
+def test_a_second_instance_with_the_same_seed_is_warned(recorders: Recorders) -> None:
+    recorders.run(seed=SEED, max_games=8)
+    other = recorders.run(seed=SEED, max_games=8, instance="other")
+    (warning,) = other.events("warning")
+    assert "instance 'default' also plays lease 0" in warning
+    assert "--lease 1" in warning
+    assert not recorders.run(seed=SEED, max_games=8, instance="third", lease=1).events("warning")
+
+
 def test_a_recorder_continues_within_its_lease(recorders: Recorders, root: Path) -> None:
     first = 7 << NUMBER_BITS
     settings: dict[str, Any] = {"seed": SEED, "lease": 7, "player": "expectimax", "sample_rate": 20}

@@ -52,6 +52,19 @@ def record(out: Path, **settings: Any) -> Listener:
     return listener
 
 
+def test_an_unreadable_directory_does_not_look_empty(tmp_path: Path) -> None:
+    config = RecorderConfig(**PLAYED, to=str(tmp_path / "store"))
+    spool = tmp_path / "spool"
+    (spool / "20260101T000000Z_model=random").mkdir(parents=True)  # it cannot be shipped
+    shipper = shipping.Shipper(config, spool, Listener().event)
+    shipper.finish(lambda: False, by_signal=False)
+    assert shipper.status().sessions_waiting == 1
+    spool.rename(tmp_path / "away")
+    status = shipper.status()
+    assert status.sessions_waiting == 1
+    assert status.error
+
+
 def ids_in(store: Store, into: Path) -> list[int]:
     """The ids of all games in the store, after each session was fetched and verified."""
     ids: list[int] = []

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import logging
 import math
 import os
@@ -64,11 +65,12 @@ from tape2048_recorder.ipc.protocol import (
 from tape2048_recorder.record_options import RecorderConfig, row_bytes
 from tape2048_recorder.recording.recording import (
     DISK_FULL,
-    DISK_SLOW,
     MEGABYTE,
     NO_LIMIT,
+    PUBLISHING,
     SPOOL_FULL,
     Recording,
+    largest_file,
 )
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW, Signals
@@ -105,7 +107,7 @@ FLUSH_S = 10.0
 RATE_WINDOW_S = 10.0
 
 #: The metrics' labels of pauses, by the prefixes of their reasons.
-_PAUSES = {DISK_FULL: "disk_full", DISK_SLOW: "disk_slow", SPOOL_FULL: "spool_full"}
+_PAUSES = {DISK_FULL: "disk_full", PUBLISHING: "publishing", SPOOL_FULL: "spool_full"}
 
 #: The settings that a reload can change.
 LIVE = frozenset(
@@ -305,7 +307,7 @@ class Daemon:
         self._rate: deque[tuple[float, int]] = deque()  # times and steps in the last RATE_WINDOW_S
         self.sessions: list[str] = []  # only names: weeks of recording publish 100,000 sessions
         self.games_dropped = 0
-        self.finished_games_lost = 0
+        self.finished_games_lost, self.lost_because = 0, ""
         self.first_step_s: float | None = None
         self.played_s = 0.0  # from the first move to the last
         self._steps = 0
@@ -388,8 +390,9 @@ class Daemon:
                 self._on_ready(worker, message)
             case Ask(want=want):
                 self._on_ask(worker, want)
-            case Reserve(rows=rows, generation=generation):
+            case Reserve(rows=rows, generation=generation, divisible=divisible):
                 worker.waiting_rows, worker.waiting_generation = rows, generation
+                worker.waiting_divisible = divisible
                 self._answer_waiting(worker)
             case BlockWritten():
                 worker.unconfirmed = message
@@ -397,14 +400,25 @@ class Daemon:
             case WriteFailed():
                 worker.range = None
                 self.recording.write_failed(message)
+                if message.errno == errno.EFBIG and not message.first_row and not worker.waiting_divisible:
+                    self._on_file_limit()
             case Bye(games_dropped=dropped, finished_dropped=finished):
                 worker.said_bye = True
                 self.games_dropped += dropped
-                self.finished_games_lost += finished
+                self._lose(finished)
             case Crashed():
                 self._on_crash(worker, message)
             case _:
                 self._give_up(self.playing.on_message(worker, message))
+
+    def _on_file_limit(self) -> None:
+        """End, because a single game does not fit into a file."""
+        what, hint = f"{largest_file()}, too few for a game", "Raise the limit, or record into another --out."
+        self.recording.fail(what)
+        self._fatal = self._fatal or StorageError(what, path=self.recording.out_dir, hint=hint)
+        if self._phase == "recording":
+            self.stop(what)
+            self._deadline = self.world.now  # no game can be written any more
 
     def _on_news(self, worker: WorkerPlace, message: Starts | Warns | Forfeited) -> None:
         if isinstance(message, Starts):
@@ -457,6 +471,10 @@ class Daemon:
     def _answer_waiting(self, worker: WorkerPlace) -> None:
         assert worker.waiting_rows is not None
         why = self.recording.why_not(worker.waiting_rows)
+        if why is not None and why.startswith(DISK_FULL) and worker.waiting_divisible:
+            worker.waiting_rows = None
+            worker.answer(NoRoom())
+            return
         if why is None:
             try:
                 worker.range = self.recording.place(worker.waiting_rows, worker.waiting_generation)
@@ -502,7 +520,7 @@ class Daemon:
                 self.reporter.event("warning", what)
             self.games_dropped += back
             if unconfirmed is not None and not self._hurried:  # written, but not in the journal
-                self.finished_games_lost += len(unconfirmed.runs) // RUN_DTYPE.itemsize
+                self._lose(len(unconfirmed.runs) // RUN_DTYPE.itemsize)
             return
         what = f"(pid {pid}) ended: {how}" + (f"; its error: {error}" if error else "")
         self._restart_later(worker, what, f"; {counted(back, 'unrecorded game')} will be played again")
@@ -567,7 +585,8 @@ class Daemon:
                 self._listen(worker)
 
     def _check_limits(self, now: float) -> None:
-        if self.ledger.exhausted and not any(worker.alive for worker in self.supervisor.workers):
+        if self.ledger.exhausted and not any(worker.ready for worker in self.supervisor.workers):
+            self.supervisor.kill_all()  # those that are still starting, without games
             self.reason = self.ledger.why_exhausted(self.config.max_games)
             self._publish_rest(now)
             return
@@ -682,11 +701,17 @@ class Daemon:
             kind = next((_PAUSES[text] for text in _PAUSES if why.startswith(text)), "write_failed")
             self.counts.pauses[kind] = self.counts.pauses.get(kind, 0) + 1
             self._paused_at = self.world.now
-            kept = f"paused: {why}; finished games are kept, and written when there is space"
+            kept = f"paused: {why}; finished games are kept, and written as soon as that is possible"
             if self._phase != "recording":
                 left_s = max(self._deadline + ROOM_GRACE_S - self.world.now, 0.0)
-                kept = f"ending: {why}; finished games wait for space, at most {left_s:.0f} s"
+                kept = f"ending: {why}; finished games wait to be written, at most {left_s:.0f} s"
             self.reporter.event("warning", kept)
+
+    def _lose(self, games: int) -> None:
+        """Note finished games that could not be written, and why."""
+        if games:
+            self.finished_games_lost += games
+            self.lost_because = self._paused or self.lost_because
 
     def _resume_if_flowing(self, now: float) -> None:
         """Report the end of a pause after a delay, because free space varies on a nearly full disk."""
@@ -720,7 +745,9 @@ class Daemon:
         ready = sum(worker.ready for worker in workers)
         state: State = "paused" if self._paused is not None and self._phase == "recording" else self._phase
         why = "; ".join(filter(None, (self.reason, self._paused))) or None
-        if state == "recording" and not ready:
+        if state == "recording" and self.ledger.exhausted:
+            state, why = "finishing", why or self.ledger.why_exhausted(self.config.max_games)
+        elif state == "recording" and not ready:
             state, why = "starting", why or self._starting[-1].partition(": ")[0]
         steps = int(slots["steps"].sum())
         self._rate.append((now, steps))

@@ -16,6 +16,7 @@ game's id determines the game, so another worker plays a dead worker's game agai
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections import deque
 from pathlib import Path
@@ -25,12 +26,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tape2048.errors import BusyError, ConfigError, StorageError
+from tape2048.errors import BusyError, ConfigError, StorageError, TapeError
 from tape2048.files.locks import LOCKS_DIRECTORY
 from tape2048.files.opening import storage_error, storage_errors
 from tape2048.session.layout import NUMBER_BITS
 from tape2048_recorder.recording.world import REAL, World
-from tape2048_recorder.status.status_report import Process, status_path
+from tape2048_recorder.status.status_report import STATUS_SUFFIX, Process, status_path
 
 if TYPE_CHECKING:
     from tape2048_recorder.record_options import RecorderConfig
@@ -122,13 +123,21 @@ class Instance:
 
     def load_state(self, seed: int, lease: int = 0) -> GameState:
         with storage_errors(self.state_path, "reading the progress of the games"):
-            self._known = self._read()
+            self._known = self._read(self.state_path)
         known = (state for state in self._known if (state.seed, state.lease) == (seed, lease))
         return next(known, GameState.new(seed, lease))
 
-    def _read(self) -> list[GameState]:
+    def leases_of_others(self, seed: int) -> dict[str, list[int]]:
+        """Return the leases of a seed that the other instances of this directory play or have played."""
+        paths = self.state_path.parent.glob("*.json")
+        others = [path for path in paths if path != self.state_path and not path.name.endswith(STATUS_SUFFIX)]
+        return {
+            path.stem: [state.lease for state in self._read(path) if state.seed == seed] for path in others
+        }
+
+    def _read(self, path: Path) -> list[GameState]:
         try:
-            fd = self._world.files.open_owned(self.state_path, os.O_RDONLY)
+            fd = self._world.files.open_owned(path, os.O_RDONLY)
             try:
                 data = self._world.os.pread(fd, self._world.os.fstat(fd).st_size, 0)
             finally:
@@ -139,7 +148,7 @@ class Instance:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(
                 f"found a malformed file, expected the progress of an instance's games: {error}",
-                path=self.state_path,
+                path=path,
                 hint="Restore the file, or move it away. Then every seed starts again with its first game.",
             ) from error
         return [GameState(found.seed, found.next_id, found.free, found.lease), *found.others]
@@ -148,7 +157,7 @@ class Instance:
         """Save the progress of a seed's lease. The progress of other leases does not change."""
         if (lost := self.lost()) is not None:
             raise lost
-        known = self._read() if self._known is None else self._known
+        known = self._read(self.state_path) if self._known is None else self._known
         mine = state.seed, state.lease
         others = [other for other in known if (other.seed, other.lease) != mine][: SEEDS_MAX - 1]
         content = _Progress(state.seed, state.next_id, state.free, state.lease, tuple(others))
@@ -188,6 +197,23 @@ class GameProgress:
                 raise storage_error(error, self.instance.state_path, _SAVING) from error
         else:
             self._covered = next_id + IDS_AHEAD
+
+    def repeats(self) -> str | None:
+        """Describe the other instance here that plays the same games; None if there is none."""
+        seed, lease = self.state.seed, self.state.lease
+        try:
+            others = self.instance.leases_of_others(seed) if self._saves else {}
+        except (OSError, TapeError) as error:
+            return f"another instance may play the same games: {error}"
+        names = [name for name, leases in others.items() if lease in leases]
+        if not names:
+            return None
+        used = set(itertools.chain(*others.values()))
+        free = next(number for number in itertools.count(1) if number not in used)
+        return (
+            f"{self.instance.out_dir}: instance {names[0]!r} also plays lease {lease} of seed {seed}. With "
+            f"the same player, both record the same games. Pass --lease {free} to play other games"
+        )
 
     def settle(self, state: GameState) -> None:
         """Save the exact progress when the recorder ends."""

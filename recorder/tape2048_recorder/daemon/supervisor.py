@@ -3,10 +3,12 @@
 A worker has a socket to the daemon and a slot in the shared memory. The daemon notices a worker's death by
 the end of its socket.
 
-A worker notes the time (its heartbeat) after each slice of play (0.05 s) and after each block. A worker
-without a heartbeat for ``worker_silence_s`` is overdue, unless it waits for the daemon. Compiling, the first
-slice and loading a model can take up to :data:`START_S`. Writing a block can take :data:`WRITING_FACTOR`
-times ``worker_silence_s``, because the disk determines that time.
+A worker notes the time (its heartbeat) when its program runs, after each slice of play (0.05 s) and after
+each block. A worker without a heartbeat for ``worker_silence_s`` is overdue, unless it waits for the daemon.
+Before its first heartbeat, CPU time counts as progress, because many workers that start together are slow.
+Compiling, the first slice and loading a model can take up to :data:`START_S`. Writing a block can take
+:data:`WRITING_FACTOR` times ``worker_silence_s``, because the disk determines that time. A stopped process
+(SIGSTOP) gets no extra time.
 
 An overdue worker receives SIGABRT. Python's faulthandler then writes the stack of each thread to the daemon's
 standard error, since Python 3.14 with the native stack. (With earlier versions, the native stack is in the
@@ -89,6 +91,8 @@ class WorkerPlace:
     range: Range | None = None
     #: Number of rows to write, while it waits for a range.
     waiting_rows: int | None = None
+    #: Whether these rows are of several games, which can be written in parts.
+    waiting_divisible: bool = False
     #: Generation of the weights that played these rows.
     waiting_generation: int = 0
     #: The rows of its slot that are in committed blocks, or were lost with a process.
@@ -243,6 +247,7 @@ class _Silence:
     """The time since a process last made progress, or since SIGABRT while it is ``ending``."""
 
     process: subprocess.Popen[bytes]
+    heartbeat_at_start: int
     steps_at_start: int
     looked_at: float
     mark: object = None
@@ -279,7 +284,7 @@ class Watch:
         heartbeat_ns, steps, busy = int(slot["heartbeat_ns"]), int(slot["steps"]), int(slot["busy"])
         seen = self._seen.get(worker.index)
         if seen is None or seen.process is not process:
-            seen = self._seen[worker.index] = _Silence(process, steps, now)
+            seen = self._seen[worker.index] = _Silence(process, heartbeat_ns, steps, now)
         seen.silent_s += min(now - seen.looked_at, LOOK_S_MAX)
         seen.looked_at = now
         if seen.ending:
@@ -287,22 +292,39 @@ class Watch:
                 process.kill()
             return
         # The mark includes everything that the limit depends on, so that a change resets the silence.
-        mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None, worker.said_bye
+        runs = heartbeat_ns != seen.heartbeat_at_start
+        cpu = None if runs else _cpu_ticks(process.pid)
+        mark = heartbeat_ns, steps, busy, worker.ready, worker.range is None, worker.said_bye, cpu
         if mark != seen.mark or worker.waiting_rows is not None or worker.unconfirmed is not None:
             seen.mark, seen.silent_s = mark, 0.0
+        shortest_s = silence_s
         if worker.range is not None:
             silence_s *= WRITING_FACTOR
-        elif not worker.ready or steps == seen.steps_at_start or busy == LOADS:
+        elif runs and (not worker.ready or steps == seen.steps_at_start or busy == LOADS):
             silence_s = max(silence_s, START_S)
         silent_s = seen.silent_s
-        if silent_s >= silence_s:
+        if silent_s < shortest_s:
+            return
+        where = whereabouts(process.pid)
+        if silent_s >= silence_s or where.startswith(_STOPPED):
             self.ended += 1
-            where = whereabouts(process.pid)
             seen.ending, seen.silent_s = True, 0.0
             process.send_signal(signal.SIGABRT)
             process.send_signal(signal.SIGCONT)  # a stopped process receives SIGABRT when it continues
             what = f"worker {worker.index} (pid {process.pid}) has made no progress for {silent_s:.0f} s"
             self._warn(f"{what} ({where}): ending it. Its stack follows")
+
+
+_STOPPED = "state T"
+
+
+def _cpu_ticks(pid: int) -> int | None:
+    """Return the CPU time that a process has used, in clock ticks; None if it has ended."""
+    try:
+        fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[11]) + int(fields[12])
 
 
 def whereabouts(pid: int) -> str:

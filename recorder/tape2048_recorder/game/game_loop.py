@@ -258,8 +258,24 @@ class BlockBuffer:
     def columns(self) -> list[tuple[RowsFile, npt.NDArray[np.float32]]]:
         return []
 
+    @property
+    def rows_finished(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def runs(self) -> npt.NDArray[np.void]:
+        raise NotImplementedError
+
     def _allocate(self, rows_max: int) -> None:
         raise NotImplementedError
+
+    def _drop_runs(self, games: int | None) -> int:
+        """Move the runs behind the first ``games`` to the start; return the number of dropped rows."""
+        left = self.runs[len(self.runs) if games is None else games :].copy()
+        dropped = int(left["first_row"][0]) if len(left) else self.rows_finished
+        left["first_row"] -= U64(dropped)
+        self._runs[: len(left)] = left
+        return dropped
 
 
 class Buffer(BlockBuffer):
@@ -320,11 +336,11 @@ class Buffer(BlockBuffer):
             if name in self._columns
         ]
 
-    def pieces(self) -> Iterator[memoryview]:
-        """Yield the bytes of the finished games' rows, in order. Each piece is valid until the next one."""
-        for first in range(0, self.rows_finished, len(self._piece)):
-            rows = self._make_rows(first, self._piece[: self.rows_finished - first])
-            yield rows.view(np.uint8).data
+    def pieces(self, rows: int | None = None) -> Iterator[memoryview]:
+        """Yield the bytes of the finished games' first rows. Each piece is valid until the next one."""
+        rows = self.rows_finished if rows is None else rows
+        for first in range(0, rows, len(self._piece)):
+            yield self._make_rows(first, self._piece[: rows - first]).view(np.uint8).data
 
     def _make_rows(self, first: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self.file.is_tape:
@@ -377,13 +393,15 @@ class Buffer(BlockBuffer):
     def grow(self) -> None:
         self.resize(2 * self.rows_max)
 
-    def drop_block(self) -> None:
-        """Drop the finished games, and move the rows of the game in progress to the buffer's start."""
-        first, end = self.rows_finished, int(self._game[_ROWS])
+    def drop_block(self, games: int | None = None) -> None:
+        """Drop the first finished games, by default all, and move the other rows to the buffer's start."""
+        runs = len(self.runs)
+        first, end = self._drop_runs(games), int(self._game[_ROWS])
         for array in (self._kept, self._actions, *self._values):
             array[: end - first] = array[first:end].copy()
-        self._game[_ROWS] = end - first
-        self._game[[_FIRST_ROW, _RUNS]] = 0
+        self._game[_FIRST_ROW] = self.rows_finished - first
+        self._game[_ROWS] -= U64(first)
+        self._game[_RUNS] = 0 if games is None else runs - games
 
 
 def play_into(buffer: Buffer, player: Any, *, steps_max: int, rows_enough: int = 1 << 62) -> int:

@@ -8,7 +8,7 @@ either order, before it sends its next message::
     Starts(phase) | Warns(text) ->           (nothing)
     Ready(player_sha256)      ->
     Ask(want)                 ->             PlayGames(first_id, count) | NoMoreGames
-    Reserve(rows)             ->             Range(session, path, first_row) | NoRoom
+    Reserve(rows)             ->             Range(session, path, first_row) | NoRoom (fewer games, or none)
       ... pwrite ...
     BlockWritten(range, crc, runs) ->        Confirmed
     WantWeights               ->             Weights(generation, path, sha256)
@@ -84,6 +84,7 @@ class Reserve(msgspec.Struct, tag=True):
 
     rows: int
     generation: int = 0
+    divisible: bool = False  # whether the block has several games, and can be written in parts
 
 
 class BlockWritten(msgspec.Struct, tag=True):
@@ -165,7 +166,7 @@ class Range(msgspec.Struct, tag=True):
 
 
 class NoRoom(msgspec.Struct, tag=True):
-    """Command to drop a block: the disk is full, and the time to wait for space is over."""
+    """Report that a block does not fit. Divide it; a single game is dropped, since the wait is over."""
 
 
 class Weights(msgspec.Struct, tag=True):

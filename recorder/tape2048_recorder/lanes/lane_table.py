@@ -61,8 +61,8 @@ class Finished(BlockBuffer):
     def rows(self) -> npt.NDArray[Any]:
         return self.arrays.rows[: self.rows_finished * self.dtype.itemsize].view(self.dtype)
 
-    def pieces(self) -> Iterator[memoryview]:
-        size = self.rows_finished * self.dtype.itemsize
+    def pieces(self, rows: int | None = None) -> Iterator[memoryview]:
+        size = (self.rows_finished if rows is None else rows) * self.dtype.itemsize
         for first in range(0, size, PIECE_BYTES):
             yield self.arrays.rows[first : min(first + PIECE_BYTES, size)].data
 
@@ -74,8 +74,12 @@ class Finished(BlockBuffer):
         rows = self.arrays.rows
         self.arrays = self.arrays._replace(rows=np.concatenate([rows, np.empty_like(rows)]))
 
-    def drop_block(self) -> None:
-        self.arrays.counts[:] = 0
+    def drop_block(self, games: int | None = None) -> None:
+        """Drop the first games, by default all, and move the others to the buffer's start."""
+        runs = len(self.runs)
+        left = self.rows[self._drop_runs(games) :].copy()
+        self.rows[: len(left)] = left
+        self.arrays.counts[:] = len(left), 0 if games is None else runs - games
 
 
 class GameFeed(Protocol):

@@ -6,12 +6,14 @@
 
 The model has one integer input ``[B, 16]``, the exponents of the tiles. Its first output is ``f32[B, 4]``,
 the scores for up, down, left and right. All batches have the same shape, and the last batch is padded. If the
-model has a fixed number of boards, that is the size of a batch.
+model has a fixed number of boards, that is the size of a batch. External data is searched beside the model.
+Checkpoints in ``model_dir`` are copied, so each must be one file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,17 @@ if TYPE_CHECKING:
 
 _CUDA = "CUDAExecutionProvider"
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(uint8)": np.uint8}
+
+
+#: The option of onnxruntime that names the directory of a model's external data.
+_DATA_DIRECTORY = "session.model_external_initializers_file_folder_path"
+
+#: In a model, the key of a file name of at most 127 bytes, and the length of the name.
+_LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])", re.DOTALL)
+
+
+def _external_data(model: bytes) -> set[bytes]:
+    return {model[found.end() : found.end() + found[1][0]] for found in _LOCATION.finditer(model)}
 
 
 def make(*, model: str, batch: int = 0, device: str = "auto") -> OnnxPlayer:
@@ -66,6 +79,8 @@ class OnnxPlayer(PaddedModel):
         ]
         try:
             data = path.read_bytes()
+            beside = {(path.parent / name.decode()).resolve() for name in _external_data(data)}
+            options.add_session_config_entry(_DATA_DIRECTORY, str(path.parent.resolve()))
             self._session = onnxruntime.InferenceSession(data, options, providers=providers)
         except Exception as error:
             raise PlayerError(
@@ -90,7 +105,8 @@ class OnnxPlayer(PaddedModel):
         made_for = inputs[0].shape[0]
         super().__init__(made_for if isinstance(made_for, int) else batch)
         self._name, self._dtype = inputs[0].name, _INTEGERS[inputs[0].type]
-        facts = f"{hashlib.sha256(data).hexdigest()} {batch} {provider}"
+        parts = [data, *(each.read_bytes() for each in sorted(beside) if each.is_file())]
+        facts = f"{' '.join(hashlib.sha256(part).hexdigest() for part in parts)} {batch} {provider}"
         self.sha256 = hashlib.sha256(facts.encode()).hexdigest()
 
     def _prepare(self) -> None:

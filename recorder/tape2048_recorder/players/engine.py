@@ -17,6 +17,7 @@ forfeited.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -36,6 +37,7 @@ import numpy as np
 from tape2048.base.settings import Settings, about
 from tape2048.base.text import counted, exit_text
 from tape2048.errors import ConfigError, PlayerError, StartError
+from tape2048_recorder.ipc.parent_death import die_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,6 +216,7 @@ class EnginePlayer:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
+                preexec_fn=functools.partial(die_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel
             )
         except OSError as error:
             raise _Fault(f"cannot be started: {error.strerror or error}") from error

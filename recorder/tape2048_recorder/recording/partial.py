@@ -292,7 +292,7 @@ class PartialSession:
         self.facts = facts
         self.serial = serial
         self.file = facts.file
-        self.rows_confirmed = 0
+        self.rows_confirmed = self.runs_confirmed = 0
         self.rows_reserved = 0
         #: Number of rows of each reserved range that is neither committed nor released, by first row.
         self.writing: dict[int, int] = {}
@@ -362,6 +362,7 @@ class PartialSession:
         del self.writing[written.first_row]
         self.blocks.append(block)
         self.rows_confirmed += written.rows
+        self.runs_confirmed += len(runs)
         return block
 
     def release(self, first_row: int) -> None:

@@ -7,6 +7,7 @@ try, uses only the blocks in the journal, and makes the session visible by its l
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import itertools
 import math
@@ -194,11 +195,16 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL)
             return False
         return True
 
-    return at_once(
-        publish_steps(
-            out_dir, partial, facts, blocks, ended_at=ended_at, recovered=True, flush=flush, world=world
-        )
-    )
+    how: dict[str, Any] = {"ended_at": ended_at, "recovered": True, "flush": flush, "world": world}
+    try:
+        return at_once(publish_steps(out_dir, partial, facts, blocks, **how))
+    except StorageError as error:
+        if getattr(error.__cause__, "errno", None) != errno.EXDEV:
+            raise
+    # OverlayFS does not rename directories of a lower layer, so publish a copy.
+    with storage_errors(partial, "copying a session"):
+        at_once(_compact(world, partial, partial, sorted(blocks, key=attrgetter("first_row")), facts))
+    return at_once(publish_steps(out_dir, partial, facts, blocks, **how))
 
 
 def _has_just_begun(world: World, staging: Path) -> bool:
@@ -313,8 +319,11 @@ def _intact(world: World, session: Path, blocks: list[Block], facts: Facts) -> l
     try:
         with _opened(world, session, files, os.O_RDONLY) as fds:
             return [block for block in blocks if _holds(world, fds, block, files)]
-    except FileNotFoundError:  # the removal of a session without intact blocks was interrupted
-        return []
+    except FileNotFoundError as error:
+        if world.files.path_exists(session / files[0].name):
+            missing = f"found no file, expected the column of {counted(len(blocks), 'block')}"
+            raise FormatError(missing, path=error.filename) from error
+        return []  # the removal of a session without intact blocks was interrupted
 
 
 def _compact(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import logging
 import math
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +41,7 @@ _FILES = frozenset(
 )
 
 #: Measured bytes per run in ``metadata.db`` on tape (with rows: 72). A short game's tape takes twice as many.
-RUN_BYTES = 86
+RUN_BYTES = 90
 
 #: Bytes of a session without rows and runs.
 SESSION_BYTES = 25_000
@@ -47,12 +49,17 @@ SESSION_BYTES = 25_000
 #: Rows per game, assumed before the first game ends: few, so that the first games do not exceed a limit.
 GAME_ROWS_MIN = 64
 
+#: Failed writes after which a session gets no more blocks: it was removed, or its file cannot grow.
+_ENDS_SESSION = {errno.ENOENT, errno.ESTALE, errno.EFBIG}
+
 #: The value of a limit that is not set.
 NO_LIMIT = 1 << 60
 
 #: Prefixes of the reasons for a pause.
 DISK_FULL = "the disk is full"
-DISK_SLOW = "the disk is slow"
+#: In the message of a DiskFullError.
+NO_ROOM = "no room"
+PUBLISHING = "publishing is behind"
 SPOOL_FULL = "the spool is full"
 
 
@@ -83,6 +90,7 @@ class Recording:
         self._closing: list[PartialSession] = []
         self._retry_at = 0.0
         self._failure: str | None = None
+        self._last_publish = ""  # what the last session took, in words
         self.publisher = Publisher(self.out_dir, self.world)
 
     def begin(self, generation: int = 0) -> None:
@@ -96,14 +104,15 @@ class Recording:
             return self._failure
         backlog = len(self.publisher.queue) + len(self._closing)
         if not self.draining and backlog >= BACKLOG_MAX:
-            return f"{DISK_SLOW}: {backlog} closed sessions are not published yet"
+            return f"{PUBLISHING}: {backlog} closed sessions are not published yet{self._last_publish}"
         writing = [session for session in [*self._closing, *self._open.values()] if session.writing]
         rows_written = sum(session.rows_reserved - session.rows_confirmed for session in writing)
-        needed = int((rows + rows_written) * row_bytes(self.config))
+        needed = int((rows + rows_written) * self._bytes_per_row)
+        # A session's anchors and metadata are written when it is published.
+        to_come, unpublished = self._bytes_per_row - self._block_bytes, self._unpublished
+        needed += int(to_come * sum(session.rows_confirmed for session in unpublished))
+        needed += SESSION_BYTES * max(len(unpublished), 1)
         if not self.draining:  # the last games may use the space of min_free_mb
-            # A session's anchors and metadata are written when it is published.
-            to_come = self._bytes_per_row - self._block_bytes
-            needed += int(to_come * sum(session.rows_confirmed for session in self._unpublished))
             needed += self.config.min_free_mb * MEGABYTE
         try:
             free = self.free_bytes()
@@ -137,7 +146,7 @@ class Recording:
                     self.world,
                 )
             except StorageError as error:
-                self._fail(str(error))
+                self.fail(str(error))
                 raise
             self._open[generation] = session
         return Range(session.serial, str(session.steps_path), session.reserve(rows))
@@ -150,7 +159,7 @@ class Recording:
         try:
             block = session.confirm(written)
         except OSError as error:
-            self._fail(str(storage_error(error, session.path, "writing the journal")))
+            self.fail(str(storage_error(error, session.path, "writing the journal")))
             return None
         self._failure = None
         self._rows += block.rows
@@ -163,9 +172,13 @@ class Recording:
         if session is None:
             return
         session.release(failed.first_row)
-        error = OSError(failed.errno, os.strerror(failed.errno))
-        self._fail(str(storage_error(error, session.path, "writing rows")))
-        if failed.errno == errno.ENOENT:  # the directory was removed. The next block opens another session
+        if failed.errno == errno.EFBIG:
+            found = "%s: %s. Each session ends there"
+            logging.getLogger("tape2048").warning(found, self.out_dir, largest_file())
+        else:
+            error = OSError(failed.errno, os.strerror(failed.errno))
+            self.fail(str(storage_error(error, session.path, "writing rows")))
+        if failed.errno in _ENDS_SESSION:  # the next block opens another session
             for generation in [key for key, value in self._open.items() if value is session]:
                 self._close(generation)
         self._submit_closing()
@@ -176,7 +189,8 @@ class Recording:
             session.release(place.first_row)
             self._submit_closing()
 
-    def _fail(self, why: str) -> None:
+    def fail(self, why: str) -> None:
+        """Note a failed write; the next one follows after :data:`RETRY_S`."""
         self._failure = why
         self._retry_at = self.world.now + RETRY_S
 
@@ -189,7 +203,10 @@ class Recording:
         for generation, session in list(self._open.items()):
             age_s = self.world.now - self._began[generation][0]
             old = age_s >= (self.config.rotate_s or math.inf) and session.rows_confirmed > 0
-            if old or session.rows_reserved >= self.config.rotate_steps:
+            # The journal and the rows are smaller than the metadata, or a failed write ends the session.
+            metadata_bytes = SESSION_BYTES + 2 * RUN_BYTES * session.runs_confirmed
+            large = session.runs_confirmed > 0 and metadata_bytes > file_bytes_max()
+            if old or large or session.rows_reserved >= self.config.rotate_steps:
                 self._close(generation)
         self._submit_closing()
 
@@ -223,6 +240,8 @@ class Recording:
             if outcome.published is not None and outcome.published.path is not None:
                 seen = outcome.published.path.name in self._counted
                 self._bytes_published += 0 if seen else outcome.published.bytes
+                megabytes = outcome.published.bytes / MEGABYTE
+                self._last_publish = f"; the last one took {outcome.seconds:.1f} s for {megabytes:.1f} MB"
         return outcomes
 
     @property
@@ -285,6 +304,20 @@ class Recording:
     def free_bytes(self) -> int:
         stat = self.world.os.statvfs(self.out_dir)
         return int(stat.f_bavail * stat.f_frsize)
+
+
+def file_bytes_max() -> float:
+    """Return the largest size of a file that this process and its workers may write (``ulimit -f``)."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else limit
+
+
+def largest_file() -> str:
+    """Describe the limit that a write has met."""
+    limit = file_bytes_max()
+    if limit == math.inf:
+        return "no larger file fits into this file system"
+    return f"files can have {int(limit):,} bytes here (ulimit -f, LimitFSIZE=)"
 
 
 def bytes_of(session: Path) -> int:

@@ -31,7 +31,7 @@ from tape2048.files.opening import open_owned, storage_error
 from tape2048.session.run_table import REACH_TILES
 
 Level = Literal["info", "warning", "error"]
-State = Literal["starting", "recording", "paused", "draining", "publishing", "stopped"]
+State = Literal["starting", "recording", "finishing", "paused", "draining", "publishing", "stopped"]
 
 
 class Tally:
@@ -224,7 +224,7 @@ _ATTEMPTS = 5
 _FILE_BYTES_MAX = 1 << 20
 _NAMES_SHOWN = 16
 _BLOCK_BYTES = 4096
-_SUFFIX = ".status.json"
+STATUS_SUFFIX = ".status.json"
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -308,7 +308,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def status_path(out_dir: Path, instance: str) -> Path:
-    return out_dir / LOCKS_DIRECTORY / f"{instance}{_SUFFIX}"
+    return out_dir / LOCKS_DIRECTORY / f"{instance}{STATUS_SUFFIX}"
 
 
 class StatusFile:
@@ -345,7 +345,9 @@ def instances(out_dir: Path) -> list[str]:
         return []
     except OSError as error:
         raise StorageError(f"cannot be listed: {error.strerror or error}", path=directory) from error
-    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and name[0] != ".")
+    return sorted(
+        name.removesuffix(STATUS_SUFFIX) for name in names if name.endswith(STATUS_SUFFIX) and name[0] != "."
+    )
 
 
 def read_snapshot(out_dir: Path, instance: str) -> Snapshot:

@@ -7,13 +7,12 @@ descriptors of the socket to the daemon and of the shared memory.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import logging
-import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import msgspec
 from tape2048.base.lazy import load_named
 from tape2048.base.text import valid_text
 from tape2048.errors import TapeError
+from tape2048_recorder.ipc.parent_death import die_with
 from tape2048_recorder.ipc.protocol import (
     Channel,
     ChannelClosed,
@@ -37,8 +37,6 @@ from tape2048_recorder.workers.worker_loop import Worker
 
 #: The worker of batched players, imported only for them.
 BATCH_WORKER = "tape2048_recorder.workers.batch_loop:BatchWorker"
-
-_PR_SET_PDEATHSIG = 1
 
 #: Added to a worker's share of the memory, in thousandths, when the kernel selects a process to kill. A
 #: killed worker is replaced, and its unrecorded games are played again. The daemon's death would end all
@@ -59,10 +57,7 @@ class _ToDaemon(logging.Handler):
 
 def main(argument: str) -> int:
     spec = msgspec.json.decode(argument, type=WorkerSpec)
-    # The kernel kills this process when the daemon dies. The daemon may have died before this call.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != spec.daemon_pid:
-        raise SystemExit(1)
+    die_with(spec.daemon_pid)
     # Only the daemon stops a worker. A terminal's Ctrl-C reaches the whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -72,6 +67,7 @@ def main(argument: str) -> int:
         score.write_text(str(max(int(score.read_text()), OOM_SCORE_ADJ)))
     channel = Channel(socket.socket(fileno=spec.socket_fd))
     shared = Shared(spec.shared_fd)
+    shared.slots["heartbeat_ns"][spec.index] = time.monotonic_ns()
     logging.getLogger("tape2048").addHandler(_ToDaemon(channel))
     starting = True
     try:

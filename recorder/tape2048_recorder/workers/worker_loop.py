@@ -13,6 +13,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from tape2048.files.durable import write_all
+from tape2048.session.layout import RUN_DTYPE
 from tape2048_recorder.game.kept_starts import load_starts, seeds_key
 from tape2048_recorder.ipc.protocol import (
     DRAIN,
@@ -209,41 +210,50 @@ class Worker:
         if not buffer.rows_finished:
             return
         self._check_tables()  # never write games that a damaged table played
-        written = self._write_block()
-        if written is None:
-            self._finished_dropped += len(buffer.runs)
-        buffer.drop_block()
-        if written is not None:  # one send for the report and the request for the next games
-            wanted = self._games_wanted() if self._more_games else 0
+        while games := len(buffer.runs):  # in several blocks if there is no room for one
+            written = self._write_block()
+            if written is None:
+                self._finished_dropped += games
+                buffer.drop_block()
+                break
+            buffer.drop_block(len(written.runs) // RUN_DTYPE.itemsize)
+            # One send for the report and the request for the next games.
+            wanted = self._games_wanted() if self._more_games and not len(buffer.runs) else 0
             self._channel.send(written, *([Ask(wanted)] if wanted else []))
             self._written, self._asked = True, bool(wanted)
+            self._note_progress()
         self._finished_since = None
         self._note_progress()
 
     def _write_block(self) -> BlockWritten | None:
-        buffer = self._buffer
-        rows = buffer.rows_finished
+        """Write the finished games, or as many as find room; return None if not even the first does."""
+        buffer, games = self._buffer, len(self._buffer.runs)
         while True:
-            place = self._answer_to(Reserve(rows, self.generation))
+            runs = buffer.runs[:games]
+            rows = int(runs["rows"].sum())
+            place = self._answer_to(Reserve(rows, self.generation, divisible=games > 1))
             if isinstance(place, NoRoom):
-                return None
+                if games == 1:
+                    return None
+                games //= 2
+                continue
             if not isinstance(place, Range):
                 raise unexpected("a range to write to", place)
             at, checksum, columns = buffer.file.at(place.first_row), 0, None
             try:
                 fd, *column_fds = self._open(place, [file.name for file, _ in buffer.columns])
-                for piece in buffer.pieces():
+                for piece in buffer.pieces(rows):
                     checksum = crc32c(piece, checksum)
                     write_all(fd, piece, at)
                     at += len(piece)
                 for fd, (file, values) in zip(column_fds, buffer.columns, strict=True):
-                    columns = crc32c(values, columns or 0)
-                    write_all(fd, values, file.at(place.first_row))
+                    columns = crc32c(values[:rows], columns or 0)
+                    write_all(fd, values[:rows], file.at(place.first_row))
             except OSError as error:
                 self._channel.send(WriteFailed(place.session, place.first_row, error.errno or 0))
+                games = max(games // 2, 1)  # fewer can fit into a quota, or below the largest size of a file
             else:
-                runs = buffer.runs.tobytes()
-                return BlockWritten(place.session, place.first_row, rows, checksum, runs, columns)
+                return BlockWritten(place.session, place.first_row, rows, checksum, runs.tobytes(), columns)
 
     def _answer_to(self, message: FromWorker) -> FromDaemon:
         """Wait for outstanding answers, send a message, and return its answer."""

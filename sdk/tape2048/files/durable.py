@@ -241,12 +241,51 @@ def rename_numbered(source: Path, target: Path) -> Path:
 
 def rename_exchange(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> None:
     """Exchange two names atomically. Nothing is flushed."""
-    if _renameat2(one, other, _RENAME_EXCHANGE):
-        raise StorageError(
-            "cannot be replaced atomically: this file system cannot exchange two names",
-            path=other,
-            hint="move it to a local file system (ext4, xfs, btrfs, tmpfs), or write to a new name",
-        )
+    try:
+        if not _renameat2(one, other, _RENAME_EXCHANGE):
+            return
+    except OSError as error:
+        if error.errno != errno.EXDEV:  # see hide_directory()
+            raise
+    raise StorageError(
+        "cannot be replaced atomically: this file system cannot exchange two names",
+        path=other,
+        hint="move it to a local file system (ext4, xfs, btrfs, tmpfs), or write to a new name",
+    )
+
+
+def hide_directory(path: Path, hidden: Path, mark: str) -> Path:
+    """Rename a directory before its removal, without flushing its parent; return its name.
+
+    OverlayFS does not rename directories of a lower layer, such as a container's image. There, the directory
+    keeps its name and loses the file ``mark``, without which it is not complete.
+    """
+    try:
+        return rename_numbered(path, hidden)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        (path / mark).unlink(missing_ok=True)
+        fsync_dir(path)
+        return path
+
+
+def move_directory(path: Path, target: Path, mark: str) -> None:
+    """Move a directory, or copy and remove it where :func:`hide_directory` cannot rename it."""
+    try:
+        rename_noreplace(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with Draft(target) as draft:
+            shutil.copytree(path, draft.path, symlinks=True, dirs_exist_ok=True)
+            for each in draft.path.rglob("*"):
+                if not each.is_symlink():
+                    fsync_path(each)
+            draft.publish()
+        (path / mark).unlink(missing_ok=True)
+        fsync_dir(path)
+        shutil.rmtree(path)
 
 
 def is_locked(path: Path) -> bool:

@@ -34,6 +34,7 @@ _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDI
 _HINTS = {
     **dict.fromkeys(NO_FILES, "raise the limit on open files: ulimit -n, LimitNOFILE= or fs.file-max"),
     **dict.fromkeys(_NO_ACCESS, "check that the directory exists and may be written"),
+    errno.EFBIG: "raise the limit on the size of files: ulimit -f, LimitFSIZE=",
     errno.ENAMETOOLONG: "choose a shorter name, or a directory with a shorter path",
     errno.ENOLCK: "mount this file system with locks (for NFS, start lockd), or choose another directory",
 }

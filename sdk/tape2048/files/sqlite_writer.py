@@ -10,9 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tape2048.errors import BookkeepingError, DiskFullError, NameTakenError, StorageError
-from tape2048.files.opening import DEVICE_HINT, NEW_FILE_MODE, storage_error
+from tape2048.errors import BookkeepingError, NameTakenError, StorageError
+from tape2048.files.opening import DEVICE_HINT, NEW_FILE_MODE, open_fd, storage_error
 from tape2048.files.sqlite import _code_name, _is_long, _primary_code, connect
+
+#: More than SQLite writes at once, so that a full quota and the largest size of a file reject it, too.
+_PROBE_BYTES = 1 << 20
 
 
 @contextlib.contextmanager
@@ -40,6 +43,7 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
             if _is_long(path):
                 Path(path).write_bytes(database.serialize())
     except BaseException as error:
+        refused = _refusal(path) if isinstance(error, sqlite3.OperationalError) else None
         with contextlib.suppress(OSError):
             Path(path).unlink()
         if isinstance(error, sqlite3.IntegrityError):
@@ -48,12 +52,25 @@ def fresh_database(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]
             raise
         code = _primary_code(error)
         if code == sqlite3.SQLITE_FULL:
-            hint = "free some space, then try again"
-            raise DiskFullError("no space left on the device", path=path, hint=hint) from error
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise storage_error(full, path, "writing it") from error
         if code == sqlite3.SQLITE_CANTOPEN:  # the file that was made just now
             raise storage_error(OSError(errno.EMFILE, f"SQLite: {error}"), path, "opening it") from error
+        if refused is not None:
+            raise storage_error(refused, path, "writing it") from error
         message = f"SQLite could not write it: {error} ({_code_name(error)})"
         raise StorageError(message, path=path, hint=DEVICE_HINT) from error
+
+
+def _refusal(path: str | os.PathLike[str]) -> OSError | None:
+    """Append to a database that SQLite could not write; return the error, which SQLite does not report."""
+    try:
+        with open_fd(path, os.O_WRONLY | os.O_APPEND) as fd:
+            for _ in range(2):  # the first can be cut short at the limit
+                os.write(fd, bytes(_PROBE_BYTES))
+    except OSError as error:
+        return error
+    return None
 
 
 def insert_rows(

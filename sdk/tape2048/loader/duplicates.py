@@ -24,6 +24,7 @@ from tape2048.jit.mix import mix64
 from tape2048.loader.run_columns import RunColumns, facts_of_runs
 from tape2048.loader.splits import player_key
 from tape2048.session.columns import Columns
+from tape2048.session.recorded_order import Named
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.session.recorded_order import Named
     from tape2048.session.session import Session
 
 _OUTCOME = ("steps", "max_score", "highest_tile")

@@ -1,7 +1,8 @@
 """Removal of sessions, which is atomic for readers, and quarantine of damaged sessions.
 
 A session is renamed to a hidden name (``.<name>.removed``), the directory is flushed, and then its files are
-deleted. After a crash, the next removal deletes the hidden sessions that are left.
+deleted. After a crash, the next removal deletes the hidden sessions that are left. OverlayFS does not rename
+sessions of an image's layers: there, ``manifest.json`` is deleted first, and the quarantine receives a copy.
 
 The quarantine::
 
@@ -36,9 +37,9 @@ from tape2048.errors import (
 )
 from tape2048.files.durable import (
     fsync_dir,
+    hide_directory,
+    move_directory,
     numbered,
-    rename_noreplace,
-    rename_numbered,
     sweep_drafts,
     write_file,
 )
@@ -155,7 +156,7 @@ def _hide(path: Path, removal_lock: RemovalLock) -> tuple[Path, Path | TapeError
         locked = removal_lock.try_lock(path)
         if locked is None:
             return path, None, None
-        return path, rename_numbered(path, path.with_name(f".{path.name}.removed")), locked
+        return path, hide_directory(path, path.with_name(f".{path.name}.removed"), MANIFEST), locked
     except OSError as error:
         if locked is not None:
             removal_lock.unlock(locked)
@@ -187,7 +188,7 @@ def quarantine(root: Path, path: Path, findings: Sequence[Finding], *, by: str) 
             note.unlink(missing_ok=True)  # left by a crash before the rename
             write_file(note, text)
             try:
-                rename_noreplace(path, target)
+                move_directory(path, target, MANIFEST)
             except NameTakenError:
                 note.unlink()
                 continue

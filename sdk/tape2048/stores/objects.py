@@ -43,7 +43,15 @@ from tape2048.errors import (
     TapeError,
     masked,
 )
-from tape2048.files.durable import Draft, fsync_dir, new_file, replace_file, write_all, write_file
+from tape2048.files.durable import (
+    Draft,
+    fsync_dir,
+    hide_directory,
+    new_file,
+    replace_file,
+    write_all,
+    write_file,
+)
 from tape2048.files.opening import open_fd
 from tape2048.files.reading import open_regular
 
@@ -249,11 +257,11 @@ class DirectoryStore(Store):
                 if remains.fullmatch(left.name):
                     shutil.rmtree(left, ignore_errors=True)
 
-    def retract(self, directory: str, name: str) -> None:  # noqa: ARG002 - the rename hides all files at once
+    def retract(self, directory: str, name: str) -> None:
         with self._reached(directory, "removing") as path, contextlib.suppress(FileNotFoundError):
             hidden = path.with_name(f".{path.name}.removed")
             shutil.rmtree(hidden, ignore_errors=True)
-            path.rename(hidden)
+            hidden = hide_directory(path, hidden, name)
             fsync_dir(path.parent)
             shutil.rmtree(hidden)
 

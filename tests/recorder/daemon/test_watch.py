@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -125,14 +124,47 @@ def test_a_silent_worker_is_aborted_then_killed(world: World) -> None:
 @pytest.mark.parametrize("how", ["compiles", "has not finished its first slice"])
 def test_a_start_takes_longer_and_not_for_ever(how: str) -> None:
     world = World()
+    world.watch.look(world.now, SILENCE_S)
+    world.slots["heartbeat_ns"] += 1  # its program runs
     world.place.ready = how != "compiles"
     assert world.stays_quiet(START_S - 5)
     assert world.aborts(10)
 
 
+def test_a_worker_that_never_ran_is_silent() -> None:
+    world = World()
+    world.place.ready = False
+    assert world.stays_quiet(SILENCE_S - 1)
+    assert world.aborts(2)
+
+
+def test_a_program_that_starts_slowly_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.place.ready = False
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(module, "_cpu_ticks", lambda pid: next(ticks))
+    assert world.stays_quiet(SILENCE_S * 5)
+
+
+@pytest.mark.parametrize("doing", ["writes a block", "loads a model", "compiles"])
+def test_a_stopped_worker_gets_no_extra_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, doing: str
+) -> None:
+    world.place.ready = doing != "compiles"
+    world.place.range = Range(1, "x", 0) if doing == "writes a block" else None
+    world.slots["busy"] = LOADS if doing == "loads a model" else 0
+    world.pass_time(SILENCE_S)
+    assert world.stays_quiet(SILENCE_S - 1), "it is slow"
+    monkeypatch.setattr(module, "whereabouts", lambda pid: "state T, stopped")
+    assert world.aborts(1)
+    assert "(state T, stopped): ending it" in world.warnings[0]
+
+
 def test_each_part_of_a_start_and_a_block_has_a_limit() -> None:
     world = World()
     world.place.ready = False
+    world.watch.look(world.now, SILENCE_S)
+    world.slots["heartbeat_ns"] += 1
     world.pass_time(START_S - 5)  # it compiles
     world.place.ready = True
     assert world.stays_quiet(START_S - 5)  # its first slice
@@ -179,11 +211,8 @@ def test_what_the_kernel_knows_of_a_process() -> None:
 
 @pytest.mark.slow
 def test_a_stopped_worker_is_replaced(recorders: Recorders, root: Path) -> None:
-    # It may be stopped in the middle of a write, too.
-    hooks: dict[str, Any] = {f"{module.__name__}:WRITING_FACTOR": 1.0}
-    recorder = recorders.start(
-        player="expectimax", sample_rate=20, workers=2, seed=99, worker_silence_s=5.0, hooks=hooks
-    )
+    # Also in the middle of a write.
+    recorder = recorders.start(player="expectimax", sample_rate=20, workers=2, seed=99, worker_silence_s=5.0)
     recorder.wait_for_status(lambda status: status["workers_ready"] == 2 and status["recorded_rows"] > 0)
     stopped = recorder.workers[0]
     kill(stopped, signal.SIGSTOP)

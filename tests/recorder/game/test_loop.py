@@ -69,7 +69,14 @@ def play(
         ends = np.cumsum(block_runs["rows"], dtype=np.uint64)
         assert np.array_equal(block_runs["first_row"], ends - block_runs["rows"]), "one after another"
         block_runs["first_row"] += len(rows) // buffer.dtype.itemsize
-        rows += buffer.rows.tobytes()
+        data = buffer.rows.tobytes()
+        half = len(block_runs) // 2  # a block can be written in two parts
+        first = int(block_runs["rows"][:half].sum())
+        parts = list(map(bytes, buffer.pieces(first)))
+        buffer.drop_block(half)
+        assert np.array_equal(buffer.runs["id"], block_runs["id"][half:])
+        assert b"".join([*parts, *map(bytes, buffer.pieces())]) == data
+        rows += data
         runs.append(block_runs)
         blocks += 1
         buffer.drop_block()

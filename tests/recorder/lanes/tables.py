@@ -48,6 +48,14 @@ class Games:
             self.kept[int(run["id"])] = Kept(
                 *(int(run[name]) for name in ("seed", "steps", "max_score", "highest_tile")), rows.tobytes()
             )
+        half = len(finished.runs) // 2  # a block can be written in two parts
+        left, first = finished.runs[half:].copy(), int(finished.runs["rows"][:half].sum())
+        data = b"".join(map(bytes, finished.pieces()))
+        parts = list(map(bytes, finished.pieces(first)))
+        finished.drop_block(half)
+        left["first_row"] -= first
+        assert finished.runs.tobytes() == left.tobytes()
+        assert b"".join([*parts, *map(bytes, finished.pieces())]) == data
         finished.drop_block()
 
 

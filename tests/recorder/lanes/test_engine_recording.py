@@ -1,5 +1,6 @@
 """Recorders with an engine, as processes: its games, the games that its faults cost, and its end."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from tape2048.session.session import Session, sessions
 from tape2048_recorder.replay.replay import replay_session
 
 from ..checks import assert_all_published, assert_sessions_valid, meta_of, published_runs
-from ..processes import Recorders
+from ..processes import Recorders, wait_until
 from . import batched
 from .tables import play
 
@@ -80,3 +81,16 @@ def test_an_engine_without_a_hello_does_not_start(recorders: Recorders, fast_dir
     recorder = recorders.fail(StartError, seed=7, workers=1, **engine("quit"))
     assert "cannot find my weights" in recorder.error["message"]
     assert not sessions(fast_dir)
+
+
+def test_an_engine_ends_with_a_killed_recorder(recorders: Recorders, fast_dir: Path) -> None:
+    """Also one that neither reads its input nor heeds SIGTERM."""
+    settings = engine("deaf", 50, move_timeout_s=600)
+    recorder = recorders.start(seed=7, workers=1, **settings)
+    (worker,) = wait_until(lambda: recorder.workers)
+    (child,) = wait_until(lambda: psutil.Process(worker).children())
+    recorder.wait_for_status(lambda status: status["steps"] > 0)
+    child.terminate()
+    recorder.signal(signal.SIGKILL)
+    recorder.end()
+    wait_until(lambda: not child.is_running())

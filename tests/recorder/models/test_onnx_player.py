@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tape2048.errors import ConfigError, PlayerError
 from tape2048.game.rules import boards_to_exps, legal_masks
-from tape2048_recorder.models.onnx_player import make
+from tape2048_recorder.models.onnx_player import OnnxPlayer, make
 
 from ..lanes.tables import play
 
@@ -63,6 +63,29 @@ def test_a_model_gives_its_scores(tmp_path: Path, boards: int | str, batch: int,
 def test_fixed_batches_make_games_independent_of_lanes(tmp_path: Path) -> None:
     path = save(tmp_path / "p.onnx")
     assert play(make(model=path, batch=16), 12, lanes=1) == play(make(model=path, batch=16), 12, lanes=64)
+
+
+def test_external_data_is_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is part of the player's identity."""
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    path = save(Path("models/p.onnx"))
+
+    def player(weights: np.ndarray) -> OnnxPlayer:
+        model = onnx.load(save(Path("models/p.onnx"), weights=weights))
+        Path("models/weights.bin").unlink(missing_ok=True)
+        onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+        return make(model=path)
+
+    one, other = player(WEIGHTS), player(2 * WEIGHTS)
+    assert one.sha256 != other.sha256
+    other.warm_up(21)
+    exps = boards_to_exps(BOARDS)
+    scores = other(BOARDS, legal_masks(BOARDS), exps)
+    np.testing.assert_allclose(scores, exps.astype(np.float32) @ (2 * WEIGHTS), rtol=1e-4, atol=1e-4)
+    Path("models/weights.bin").rename("weights.bin")
+    with pytest.raises(PlayerError, match=r"weights\.bin"):
+        make(model=path)
 
 
 @pytest.mark.parametrize("keep", [0, 10, 100])

@@ -1,11 +1,12 @@
 """An engine that plays the lowest legal move, and misbehaves as its arguments say: ``MODE AFTER BATCH``.
 
-After so many boards of a process it does what the mode says: ``die``, ``abort``, ``hang``, ``rubbish``,
-``short``, ``chatty``, ``early`` or ``endless``; ``illegal`` once in so many boards. ``poison`` dies at boards
-with a 128. ``mute``, ``strange``, ``huge`` and ``quit`` spoil the hello.
+After so many boards of a process it does what the mode says: ``die``, ``abort``, ``hang``, ``deaf`` (it also
+ignores SIGTERM), ``rubbish``, ``short``, ``chatty``, ``early`` or ``endless``; ``illegal`` once in so many
+boards. ``poison`` dies at boards with a 128. ``mute``, ``strange``, ``huge`` and ``quit`` spoil the hello.
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -48,7 +49,7 @@ def answer(boards: list[str], asked: int) -> str:
         sys.exit(3)
     if MODE == "abort":
         os.abort()
-    if MODE == "hang":
+    if MODE in ("hang", "deaf"):
         time.sleep(600)
     while MODE == "endless":
         sys.stdout.write("U" * 4096)
@@ -61,6 +62,8 @@ def answer(boards: list[str], asked: int) -> str:
 
 def main() -> None:
     asked = 0
+    if MODE == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for line in sys.stdin:
         word, *boards = line.split()
         if word == "tape2048":

@@ -1,6 +1,7 @@
 """The sessions of a recorder without its processes: where blocks go, when sessions close, when to pause."""
 
 import errno
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from tape2048_recorder.recording.recording import (
     Recording,
 )
 
+from ..disks import files_end_at
 from ..materials import Prepared
 from ..processes import wait_until
 
@@ -168,6 +170,46 @@ def test_an_old_session_closes_if_it_holds_rows(make: Make) -> None:
     assert len(Session.open(path)) == 50
 
 
+@pytest.mark.parametrize("code", [errno.EFBIG, errno.ENOENT, errno.ESTALE])
+def test_a_file_that_cannot_grow_ends_its_session(make: Make, code: int) -> None:
+    recording = make()
+    blocks = Blocks(recording)
+    recording.confirm(blocks.write(recording.place(50), 5))
+    refused = recording.place(50)
+    recording.write_failed(WriteFailed(refused.session, refused.first_row, code))
+    assert (recording.why_not(50) is None) is (code == errno.EFBIG), "another session has room at once"
+    again = recording.place(50)
+    assert (again.session, again.first_row) == (refused.session + 1, 0)
+    recording.confirm(blocks.write(again, 5))
+    recording.close_open()
+    assert [len(Session.open(path)) for path in published_by(recording)] == [50, 50]
+
+
+def test_metadata_near_the_largest_file_ends_its_session(make: Make) -> None:
+    recording = make()
+    blocks = Blocks(recording)
+    with files_end_at(SESSION_BYTES + 9 * 2 * RUN_BYTES):
+        for _ in range(4):
+            recording.confirm(blocks.write(recording.place(50), 5))
+        paths = published_by(recording)
+    assert [len(Session.open(path)) for path in paths] == [100, 100]
+
+
+def test_a_pause_for_publishing_says_what_the_last_session_took(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = make()
+    blocks = Blocks(recording)
+    recording.confirm(blocks.write(recording.place(50), 5))
+    recording.close_open()
+    published_by(recording)
+    monkeypatch.setattr(recording.publisher, "queue", [None] * 3)
+    why = recording.why_not(50)
+    backlog, _, measured = why.partition("; ")
+    assert backlog == "publishing is behind: 3 closed sessions are not published yet"
+    assert re.fullmatch(r"the last one took \d+\.\d s for 0\.0 MB", measured)
+
+
 def test_too_little_space_is_a_reason_with_figures(tmp_path: Path) -> None:
     config = RecorderConfig(out_dir=str(tmp_path), min_free_mb=10**9)
     recording = Recording(tmp_path, config, facts)
@@ -261,7 +303,7 @@ def test_a_tape_counts_with_its_future_anchors(
         anchors = 8 * -(-block.rows // 16)
         metadata = 4 / (block.rows + GAME_ROWS_MIN) * RUN_BYTES * block.rows
         assert recording.size_bytes(0.0) == SESSION_BYTES + int(block.rows * 1.5 + metadata)
-        needed = int(50 * 1.5 + block.rows / 2 + metadata)
+        needed = int(50 * (1.5 + metadata / block.rows)) + int(block.rows / 2 + metadata) + SESSION_BYTES
         for free, has_room in ((needed, True), (needed - 1, False)):
             monkeypatch.setattr(recording, "free_bytes", lambda free=free: free)
             assert (recording.why_not(50) is None) is has_room

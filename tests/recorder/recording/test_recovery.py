@@ -20,8 +20,8 @@ from tape2048_recorder.game.rows_file import COLUMNS, RowsFile
 from tape2048_recorder.recording.partial import FACTS, JOURNAL, STAGED, PartialSession
 from tape2048_recorder.recording.world import World
 
-from ..checks import assert_holds, meta_of, recover, snapshot
-from ..disks import files_end_at, unsaid
+from ..checks import assert_holds, meta_of, partials, recover, snapshot
+from ..disks import files_end_at, overlay, tmpfs, unsaid
 from ..materials import NAME, Blocks, leave, make_facts, publish
 
 
@@ -47,6 +47,18 @@ def test_a_session_that_was_being_written(root: Path, blocks: Blocks) -> None:
     assert f"recovered {NAME}: 12 games" in message
     assert meta_of(root / NAME)["ended_at"] == "2023-11-14T22:13:20Z", "when it was written to last"
     assert_holds(root, blocks, confirmed=range(4), confirming=range(4), published_alive=())
+
+
+@pytest.mark.root
+def test_a_session_in_a_layer_of_an_image(tmp_path: Path, blocks: Blocks) -> None:
+    """OverlayFS does not rename its directory, so a copy is published."""
+    with tmpfs(tmp_path / "lower", 16):
+        leave(tmp_path / "lower", blocks, range(4))
+        with overlay(tmp_path / "lower", tmp_path / "layers") as merged:
+            found, _ = recover(merged)
+            assert found == [merged / NAME]
+            assert not partials(merged)
+            assert_holds(merged, blocks, confirmed=range(4), confirming=range(4), published_alive=())
 
 
 def test_several_sessions(root: Path, blocks: Blocks) -> None:
@@ -235,6 +247,15 @@ def assert_put_away(root: Path, session: PartialSession, why: str) -> None:
     assert recover(root)[1].events == []
     assert snapshot(root) == before
     assert sessions(root) == []
+
+
+def test_a_column_that_is_lost_costs_no_rows(root: Path, column_blocks: Blocks) -> None:
+    session = leave(root, column_blocks, range(2))
+    rows = session.steps_path.read_bytes()
+    session.steps_path.with_name("loss.f32.npy").unlink()
+    assert_put_away(root, session, "found no file, expected the column of 2 blocks")
+    away = root / ".quarantine" / session.path.name.removeprefix(".")
+    assert (away / STAGED / session.steps_path.name).read_bytes() == rows
 
 
 def test_facts_that_are_lost(root: Path, blocks: Blocks) -> None:

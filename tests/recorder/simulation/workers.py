@@ -371,6 +371,7 @@ class Process:
 
     def _start(self) -> Generator[float | None, None, None]:
         random = self._random
+        self._beat()
         if random.random() < 0.03:
             self.life.calm = False
             self._send(Crashed("out of luck", starting=True, kind="", hint=None))
@@ -427,15 +428,25 @@ class Process:
 
     def _flush(self) -> Generator[float | None, None, int]:
         """Write the finished games; how many found no room."""
+        dropped = 0
+        while self._done:
+            dropped += yield from self._flush_some()
+        return dropped
+
+    def _flush_some(self) -> Generator[float | None, None, int]:
+        """Write as many games as there is room for at once."""
         games, self._done = self._done, []
-        if not games:
-            return 0
-        rows = sum(map(rows_of, games))
-        data = b"".join(map(bytes_of, games))
         while True:
-            place = yield from self._answer_to(Reserve(rows))
+            rows = sum(map(rows_of, games))
+            data = b"".join(map(bytes_of, games))
+            place = yield from self._answer_to(Reserve(rows, divisible=len(games) > 1))
             if isinstance(place, NoRoom):
-                return len(games)
+                if len(games) > 1:
+                    half = len(games) // 2
+                    games, self._done = games[:half], games[half:] + self._done
+                    continue
+                left, self._done = self._done, []
+                return 1 + len(left)
             assert isinstance(place, Range), place
             yield from self._point()
             try:

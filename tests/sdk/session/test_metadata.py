@@ -162,7 +162,7 @@ class TestWrite:
         assert not path.exists()
 
     def test_write_that_fails(self, path: Path) -> None:
-        """A file size limit stands in for a device that fails: SQLite reports an I/O error."""
+        """SQLite reports an I/O error, and not its cause."""
         code = (
             "import resource, signal, numpy as np, sys\n"
             "from tape2048.session.metadata_writer import write_metadata\n"
@@ -180,8 +180,8 @@ class TestWrite:
             [sys.executable, "-W", "error", "-c", code, path], capture_output=True, text=True, check=False
         )
         assert done.returncode == 1
-        assert done.stderr.startswith("StorageError SQLite could not write it: disk I/O error")
-        assert "dmesg" in done.stderr
+        assert done.stderr.startswith("StorageError writing it failed (File too large) -- raise the limit")
+        assert "ulimit -f" in done.stderr
         assert not path.exists()
 
     @pytest.mark.root

@@ -51,8 +51,8 @@ def status(*, directory: Path, instance: str | None, watch: bool, as_json: bool)
 
     This reads the file that a recorder writes every second. A hung or killed recorder shows as stale. A
     recorder in another container or on another host is judged by the time of its last write. The exit code
-    is 0 if a recorder is running (starting, recording or paused), 1 if all are draining, stopped or stale,
-    and 3 if none ever ran.
+    is 0 if a recorder is running (starting, recording, finishing or paused), 1 if all are draining, stopped
+    or stale, and 3 if none ever ran.
     """
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other: give only one")
