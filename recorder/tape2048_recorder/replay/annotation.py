@@ -80,7 +80,7 @@ def annotation_of(session: Session) -> Mapping[str, Any] | None:
     """Return the facts of loss and luck, or None without columns of a judge with a SHA-256."""
     if not {"loss", "luck"} <= session.columns.keys():
         return None
-    facts = session.column("loss").info.facts
+    facts = session.columns["loss"].facts
     return facts if "judge_sha256" in facts else None
 
 

@@ -37,7 +37,7 @@ from tape2048.files.bulk_read import FileRange, allocate, read_into
 from tape2048.files.reading import Reserved, map_file, open_regular, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -209,7 +209,10 @@ def check_header(
 
 
 def open_rows(
-    path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]], load: Load = "mmap"
+    path: str | os.PathLike[str],
+    dtypes: Sequence[np.dtype[Any]],
+    load: Load = "mmap",
+    on_read: Callable[[int, NDArray[np.uint8]], object] | None = None,
 ) -> NDArray[Any]:
     """Open a file's rows.
 
@@ -217,6 +220,8 @@ def open_rows(
         path: a ``.npy`` file.
         dtypes: the accepted row types.
         load: ``"mmap"`` maps the file (no memory, no open descriptor); ``"ram"`` reads it at once.
+        on_read: function that any thread calls with a place among the bytes of all rows, and the bytes that
+            it has read from there on.
 
     Returns:
         A read-only array ``[rows]``. If a mapped file is truncated while the array lives, touching the lost
@@ -238,7 +243,11 @@ def open_rows(
         if load == "mmap":
             return map_file(fd, header.end_offset)[header.data_offset :].view(header.dtype)
         rows = np.empty(header.rows, header.dtype)
-        read_into(rows.view(np.uint8), [FileRange(path, header.data_offset, rows.nbytes, fd)])
+        read_into(
+            rows.view(np.uint8),
+            [FileRange(path, header.data_offset, rows.nbytes, fd)],
+            on_read=on_read and (lambda one, content: on_read(one.offset - header.data_offset, content)),
+        )
     rows.flags.writeable = False
     return rows
 

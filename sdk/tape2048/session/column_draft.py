@@ -273,7 +273,7 @@ def _difference(found: Sequence[ColumnInfo], expected: Sequence[ColumnInfo]) -> 
     for one, other in zip(found, expected, strict=True):
         there, here = one.document, other.document
         # A player or a critic is identified by its SHA-256, and its name may differ.
-        named = {"maker", *(key.removesuffix("_sha256") for key in here if key.endswith("_sha256"))}
+        named = {"maker", "crc32c", *(key.removesuffix("_sha256") for key in here if key.endswith("_sha256"))}
         keys = [key for key in {**there, **here} if key not in named and there.get(key) != here.get(key)]
         texts += (f"{key} is {there.get(key)!r}; expected {here.get(key)!r}" for key in keys)
     return ", ".join(dict.fromkeys(texts))
@@ -393,7 +393,11 @@ class ColumnDraft:
         values = [each.npy_name for each in columns if path_exists(self.path / each.npy_name)]
         for column in columns:
             (self.path / column.json_name).unlink(missing_ok=True)
-            write_file(self.path / column.json_name, column_text(column))
+            made = self.path if column.npy_name in values else directory
+            with open_regular(made / column.npy_name) as fd:
+                checksum = crc32c_file(fd, os.fstat(fd).st_size, made / column.npy_name)
+            text = column_text(msgspec.structs.replace(column, crc32c=checksum))
+            write_file(self.path / column.json_name, text)
         for name in values:
             fsync_path(self.path / name)
         for column in columns:

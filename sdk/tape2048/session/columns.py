@@ -12,6 +12,7 @@ then up to 63 of a-z, 0-9 and _. The types are ``bool``, ``u8`` to ``u64``, ``i8
 ``rows``          N
 ``D``             D, absent for ``[N]``
 ``steps_crc32c``  checksum of ``steps.npy`` or ``tape.npy``; null for a session in shards
+``crc32c``        CRC-32C of the ``.npy`` file; absent in files of earlier versions
 ``maker``         for example ``"tape2048 embed"``; absent in old files
 other fields      facts of the maker, such as the tower's ``model_sha`` and ``pooling`` for ``embeddings``
 ================  =====================================================================================
@@ -34,7 +35,7 @@ from tape2048.base.text import pretty_json
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
 from tape2048.files.npy import open_shards, peek_header, read_header
 from tape2048.files.opening import path_exists
-from tape2048.files.reading import map_file, open_regular, read_path
+from tape2048.files.reading import crc32c_file, map_file, open_regular, read_path
 from tape2048.session.batch_fields import RESERVED, field_of
 from tape2048.session.directory import list_names, rows_entry
 from tape2048.session.layout import MANIFEST
@@ -70,6 +71,9 @@ _MAKERS = {"embeddings": "tape2048 embed"} | dict.fromkeys(
     ("values", "best", "loss", "luck"), "tape2048 annotate"
 )
 
+# The states of the files whose checksums this process has compared.
+_checked: set[tuple[int | None, ...]] = set()
+
 # Limit of a column's .json, which usually has about 200 bytes.
 _JSON_BYTES_MAX = 1024 * 1024
 _WIDTH_MAX = 2**31
@@ -85,6 +89,7 @@ class ColumnInfo(msgspec.Struct, frozen=True):
         rows: number of rows, N.
         steps_crc32c: checksum of ``steps.npy`` or ``tape.npy``; None for a session in shards.
         facts: other facts of ``<name>.json``, including ``maker``.
+        crc32c: CRC-32C of the file of values; None if it has none.
 
     Example:
         >>> from tape2048 import ColumnInfo
@@ -98,6 +103,7 @@ class ColumnInfo(msgspec.Struct, frozen=True):
     rows: int = 0
     steps_crc32c: int | None = None
     facts: dict[str, Any] = {}
+    crc32c: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -130,6 +136,8 @@ class ColumnInfo(msgspec.Struct, frozen=True):
         own = {"dtype": self.dtype, "rows": self.rows, "D": self.width, "steps_crc32c": self.steps_crc32c}
         if self.width is None:
             del own["D"]
+        if self.crc32c is not None:
+            own["crc32c"] = self.crc32c
         return {**self.facts, **own}
 
 
@@ -221,7 +229,8 @@ class Columns(Mapping[str, ColumnInfo]):
         values.flags.writeable = False
         return Column(values, found.info, found.path)
 
-    def open(self, name: str) -> Located:
+    def open(self, name: str, *, check: bool = True) -> Located:
+        """Map a column; with ``check``, compare its file with its checksum, once in a process."""
         if self.foreign is not None and self.is_field(name):
             rows = self.foreign.field(name)
             return Located(self[name], self.foreign.paths[0], rows, self.foreign.index_of)
@@ -242,7 +251,14 @@ class Columns(Mapping[str, ColumnInfo]):
             message, hint = f"{message}{self.rows} with {crc32c}", _again(name, info.facts.get("maker"))
             raise ColumnError(message, path=directory / info.json_name, hint=hint)
         path = directory / info.npy_name
-        return Located(info, path, _map(path, info))
+        found = Located(info, path, _map(path, info))
+        if check:
+            status = path.stat()
+            state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, info.crc32c
+            if state not in _checked:
+                check_values(info, path)
+                _checked.add(state)
+        return found
 
     def _open_shards(self, info: ColumnInfo, paths: list[Path], name: str) -> Located:
         files = np.array([self.rows]) if self.foreign is None else self.foreign.counts
@@ -339,11 +355,12 @@ def shared_columns(
     shared, others = {}, []
     for name in sorted({name for columns in sessions for name in columns}.difference(skip)):
         try:
-            infos = [columns.open(name).info for columns in sessions]
+            infos = [columns.open(name, check=False).info for columns in sessions]
         except ColumnError as error:
             others.append(f"{name}: {error}")
             continue
-        facts = [info.document | {"rows": 0, "steps_crc32c": 0, "maker": ""} for info in infos]
+        own = {"rows": 0, "steps_crc32c": 0, "maker": "", "crc32c": 0}
+        facts = [info.document | own for info in infos]
         if keys := {key for each in facts for key in each | facts[0] if each.get(key) != facts[0].get(key)}:
             others.append(f"{name}: the sessions differ in {', '.join(sorted(keys))}")
         else:
@@ -361,7 +378,7 @@ def check_column_name(name: str) -> None:
 
 
 #: Keys of a column's file that are not its facts.
-_OWN = {"dtype", "rows", "D", "steps_crc32c", "release"}
+_OWN = {"dtype", "rows", "D", "steps_crc32c", "crc32c", "release"}
 
 
 class _Info(msgspec.Struct):
@@ -369,6 +386,7 @@ class _Info(msgspec.Struct):
     rows: Annotated[int, msgspec.Meta(ge=0)]
     D: Annotated[int, msgspec.Meta(ge=1, le=_WIDTH_MAX)] | msgspec.UnsetType = msgspec.UNSET
     steps_crc32c: int | None = None
+    crc32c: int | None = None
     maker: str | None = None
 
 
@@ -419,7 +437,7 @@ def _read_info(directory: Path, files: list[str], name: str) -> ColumnInfo:
         )
     width = None if found.D is msgspec.UNSET else found.D
     own = {key: value for key, value in facts.items() if key not in _OWN}
-    return ColumnInfo(name, found.dtype, width, found.rows, found.steps_crc32c, own)
+    return ColumnInfo(name, found.dtype, width, found.rows, found.steps_crc32c, own, found.crc32c)
 
 
 def _fields_of(foreign: ForeignRows) -> dict[str, ColumnInfo]:
@@ -466,6 +484,15 @@ def _again(name: str, maker: object) -> str:
     command = maker if again else _MAKERS.get(name)
     how = f"{command} --force" if command else f"write_column(session, {name!r}, values, replace=True)"
     return f"Make it again from these rows: {how}"
+
+
+def check_values(info: ColumnInfo, path: Path) -> None:
+    """Raise ColumnError unless a column's file has its checksum, if it has one."""
+    with open_regular(path) as fd:
+        found = None if info.crc32c is None else crc32c_file(fd, os.fstat(fd).st_size, path)
+    if found != info.crc32c:
+        message = f"has CRC-32C {found:08x}; expected {info.crc32c:08x}, as in {info.json_name}"
+        raise ColumnError(message, path=path, hint=_again(info.name, info.facts.get("maker")))
 
 
 def _map(path: Path, info: ColumnInfo) -> NDArray[Any]:

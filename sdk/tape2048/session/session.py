@@ -16,6 +16,7 @@ from tape2048.files.locks import ReadLock, lock_for_reading
 from tape2048.files.npy import Load, check_load
 from tape2048.files.row_source import RowView, row_numbers, run_ordinal
 from tape2048.players import player_name
+from tape2048.session.blocks import board_error, check_blocks, impossible_row
 from tape2048.session.columns import Column, Columns
 from tape2048.session.directory import is_dataset, is_session, kind_of_table
 from tape2048.session.foreign import ForeignRows
@@ -25,6 +26,7 @@ from tape2048.session.layout import (
     METADATA_DB,
     SESSION_NAME,
     START_BOARDS,
+    STEPS_NPY,
     Manifest,
     step_dtype,
 )
@@ -134,6 +136,8 @@ class Session(RowView):
         else:
             games = _assign(metadata, rows, path / METADATA_DB, load, probe=probe)
             self._steps, self.dtype = rows, rows.dtype
+        if manifest is not None:
+            check_blocks(metadata.blocks, len(rows), path / METADATA_DB)
         games[0].flags.writeable = False
         self._games: tuple[NDArray[np.void], Owners] | None = games
         self._metadata: Callable[[], Metadata] = functools.partial(read_metadata, path / METADATA_DB)
@@ -298,7 +302,7 @@ class Session(RowView):
         return Columns(self.column_places, len(self), self._any_manifest, self.foreign)
 
     def column(self, name: str) -> Column:
-        """Map a column, in time that does not depend on the rows.
+        """Map a column. The first access of a process reads its file, and compares it with its checksum.
 
         Args:
             name: a name in :attr:`columns`.
@@ -335,12 +339,14 @@ class Session(RowView):
 
         Raises:
             IndexError: the range is not within the rows of this session.
-            FormatError: a step on tape breaks the rules of the game.
+            FormatError: a board that no game has, or a step on tape that breaks the rules.
         """
         if not 0 <= first <= end <= len(self):
             raise IndexError(f"rows {first} to {end}; expected a range within 0 to {len(self)}")
         if self.tape is None:
-            return self.steps[first:end] if self._steps is not None else self._take(np.arange(first, end))
+            if self._steps is None:
+                return self._take(np.arange(first, end))
+            return self._checked(self.steps[first:end], range(first, end))
         moves = self.tape.moves(slice(first, end))
         numbers, owners = np.arange(first, end), self._owners.between(first, end)
         return self._records(self.tape.boards(first, end), moves, numbers, owners)
@@ -363,10 +369,23 @@ class Session(RowView):
 
     def _take(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
         if self._steps is None and self.foreign is not None:
-            return self.foreign.read(numbers)
+            return self._checked(self.foreign.read(numbers), numbers)
         # An untyped view, since NumPy copies structured rows field by field. The numbers are checked: "clip"
         # avoids NumPy's slower check.
-        return np.take(self.steps.view(f"V{self.steps.dtype.itemsize}"), numbers, mode="clip")
+        taken = np.take(self.steps.view(f"V{self.steps.dtype.itemsize}"), numbers, mode="clip")
+        return self._checked(taken, numbers)
+
+    def _checked(self, rows: NDArray[np.void], numbers: Sequence[int]) -> NDArray[np.void]:
+        """Return rows; raise FieldError if a board is none of a game."""
+        if (at := impossible_row(rows)) >= 0:
+            row, number = rows[at : at + 1].view(self.dtype)[0], int(numbers[at])
+            where = f"row {number} (run {self.runs['id'][self.run_index([number])[0]]})"
+            path, offset = self.path, None
+            if STEPS_NPY in self.files:
+                path, end = self.path / STEPS_NPY, self.files[STEPS_NPY].bytes
+                offset = end - (len(self) - number) * self.dtype.itemsize
+            raise board_error(row["exps"].tolist(), where, path, offset)
+        return rows
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
         """Compare each run's highest tile with each threshold.
@@ -436,8 +455,10 @@ class Session(RowView):
             if isinstance(rows, slice) and rows.step in {None, 1}:
                 return boards_to_exps(self.tape.boards(*rows.indices(len(self))[:2]))
             return boards_to_exps(self.tape.boards_at(self._row_numbers(rows)))
-        if isinstance(rows, slice) and self._steps is not None:
-            return self.steps["exps"][rows].copy()
+        if isinstance(rows, slice) and rows.step in {None, 1}:
+            first, end, _ = rows.indices(len(self))
+            exps: NDArray[np.uint8] = self.read_rows(first, max(first, end))["exps"].copy()
+            return exps
         # Not taken from the strided field: NumPy would first copy the whole column.
         taken = self._take(self._row_numbers(rows))
         row_bytes = taken.view(np.uint8).reshape(len(taken), taken.dtype.itemsize)
