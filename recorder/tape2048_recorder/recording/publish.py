@@ -410,7 +410,7 @@ def _checksum(world: World, path: Path, size: int) -> Generator[float, None, int
             count = world.os.preadv(fd, [piece.data], at)
             if not count:
                 raise TruncatedError(f"the file ends early; expected {size} bytes", path=path, offset=at)
-            checksum, at = crc32c(piece[:count], checksum), at + count
+            checksum, at = crc32c(piece[:count].data, checksum), at + count
             yield 0.0
     return checksum
 

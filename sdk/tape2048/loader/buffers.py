@@ -36,7 +36,7 @@ from tape2048.files.npy import read_header
 from tape2048.files.reading import advise, open_regular, read_exactly, reading
 from tape2048.loader.row_map import BOARD_BYTES, RowMap, Segments, address_of
 from tape2048.loader.run_columns import RunColumns, keep_runs
-from tape2048.session.blocks import BlockSums, file_blocks
+from tape2048.session.blocks import FileSums, file_blocks
 from tape2048.session.directory import ROW_SOURCES, describe_path, is_packdat
 from tape2048.session.layout import METADATA_DB, STEP_DTYPES, STEPS_NPY
 from tape2048.session.session import Session
@@ -460,32 +460,9 @@ def _foreign_bytes(session: Session) -> int:
     return 0 if rows is None or session.load == "ram" else int(rows.counts.sum()) * rows.rows.itemsize
 
 
-class _FileSums:
-    """The checksums of blocks of files that are read: of the blocks that are read completely."""
-
-    def __init__(self, files: Iterable[tuple[Path, int, NDArray[np.void] | None, int]]) -> None:
-        """Expect the blocks of files, each with its path, offset of the first row, and bytes of a row."""
-        self._files = {
-            path: (offset, BlockSums(blocks, row_bytes))
-            for path, offset, blocks, row_bytes in files
-            if blocks is not None
-        }
-
-    def add(self, one: FileRange, content: NDArray[np.uint8]) -> None:
-        if isinstance(one.path, Path) and one.path in self._files:
-            offset, sums = self._files[one.path]
-            sums.add(one.offset - offset, content)
-
-    def finish(self) -> None:
-        """Raise ChecksumError for the first changed block."""
-        for path, (offset, sums) in self._files.items():
-            for defect in sums.defects(path, offset):
-                raise defect
-
-
 def _of_files(
     sessions: Sequence[Session], segments: Segments
-) -> Iterator[tuple[NDArray[np.bool_], list[FileRange], NDArray[np.uint64], int, _FileSums]]:
+) -> Iterator[tuple[NDArray[np.bool_], list[FileRange], NDArray[np.uint64], int, FileSums]]:
     """Yield segments in ``steps.npy`` by row size: a mask, ranges, each segment's first row, size, sums."""
     in_files = _in_files(sessions, segments)
     for row_bytes in np.unique(segments.stride[in_files]).tolist():
@@ -504,7 +481,7 @@ def _of_files(
         ]
         firsts = np.empty(len(order), _U64)
         firsts[order] = rows[:-1]
-        sums = _FileSums(
+        sums = FileSums(
             (path, offsets[each], sessions[each].blocks, row_bytes) for each, path in paths.items()
         )
         yield mine, ranges, firsts, row_bytes, sums
@@ -621,7 +598,7 @@ def read_tapes(
         for name, dtype in ((TAPE_NPY, TAPE_DTYPE), (ANCHORS_NPY, ANCHOR_DTYPE))
     ]
     offsets = {path: _data_offset(path, [dtype]) for _, path, _, dtype in files}
-    sums = _FileSums(
+    sums = FileSums(
         (
             path,
             offsets[path],
@@ -674,7 +651,7 @@ def decode_tapes(
     boards = allocate(int(ends[-1]) * BOARD_BYTES).view(_U64)
     jobs = np.stack([owner, first_row >> _JOB_SPAN_SHIFT, ends[:-1] // _JOB_ROWS])
     paths = {each: sessions[each].path / TAPE_NPY for each in np.unique(owner).tolist()}
-    sums = _FileSums((path, 0, sessions[each].blocks, 1) for each, path in paths.items())
+    sums = FileSums((path, 0, sessions[each].blocks, 1) for each, path in paths.items())
     bounds = [0, *(np.flatnonzero((jobs[:, 1:] != jobs[:, :-1]).any(axis=0)) + 1).tolist(), len(order)]
 
     def decode(job: tuple[int, int]) -> int:

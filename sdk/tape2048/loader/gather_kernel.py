@@ -75,7 +75,7 @@ from tape2048.loader.order import LISTED, SHUFFLED, OrderEntries
 from tape2048.loader.plan import PLAN_WORDS, read_plan
 from tape2048.loader.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
 from tape2048.loader.shuffle import fill_permuted
-from tape2048.session.layout import STEP_DTYPE
+from tape2048.session.layout import ACTION_STEP_DTYPE, STEP_DTYPE
 from tape2048.session.tape_codec import step_checked, step_forward
 
 U64 = np.uint64
@@ -90,6 +90,7 @@ _BOARDS, _ROWS = U64(8 * CHUNK), U64(16 * CHUNK)
 _ROW_SHIFT = U64(5)
 _STEP = U64(STEP_DTYPE.fields["step_idx"][1])  # type: ignore[index]
 _ACTION = U64(STEP_DTYPE.itemsize)
+_ROW_BYTES_MAX = U64(ACTION_STEP_DTYPE.itemsize)
 
 
 # LLVM prefers to inline functions of many arguments, such as a plan, and these functions take few.
@@ -500,7 +501,7 @@ def _write_records(chunk: Any, count: Any, row_bytes: Any, stride: Any, target: 
 
 
 @register_jitable
-def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> None:
+def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> Any:
     """Write boards as bytes; return whether one is of no game.
 
     Each case has its loop, since a constant symmetry of 0 costs nothing.
@@ -670,27 +671,29 @@ def _write_words(chunk: Any, count: Any, first: Any, plan: Any, out: Any) -> Non
 
 
 @register_jitable
-def _find_impossible(chunk: Any, count: Any, packed: Any) -> Any:
+def _find_impossible(chunk: Any, count: Any, packed: Any, row_bytes: Any) -> Any:
     """Return 0; or 1 + the number in the map of a row whose board no game has."""
+    raw = not packed and row_bytes > _ROW_BYTES_MAX  # rows of a data set, which start with a packed board
     for k in range(count):
-        if load64(word(chunk.board, k)) == U64(0) if packed else is_impossible(word(chunk.row, k)):
+        row = word(chunk.board if packed else chunk.row, k)
+        if load64(row) == U64(0) if packed or raw else is_impossible(row):
             return word(chunk.base, k) + U64(1)
     return U64(0)
 
 
 @register_jitable
-def _write(chunks: Any, rows: Any, plan: Any, key: Any, out: Any) -> None:
+def _write(chunks: Any, rows: Any, plan: Any, key: Any, out: Any) -> Any:
     """Write the outputs of the first of two chunks; return whether a row has a board that no game has.
 
     ``rows``: its first index in the batch, and its count.
     """
     chunk, _, wants = chunks
     first, count = rows
-    bad = False
+    bad: Any = False
     if out.tokens:
         bad = _write_tokens(chunks, count, key, out.tokens + (first << U64(4)))
     elif wants.rows or wants.boards:
-        bad = _find_impossible(chunk, count, wants.boards) != U64(0)
+        bad = _find_impossible(chunk, count, wants.boards, plan.rows.row_bytes) != U64(0)
     if out.flags:
         _write_labels(chunk, count, plan.labels, out.flags + first * plan.labels.count)
     if out.targets:
@@ -768,7 +771,7 @@ def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -
             prefetch_columns(chunk, within, plan, wants)
             write_columns(before, (begin - looked_up, looked_up), plan, key, outs)
         if looked_up and _write((before, chunk, wants), (begin - looked_up, looked_up), plan, key, out):
-            total = U64(0) - _find_impossible(before, looked_up, wants.boards)
+            total = U64(0) - _find_impossible(before, looked_up, wants.boards, plan.rows.row_bytes)
             break
         begin += within
         looked_up = within

@@ -123,7 +123,7 @@ class Gatherer:
         self.session_starts = starts.astype(np.int64)
         self.fetches = tables.store.remote and self.reads_rows
         self._held: Hold | None = None
-        self.takes_boards = of_boards and bool(self._plan.packed or (joins and exponents.max() <= 15))
+        self.takes_boards = of_boards and bool(self._plan.packed or joins)
         own_bytes = BOARD_BYTES if self.takes_boards else self._rowmap.row_bytes
         *self._offsets, end = np.cumsum([own_bytes, *(each.info.row_bytes for each in columns)]).tolist()
         power = 1 << (end - 1).bit_length()

@@ -28,8 +28,7 @@ from tape2048.files.opening import open_fd, storage_errors
 from tape2048.files.reading import crc32c, open_regular, read_exactly
 from tape2048.maintenance.validation import check_draft
 from tape2048.session.blocks import BlockSums
-from tape2048.session.column_draft import write_column
-from tape2048.session.columns import shared_columns
+from tape2048.session.column_draft import shared_columns, write_column
 from tape2048.session.directory import rows_entry
 from tape2048.session.layout import (
     RUN_DTYPE,
@@ -302,9 +301,9 @@ def _pieces(session: Session) -> Iterator[tuple[slice, NDArray[Any]]]:
             piece = np.empty(rows.stop - rows.start, dtype)
             read_exactly(source, piece, offset + rows.start * dtype.itemsize, path)
             sums.add(rows.start * dtype.itemsize, piece.view(np.uint8).data)
+            for changed in sums.defects(path, offset) if rows.stop == len(session) else ():
+                raise changed
             yield games, piece
-    for changed in sums.defects(path, offset):
-        raise changed
 
 
 def _write_rows(

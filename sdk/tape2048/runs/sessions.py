@@ -19,8 +19,8 @@ from tape2048.base.text import unix_s, utc_text
 from tape2048.errors import FieldError, FormatError, MaintenanceError, ReplayError
 from tape2048.files.durable import Draft
 from tape2048.files.opening import storage_errors
-from tape2048.players import engine_text, facts_of_engine, identity_of
 from tape2048.runs.a2run2 import RunV2, legal_bits
+from tape2048.runs.engine_text import engine_text, facts_of_engine, identity_of
 from tape2048.runs.run import Run, RunMeta, Tables, check_meta, check_rules, numbered, until_win
 from tape2048.session.layout import (
     ACTION_STEP_DTYPE,

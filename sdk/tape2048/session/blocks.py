@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import bisect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tape2048.errors import ChecksumError, FieldError, SchemaError
-from tape2048.files.npy import open_rows, peek_header
+from tape2048.files.npy import open_rows, open_shards, peek_header
 from tape2048.files.reading import crc32c, crc32c_combine, first_bytes
 from tape2048.session.layout import BLOCK_DTYPE, EXPS_OFFSET
 from tape2048.session.run_table import check_tiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    import os
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from tape2048.files.npy import Load
+    from tape2048.files.bulk_read import FileRange
+    from tape2048.files.npy import Load, Shards
     from tape2048.session.layout import FileEntry
 
 _TOO_LARGE = np.uint64(0xF0F0F0F0F0F0F0F0)
@@ -97,18 +99,57 @@ def file_blocks(path: Path, entry: FileEntry) -> NDArray[np.void]:
     return np.array([(0, size // header.dtype.itemsize, checksum)], BLOCK_DTYPE)
 
 
+class FileSums:
+    """The checksums of blocks of files that are read: of the blocks that are read completely."""
+
+    def __init__(self, files: Iterable[tuple[Path, int, NDArray[np.void] | None, int]]) -> None:
+        """Expect the blocks of files, each with its path, offset of the first row, and bytes of a row."""
+        self._files = {
+            path: (offset, BlockSums(blocks, row_bytes))
+            for path, offset, blocks, row_bytes in files
+            if blocks is not None
+        }
+
+    def add(self, one: FileRange, content: NDArray[np.uint8]) -> None:
+        if isinstance(one.path, Path) and one.path in self._files:
+            offset, sums = self._files[one.path]
+            sums.add(one.offset - offset, content)
+
+    def finish(self) -> None:
+        """Raise ChecksumError for the first changed block."""
+        for path, (offset, sums) in self._files.items():
+            for defect in sums.defects(path, offset):
+                raise defect
+
+
 def open_checked(
     path: Path, dtypes: Sequence[np.dtype[Any]], load: Load, blocks: NDArray[np.void] | None
 ) -> NDArray[Any]:
     """Open rows as ``files.npy.open_rows``; if they are read, raise ChecksumError for a changed block."""
-    if load == "mmap" or blocks is None:
+    if load == "mmap":
         return open_rows(path, dtypes, load)
     header = peek_header(path)
-    sums = BlockSums(blocks, header.dtype.itemsize)
+    sums = FileSums([(path, header.data_offset, blocks, header.dtype.itemsize)])
     rows = open_rows(path, dtypes, load, sums.add)
-    for defect in sums.defects(path, header.data_offset):
-        raise defect
+    sums.finish()
     return rows
+
+
+def open_checked_shards(
+    paths: Sequence[Path],
+    dtypes: Sequence[np.dtype[Any]],
+    files: Mapping[Path, FileEntry],
+    load: Load = "ram",
+) -> Shards:
+    """Open files as ``files.npy.open_shards``; if they are read, raise ChecksumError for a changed file."""
+    found = [(path, peek_header(path)) for path in paths if path in files and load == "ram"]
+    sums = FileSums(
+        (path, header.data_offset, file_blocks(path, files[path]), header.dtype.itemsize)
+        for path, header in found
+    )
+    shards = open_shards(paths, dtypes, load, sums.add)
+    sums.finish()
+    return shards
 
 
 def impossible_row(rows: NDArray[np.void]) -> int:
@@ -123,7 +164,9 @@ def impossible_row(rows: NDArray[np.void]) -> int:
     return -1
 
 
-def board_error(exps: list[int], where: str, path: Path, offset: int | None = None) -> FieldError:
+def board_error(
+    exps: list[int], where: str, path: str | os.PathLike[str], offset: int | None = None
+) -> FieldError:
     """Return the error for a board that no game has, of the row that ``where`` describes."""
     return FieldError(
         f"{where} has the exponents {exps}; expected at least one tile, and none above 2**15",

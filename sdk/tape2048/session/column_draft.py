@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import BusyError, ChecksumError, ColumnError, DiskFullError, FieldError, NameTakenError
+from tape2048.errors import BusyError, ChecksumError, ColumnError, DiskFullError, NameTakenError
 from tape2048.files.durable import fsync_dir, fsync_path, new_file, write_all, write_file
 from tape2048.files.npy import rows_header
 from tape2048.files.opening import open_fd, path_exists, storage_errors, try_lock
@@ -48,7 +48,7 @@ from tape2048.session.layout import STEPS_NPY
 from tape2048.session.tape_layout import TAPE_NPY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -205,14 +205,24 @@ def write_column(
     return session.columns.read(name)
 
 
-def tokens_of(session: ColumnOwner, rows: range) -> NDArray[np.uint8]:
-    """Return the exponents of rows, ``u8[n, 16]``; raise FieldError for an exponent above 15."""
-    tokens = session.tokens(slice(rows.start, rows.stop))
-    if tokens.size and tokens.max() > 15:
-        at = int((tokens > 15).any(axis=1).argmax())
-        message = f"row {rows.start + at}: found the exponent {tokens[at].max()}, expected at most 15"
-        raise FieldError(message, path=session.path)
-    return tokens
+def shared_columns(
+    sessions: Sequence[Columns], skip: Collection[str] = ()
+) -> tuple[dict[str, ColumnInfo], str]:
+    """Return the columns that all sessions have alike, and text on why the others are missing."""
+    shared, others = {}, []
+    for name in sorted({name for columns in sessions for name in columns}.difference(skip)):
+        try:
+            infos = [columns.open(name, check=False).info for columns in sessions]
+        except ColumnError as error:
+            others.append(f"{name}: {error}")
+            continue
+        own = {"rows": 0, "steps_crc32c": 0, "maker": "", "crc32c": 0}
+        facts = [info.document | own for info in infos]
+        if keys := {key for each in facts for key in each | facts[0] if each.get(key) != facts[0].get(key)}:
+            others.append(f"{name}: the sessions differ in {', '.join(sorted(keys))}")
+        else:
+            shared[name] = infos[0]
+    return shared, "; ".join(others)
 
 
 def _as_stored(values: NDArray[Any], column: ColumnInfo) -> NDArray[Any]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -346,26 +346,6 @@ def column_files(directory: Path) -> set[str]:
 def find_drafts(directory: Path) -> list[str]:
     """Return the names of the drafts of columns in a directory: interrupted, or being written."""
     return [path.name for path in directory.glob(".*.partial") if _DRAFT.fullmatch(path.name)]
-
-
-def shared_columns(
-    sessions: Sequence[Columns], skip: Collection[str] = ()
-) -> tuple[dict[str, ColumnInfo], str]:
-    """Return the columns that all sessions have alike, and text on why the others are missing."""
-    shared, others = {}, []
-    for name in sorted({name for columns in sessions for name in columns}.difference(skip)):
-        try:
-            infos = [columns.open(name, check=False).info for columns in sessions]
-        except ColumnError as error:
-            others.append(f"{name}: {error}")
-            continue
-        own = {"rows": 0, "steps_crc32c": 0, "maker": "", "crc32c": 0}
-        facts = [info.document | own for info in infos]
-        if keys := {key for each in facts for key in each | facts[0] if each.get(key) != facts[0].get(key)}:
-            others.append(f"{name}: the sessions differ in {', '.join(sorted(keys))}")
-        else:
-            shared[name] = infos[0]
-    return shared, "; ".join(others)
 
 
 def check_column_name(name: str) -> None:

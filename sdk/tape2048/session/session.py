@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
+from tape2048.base.lazy import load_named
 from tape2048.base.text import facts_table
-from tape2048.errors import BookkeepingError, FieldError, MissingPathError, ReplayError, StorageError
+from tape2048.errors import BookkeepingError, MissingPathError, ReplayError, StorageError
 from tape2048.files.locks import ReadLock, lock_for_reading
 from tape2048.files.npy import Load, check_load
 from tape2048.files.row_source import RowView, row_numbers, run_ordinal
-from tape2048.players import player_name
 from tape2048.session.blocks import board_error, check_blocks, impossible_row
 from tape2048.session.columns import Column, Columns
 from tape2048.session.directory import is_dataset, is_session, kind_of_table
@@ -271,7 +271,8 @@ class Session(RowView):
 
     def _repr_html_(self) -> str:
         facts, tiles = game_facts(self.runs)
-        facts = {"player": player_name(self.meta), "rows": len(self), **facts, "load": self.load}
+        player = load_named("tape2048.players:player_name")(self.meta)  # only notebooks need it
+        facts = {"player": player, "rows": len(self), **facts, "load": self.load}
         return facts_table(f"Session {self.name}", facts, tiles)
 
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...], dict[str, Any]]:
@@ -375,7 +376,7 @@ class Session(RowView):
         taken = np.take(self.steps.view(f"V{self.steps.dtype.itemsize}"), numbers, mode="clip")
         return self._checked(taken, numbers)
 
-    def _checked(self, rows: NDArray[np.void], numbers: Sequence[int]) -> NDArray[np.void]:
+    def _checked(self, rows: NDArray[np.void], numbers: range | NDArray[np.int64]) -> NDArray[np.void]:
         """Return rows; raise FieldError if a board is none of a game."""
         if (at := impossible_row(rows)) >= 0:
             row, number = rows[at : at + 1].view(self.dtype)[0], int(numbers[at])
@@ -409,7 +410,7 @@ class Session(RowView):
         row of each run is read.
 
         Raises:
-            FieldError: a board has a tile above 32768.
+            FieldError: no game has such a board.
 
         Example:
             >>> from tape2048 import Session, sessions
@@ -420,14 +421,10 @@ class Session(RowView):
             return None
         if self.tape is not None:
             return self.tape.starts
-        from tape2048.game.rules import EXPONENT_MAX, exps_to_boards  # loads the compiler
+        from tape2048.game.rules import exps_to_boards  # loads the compiler
 
         boards, has_rows = np.zeros(len(self.runs), np.uint64), self.runs["rows"] > 0
-        exps = self.tokens(self.runs["first_row"][has_rows].astype(np.int64))
-        if (exps > EXPONENT_MAX).any():
-            run = self.runs["id"][has_rows][(exps > EXPONENT_MAX).any(axis=1).argmax()]
-            raise FieldError(f"run {run} starts with a tile above 32768, expected none", path=self.path)
-        boards[has_rows] = exps_to_boards(exps)
+        boards[has_rows] = exps_to_boards(self.tokens(self.runs["first_row"][has_rows].astype(np.int64)))
         return boards
 
     def labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:

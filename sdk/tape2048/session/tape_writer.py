@@ -98,7 +98,7 @@ class TapeWriter:
         Raises ReplayError for a run without steps, or if a move and one spawn do not lead to the next board;
         FormatError as for :meth:`add`.
         """
-        from tape2048.session.tape_codec import encode
+        from tape2048.session.tape_encoder import encode
 
         steps = runs["rows"].astype(np.int64)
         if not steps.all():

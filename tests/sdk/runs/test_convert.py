@@ -104,7 +104,7 @@ def recorded(tmp_path: Path) -> Path:
 
 def record(path: Path, player: str, count: int) -> Path:
     from tape2048.game import exps_to_boards, last_boards
-    from tape2048.players import engine_text
+    from tape2048.runs.engine_text import engine_text
     from tape2048.runs.run import Run as OneRun, RunMeta
 
     buffer = Buffer(rows_max=1 << 16, runs_max=100, record_action=True, sample_rate=1)
