@@ -33,7 +33,7 @@ from tape2048.errors import (
 )
 from tape2048.files.bulk_read import FileRange, allocate, read_rows
 from tape2048.files.npy import read_header
-from tape2048.files.reading import advise, open_regular, read_exactly, reading
+from tape2048.files.reading import advise, is_local, open_regular, read_exactly, reading
 from tape2048.loader.row_map import BOARD_BYTES, RowMap, Segments, address_of
 from tape2048.loader.run_columns import RunColumns, keep_runs
 from tape2048.session.blocks import FileSums, file_blocks
@@ -71,7 +71,7 @@ def open_sessions(
         try:
             if isinstance(one, TapeError):
                 raise one
-            session = Session.open(path) if one is None else one
+            session = Session.open(path, "mmap") if one is None else one
             session.use_overlay(columns)
             opened.append(session)
             games = keep_runs(session, games)
@@ -323,6 +323,9 @@ def _load(
     if load == "auto":
         budget = ram_available() // 2 // _local_ranks() if ram_budget is None else ram_budget
         load = _best_load((segments for _, _, segments in _chunks(runs)), budget)
+        if load == "mmap" and (away := next((one for one in used if not is_local(one.path)), None)):
+            text = "%s is not on a local disk, and too large for memory: a file that shrinks ends the process"
+            logging.getLogger("tape2048").warning(text, away.path)
     segments = _joined(runs) if load != "mmap" or runs.in_memory else None
     if load == "packed":
         assert segments is not None

@@ -181,7 +181,7 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
         if real in seen:
             raise MaintenanceError("this session is given twice", path=path, hint="name each session once")
         seen.add(real)
-        session = Session.open(path)
+        session = Session.open(path, "mmap")
         if session.manifest is None or session.blocks is None or not session.contiguous:
             raise MaintenanceError(
                 "found a session of another program, expected one with a manifest and block checksums",

@@ -34,10 +34,11 @@ from typing import TYPE_CHECKING, Literal
 from crc32c import crc32c
 
 from tape2048.errors import FieldError, FormatError, MagicError, TruncatedError, VersionError
+from tape2048.files.checksums import check_crc
 from tape2048.files.durable import fsync_dir, new_file, write_all
 from tape2048.files.npy import Load, check_load
 from tape2048.files.opening import storage_errors
-from tape2048.files.reading import check_crc, load_path, map_path, read_path
+from tape2048.files.reading import load_path, map_path, read_path
 from tape2048.runs.run import Run, RunMeta, check_meta, read_engine
 
 if TYPE_CHECKING:

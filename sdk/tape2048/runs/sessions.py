@@ -361,7 +361,7 @@ def read(
     """Open a session, or a directory of sessions; options of :func:`tape2048.runs.open_source`."""
     # A session that cannot be replayed is an error before it is opened.
     early = [_play_of(path, replayer, lossy=lossy)] if kind == "session" else None
-    sessions = [Session.open(one) for one in ([path] if kind == "session" else find_sessions(path))]
+    sessions = [Session.open(one, "mmap") for one in ([path] if kind == "session" else find_sessions(path))]
 
     def serve(served: list[NDArray[np.int64]]) -> RunSource:
         pairs = [pair for pair in zip(sessions, served, strict=True) if len(pair[1]) or not len(pair[0].runs)]

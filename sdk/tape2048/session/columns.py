@@ -35,7 +35,7 @@ from tape2048.base.text import pretty_json
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
 from tape2048.files.npy import open_shards, peek_header, read_header
 from tape2048.files.opening import path_exists
-from tape2048.files.reading import crc32c_file, map_file, open_regular, read_path
+from tape2048.files.reading import crc32c_file, load_open, open_regular, read_path
 from tape2048.session.batch_fields import RESERVED, field_of
 from tape2048.session.directory import list_names, rows_entry
 from tape2048.session.layout import MANIFEST
@@ -483,5 +483,5 @@ def _map(path: Path, info: ColumnInfo) -> NDArray[Any]:
             raise ColumnError(error.message, path=path, offset=error.offset) from error
         if header.rows != info.rows:
             raise ColumnError(f"found {header.rows} rows, expected {info.rows}", path=path, offset=0)
-        mapped = map_file(fd, header.end_offset)
+        mapped = load_open(fd, header.end_offset, path)
     return mapped[header.data_offset :].view(info.numpy_dtype).reshape(info.shape)

@@ -15,6 +15,7 @@ from tape2048.base.text import facts_table
 from tape2048.errors import BookkeepingError, MissingPathError, ReplayError, StorageError
 from tape2048.files.locks import ReadLock, lock_for_reading
 from tape2048.files.npy import Load, check_load
+from tape2048.files.reading import is_local, is_mapped, reading
 from tape2048.files.row_source import RowView, row_numbers, run_ordinal
 from tape2048.session.blocks import board_error, check_blocks, impossible_row
 from tape2048.session.columns import Column, Columns
@@ -153,7 +154,7 @@ class Session(RowView):
     def open(
         cls,
         path: str | os.PathLike[str],
-        load: Load = "mmap",
+        load: Load | None = None,
         columns: str | os.PathLike[str] | None = None,
     ) -> Session:
         """Open a session of the recorder or of another program, a data set, or a pack.dat.
@@ -161,13 +162,17 @@ class Session(RowView):
         See :mod:`tape2048.session.foreign` and :mod:`tape2048.runs` for the other formats.
 
         Opening checks sizes, types, and that the runs cover each row once, in time that grows with the runs.
-        It does not check checksums and rows: use :func:`tape2048.validate_session`. Rows on tape are decoded
+        Mapped rows are not compared with their checksums: use :func:`tape2048.validate_session`. Boards that
+        no game has are errors when they are read. Rows on tape are decoded
         on demand. In a session of another program, the ``run_id`` of every row is read, unless its run table
         has the rows of each run, or its runs are stored one after the other with a row for each step.
 
         Args:
             path: the directory, or the pack.dat.
-            load: ``"mmap"`` maps the rows, ``"ram"`` reads them.
+            load: ``"mmap"`` maps the rows, ``"ram"`` reads them and compares the checksums of their blocks.
+                By default ``"mmap"``; but ``"ram"`` for files that are not on a local disk (NFS, SMB, FUSE,
+                Lustre, ...), if they fit into half of the free memory: if a mapped file shrinks, the process
+                ends with SIGBUS.
             columns: overlay directory, for sessions that cannot be written to. Columns are written to
                 ``columns/<name of the session>``, and searched there first. All columns in files of data sets
                 and pack.dats are in an overlay, since appending replaces a data set.
@@ -179,8 +184,9 @@ class Session(RowView):
             StorageError: the operating system could not read a file.
             ValueError: ``load`` is invalid.
         """
-        check_load(load)
         place = Path(os.path.abspath(path))
+        load = _default_load(place) if load is None else load
+        check_load(load)
         if kind := kind_of_table(place):
             # By name: a session of a recorder needs none of these modules.
             opened = importlib.import_module(f"tape2048.runs.{kind}").open_rows(place, load)
@@ -569,6 +575,14 @@ def session_names(root: str | os.PathLike[str]) -> list[str]:
         kind = MissingPathError if isinstance(error, FileNotFoundError) else StorageError
         raise kind(f"cannot be listed: {error.strerror or error}", path=root) from error
     return sorted(found)
+
+
+def _default_load(place: Path) -> Load:
+    if is_local(place):
+        return "mmap"
+    with reading(place):
+        files = [place] if place.is_file() else place.rglob("*.npy")
+        return "mmap" if is_mapped(place, sum(file.stat().st_size for file in files)) else "ram"
 
 
 def _is_session(entry: os.DirEntry[str]) -> bool:
