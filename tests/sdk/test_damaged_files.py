@@ -1,5 +1,7 @@
 """Damage in files of a session, a data set or a column: nothing is served from it."""
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus, Session, errors, validate_session, write_column
+from tape2048.files import reading
 from tape2048.runs import Dataset, build_dataset
 
 from .builders import NAME, Game, Spec, change_database, write_ours
@@ -114,3 +117,36 @@ def test_no_blocks(tmp_path: Path, write: Any) -> None:
     with pytest.raises(errors.SchemaError, match="no table blocks"):
         Session.open(session)
     assert "no table blocks" in str(validate_session(session).findings)
+
+
+def test_files_that_are_not_on_a_local_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are read, so that a file that shrinks does not end the process; unless they are too large."""
+    session = write_rows(tmp_path / NAME, GAMES)
+    rows = len(GAMES.tape)
+    path = write_column(Session.open(session), "luck", np.zeros(rows, np.float32)).path
+    assert Session.open(session).load == "mmap"
+    monkeypatch.setattr(reading, "is_local", lambda _: False)
+    monkeypatch.setattr("tape2048.session.session.is_local", lambda _: False)
+    monkeypatch.setattr("tape2048.loader.buffers.is_local", lambda _: False)
+    opened = Session.open(session)
+    values = opened.column("luck").values
+    for file in (session / "steps.npy", path):
+        os.truncate(file, 192)
+    assert opened.load == "ram"
+    assert opened.tokens(slice(None)).shape == (rows, 16)
+    assert not values.any()
+    monkeypatch.setattr(reading, "ram_available", lambda: 0)
+    sound = write_rows(tmp_path / "other" / NAME, GAMES)
+    assert Session.open(sound).load == "mmap"
+    assert Corpus.open(sound, ram_budget=0).load == "mmap"
+    assert "is not on a local disk, and too large for memory" in caplog.text
+
+
+def test_the_file_system_tells_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = int(subprocess.check_output(["stat", "-f", "-c", "%t", tmp_path]), 16)
+    assert reading.is_local(tmp_path)
+    assert reading.is_local(tmp_path / "missing")
+    monkeypatch.setattr(reading, "_NOT_LOCAL", {found})
+    assert not reading.is_local(tmp_path)
