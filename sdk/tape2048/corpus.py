@@ -38,7 +38,13 @@ from tape2048.loader.filters import (
 )
 from tape2048.loader.phases import ALL, Phase, make_phase
 from tape2048.loader.row_view import ViewTables
-from tape2048.loader.run_columns import RunColumns, facts_of_runs, ordinals_of_mask
+from tape2048.loader.run_columns import (
+    RunColumns,
+    facts_of_runs,
+    ordinals_of_mask,
+    positive_weights,
+    prevalence,
+)
 from tape2048.loader.splits import check_shares, parts_of_hashes, run_hash, split_hash, warn_of_unknown_games
 from tape2048.loader.stages import even_shares, stage_firsts
 from tape2048.players import (
@@ -48,9 +54,9 @@ from tape2048.players import (
     name_players,
     player_label,
 )
-from tape2048.session import run_table
+from tape2048.session.blocks import impossible_row
 from tape2048.session.layout import STEP_DTYPE
-from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, game_facts
+from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, exponents_of, game_facts
 from tape2048.session.stored import CACHE_MAX_MB
 
 if TYPE_CHECKING:
@@ -205,9 +211,8 @@ class Corpus(RowView):
         Raises:
             EmptyCorpusError: there is no session, or a filter leaves no row.
             ConfigError: see :meth:`where`.
-            CorpusError: a session was removed from its store, the cache is too small, or, with ``"packed"``,
-                a board has an exponent above 15.
-            FormatError: a subclass, for a damaged session.
+            CorpusError: a session was removed from its store, or the cache is too small.
+            FormatError: a subclass, for a damaged session, or a block of rows that has another checksum.
             StorageError: the operating system could not read a file, or a store does not answer.
             ValueError: an argument is invalid.
         """
@@ -457,14 +462,14 @@ class Corpus(RowView):
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
         """Compare each run's highest tile with each threshold: ``bool[R, T]``, as ``Session.run_labels``."""
-        reached: NDArray[np.bool_] = self._tables.exponents[:, None] >= run_table.exponents_of(
+        reached: NDArray[np.bool_] = self._tables.exponents[:, None] >= exponents_of(
             check_thresholds(thresholds)
         )
         return reached
 
     def prevalence(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
         """Compute the share of rows whose label is true, for each threshold: ``f64[T]``; reads no row."""
-        return run_table.prevalence(self.run_labels(thresholds), self.row_counts)
+        return prevalence(self.run_labels(thresholds), self.row_counts)
 
     def pos_weight(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.float64]:
         """Compute the number of false labels per true label, for each threshold: ``f64[T]``; reads no row.
@@ -472,7 +477,7 @@ class Corpus(RowView):
         Pass it as a tensor (``torch.from_numpy(...).float()``) to ``BCEWithLogitsLoss(pos_weight=...)``. It
         is 1 if all labels of a threshold are equal, since no weight can balance them.
         """
-        return run_table.positive_weights(self.run_labels(thresholds), self.row_counts)
+        return positive_weights(self.run_labels(thresholds), self.row_counts)
 
     @cached_property
     def _gatherer(self) -> Gatherer:
@@ -681,7 +686,8 @@ class Corpus(RowView):
             symmetry: whether boards that a rotation or a reflection makes equal count as equal.
 
         Raises:
-            CorpusError: a row has an exponent above 15, or a mapped file was truncated.
+            CorpusError: a mapped file was truncated.
+            FormatError: a row has a board that no game has.
 
         Example:
             >>> corpus = Corpus.open("selfplay")
@@ -719,7 +725,11 @@ class Corpus(RowView):
     def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
         """Return a read-only view of rows that are adjacent in memory, else a copy."""
         rows = self._tables.in_place(first, end) if step == 1 and first < end else None
-        return super()._range(first, end, step) if rows is None else rows
+        if rows is None:
+            return super()._range(first, end, step)
+        if (at := impossible_row(rows)) >= 0:
+            self._tables.store.raise_defect(self._tables.rowmap, first + at)
+        return rows
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
         """Return whole rows by number, in any order, repeats allowed: ``dtype[n]``, a new array.

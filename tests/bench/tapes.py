@@ -25,7 +25,7 @@ from tape2048.loader.row_view import tables_of
 from tape2048.loader.run_columns import CORPUS_RUN_DTYPE, RunColumns
 from tape2048.session import ANCHOR_ROWS, TapeWriter
 from tape2048.session.layout import STEP_DTYPE
-from tape2048.session.tape_codec import encode
+from tape2048.session.tape_writer import encode
 
 from .batches import _Memory, fills
 from .figures import Benchmark, Figure, alternate, cat_s, in_turns, make_cold, median_of

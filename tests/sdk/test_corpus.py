@@ -5,6 +5,7 @@ import gc
 import pickle
 import shutil
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -296,23 +297,49 @@ class TestBadInput:
             with pytest.raises(errors.CorpusError):
                 next(iter(corpus.batches(100, **options)))
 
+    @pytest.mark.parametrize("load", ["mmap", "packed", "ram"])
     @pytest.mark.parametrize("theirs", [False, True])
-    def test_exponent_that_four_bits_do_not_hold(self, tmp_path: Path, *, theirs: bool) -> None:
+    @pytest.mark.parametrize("board", [[0] * 15 + [16], [0] * 16])
+    def test_board_that_no_game_has(
+        self, tmp_path: Path, board: list[int], load: Any, *, theirs: bool
+    ) -> None:
+        """No way to read a row serves it, even where the checksums are right."""
+
         def spoil(rows: NDArray[np.void]) -> None:
-            rows["exps"][-1, 15] = 16
+            rows["exps"][-1] = board
 
         spec = Spec(games=[Game(1, 30)], change_rows=spoil)
         if theirs:  # in shards, which their session reads at once
             write_foreign(tmp_path / OURS[0], spec, shard_rows=20)
         else:
             write_ours(tmp_path / OURS[0], spec)
-        assert Corpus.open(tmp_path, load="ram").tokens([29]).max() == 16
-        with pytest.raises(errors.CorpusError, match=r"16\]; expected at most 15") as caught:
-            Corpus.open(tmp_path, load="packed")
-        assert caught.value.path.startswith(str(tmp_path / OURS[0]))
-        size = (tmp_path / OURS[0] / "steps.npy").stat().st_size if not theirs else 0
-        assert caught.value.offset == (None if theirs else size - 16)
-        assert Corpus.open(tmp_path, ram_budget=28 * 30 - 1).load == "mmap"  # nobody asked for packing
+
+        def opened() -> Corpus:
+            return Corpus.open(tmp_path, load=load)
+
+        ways: list[Callable[[], object]] = [
+            *(
+                lambda fields=fields: opened().fetch([3, 29], fields)
+                for fields in ("tokens", "legal", "step", "move")
+            ),
+            lambda: list(opened().batches(8, augment="d4")),
+            lambda: list(opened().batches(8, shuffle=False)),
+            lambda: list(opened().batches(8, pool_rows=16)),
+            lambda: list(opened().batches(8, extra={"x": np.arange(30)})),
+            lambda: opened().get_batch([3, 29]),
+            lambda: opened()[20:],
+            lambda: opened().unique(),
+            lambda: Session.open(tmp_path / OURS[0]).tokens([3, 29]),
+            lambda: Session.open(tmp_path / OURS[0]).tokens(slice(None)),
+            lambda: Session.open(tmp_path / OURS[0])[3:],
+            lambda: Session.open(tmp_path / OURS[0]).get_batch([29]),
+        ]
+        for way in ways:
+            with pytest.raises(errors.FieldError, match="expected at least one tile, and none") as caught:
+                way()
+            assert caught.value.path.startswith(str(tmp_path / OURS[0]))
+            if not theirs:
+                assert caught.value.offset == (tmp_path / OURS[0] / "steps.npy").stat().st_size - 28
 
     @pytest.mark.parametrize("load", ["packed", "ram"])
     def test_file_that_is_cut_after_it_was_opened(
@@ -419,14 +446,14 @@ class TestPhase:
 
         def boards(rows: NDArray[np.void]) -> None:
             rows["exps"] = 1
-            rows["exps"][rng.random(len(rows)) < 0.002] = 0
+            rows["exps"][rng.random(len(rows)) < 0.002, 1:] = 0
 
         write_ours(
             tmp_path / OURS[0], Spec(games=[Game(1, 20_000), Game(2, 7), Game(3, 9_000)], change_rows=boards)
         )
         corpus = Corpus.open(tmp_path)
         full = (corpus[:]["exps"] != 0).all(axis=1)
-        for view, chosen in ((corpus.phase(empties=(0, 1)), full), (corpus.phase(empties=(16, 17)), ~full)):
+        for view, chosen in ((corpus.phase(empties=(0, 1)), full), (corpus.phase(empties=(15, 16)), ~full)):
             np.testing.assert_array_equal(
                 view.fetch(slice(None), ("step",))["step"], corpus[:]["step_idx"][chosen]
             )

@@ -210,7 +210,8 @@ def test_a_wrong_byte_is_named_by_whatever_decodes_it(tmp_path: Path, load: Any)
     with (session / "tape.npy").open("rb+") as file:
         file.seek(128 + row)
         file.write(bytes([games.tape[row] ^ 0x40 | 0x80]))
-    corpus = Corpus.open(tmp_path, load=load)
+    last = games.runs["id"].max()  # without it, a block is not read as a whole, and has no known checksum
+    corpus = Corpus.open(tmp_path, f"id < {last}", load=load)
     near = row // 16 * 16 + 15
     assert len(corpus.tokens(np.setdiff1d(np.arange(len(corpus)), np.arange(row, near + 1)))) > 1000
     ways: list[Any] = [
@@ -241,7 +242,7 @@ def test_any_bytes_are_safe(tmp_path: Path, load: Any) -> None:
     at = games.runs["first_row"][games.runs["first_row"] % 16 == 0] // 16  # which opening compares
     anchors[at] = games.boards[::16][at]
     (session / "anchors.npy").write_bytes(plain_npy("<u8", anchors))
-    if load == "packed":
+    if load != "mmap":
         with pytest.raises(errors.FormatError):
             Corpus.open(tmp_path, load=load)
         return

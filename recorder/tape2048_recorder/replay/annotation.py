@@ -26,7 +26,6 @@ from tape2048.base.threads import map_ordered
 from tape2048.errors import ReplayError
 from tape2048.game.moves import UNKNOWN
 from tape2048.game.rules import exps_to_boards
-from tape2048.session.column_draft import tokens_of
 from tape2048.session.columns import ColumnInfo
 from tape2048_recorder.game.rows_file import COLUMNS
 from tape2048_recorder.replay.recorded_games import recorded_game
@@ -80,7 +79,7 @@ def annotation_of(session: Session) -> Mapping[str, Any] | None:
     """Return the facts of loss and luck, or None without columns of a judge with a SHA-256."""
     if not {"loss", "luck"} <= session.columns.keys():
         return None
-    facts = session.column("loss").info.facts
+    facts = session.columns["loss"].facts
     return facts if "judge_sha256" in facts else None
 
 
@@ -96,7 +95,7 @@ def moves_of(
         steps = np.arange(rows.start, rows.stop) - session.tape.first_rows[owners]
     else:
         records = session.read_rows(rows.start, rows.stop)
-        boards = exps_to_boards(tokens_of(session, rows))
+        boards = exps_to_boards(session.tokens(some))
         steps = records["step_idx"].astype(np.int64)
         if "action" in (records.dtype.names or ()):
             moves[:] = records["action"]

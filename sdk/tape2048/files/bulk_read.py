@@ -20,7 +20,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -57,17 +57,24 @@ class FileRange(NamedTuple):
     fd: int | None = None
 
 
+OnRead: TypeAlias = "Callable[[FileRange, NDArray[np.uint8]], object]"
+
+
 def read_rows(
     ranges: Sequence[FileRange | tuple[str | os.PathLike[str], int, int]],
     *,
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
+    on_read: OnRead | None = None,
 ) -> NDArray[np.uint8]:
-    """Read byte ranges, in order, into one new array; ``progress`` gets the bytes of each step."""
+    """Read byte ranges, in order, into one new array; ``progress`` gets the bytes of each step.
+
+    Any thread calls ``on_read`` with a range that it has read, and with its bytes.
+    """
     checked = [FileRange(*one) for one in ranges]
     check_lengths(checked)
     rows = allocate(sum(stretch.bytes for stretch in checked))
-    read_into(rows, checked, threads=threads, progress=progress)
+    read_into(rows, checked, threads=threads, progress=progress, on_read=on_read)
     rows.flags.writeable = False
     return rows
 
@@ -78,6 +85,7 @@ def read_into(
     *,
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
+    on_read: OnRead | None = None,
 ) -> None:
     """Fill a contiguous array, as long as all ranges together, with them, as :func:`read_rows` does."""
 
@@ -85,6 +93,8 @@ def read_into(
         step = into[begin : begin + one.bytes]
         for at in range(0, len(step), READ_BYTES):
             read_exactly(fd, step[at : at + READ_BYTES], one.offset + at, one.path)
+        if on_read is not None:
+            on_read(one, step)
 
     with Reader(ranges, read_step, threads=threads) as reader:
         reader.finish(progress)

@@ -33,7 +33,7 @@ import numpy.lib.format as npy_format
 
 from tape2048.base.text import counted
 from tape2048.errors import FormatError, NpyError, TruncatedError
-from tape2048.files.bulk_read import FileRange, allocate, read_into
+from tape2048.files.bulk_read import FileRange, OnRead, allocate, read_into
 from tape2048.files.reading import Reserved, map_file, open_regular, reading
 
 if TYPE_CHECKING:
@@ -209,7 +209,10 @@ def check_header(
 
 
 def open_rows(
-    path: str | os.PathLike[str], dtypes: Sequence[np.dtype[Any]], load: Load = "mmap"
+    path: str | os.PathLike[str],
+    dtypes: Sequence[np.dtype[Any]],
+    load: Load = "mmap",
+    on_read: OnRead | None = None,
 ) -> NDArray[Any]:
     """Open a file's rows.
 
@@ -217,6 +220,7 @@ def open_rows(
         path: a ``.npy`` file.
         dtypes: the accepted row types.
         load: ``"mmap"`` maps the file (no memory, no open descriptor); ``"ram"`` reads it at once.
+        on_read: function that any thread calls with a range that it has read, and its bytes.
 
     Returns:
         A read-only array ``[rows]``. If a mapped file is truncated while the array lives, touching the lost
@@ -238,7 +242,11 @@ def open_rows(
         if load == "mmap":
             return map_file(fd, header.end_offset)[header.data_offset :].view(header.dtype)
         rows = np.empty(header.rows, header.dtype)
-        read_into(rows.view(np.uint8), [FileRange(path, header.data_offset, rows.nbytes, fd)])
+        read_into(
+            rows.view(np.uint8),
+            [FileRange(path, header.data_offset, rows.nbytes, fd)],
+            on_read=on_read,
+        )
     rows.flags.writeable = False
     return rows
 
@@ -252,12 +260,16 @@ class Shards(NamedTuple):
 
 
 def open_shards(
-    paths: Sequence[str | os.PathLike[str]], dtypes: Sequence[np.dtype[Any]], load: Load = "ram"
+    paths: Sequence[str | os.PathLike[str]],
+    dtypes: Sequence[np.dtype[Any]],
+    load: Load = "ram",
+    on_read: OnRead | None = None,
 ) -> Shards:
     """Open at least one file as one read-only array, in the given order, after a check of all headers.
 
     With ``"mmap"``, the files are mapped at addresses from which all rows are multiples of a row's size
-    apart. If the headers do not allow such addresses, the rows are read. Errors are as for :func:`open_rows`,
+    apart. If the headers do not allow such addresses, the rows are read. ``on_read`` is called as by
+    :func:`open_rows`. Errors are as for :func:`open_rows`,
     and NpyError for shards of different types.
     """
     accepted = list(dtypes)
@@ -288,6 +300,7 @@ def open_shards(
             FileRange(path, header.data_offset, header.rows * header.dtype.itemsize)
             for path, header in zip(paths, headers, strict=True)
         ],
+        on_read=on_read,
     )
     rows.flags.writeable = False
     return Shards(rows, counts, np.cumsum(counts) - counts)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tape2048.base.resources import ram_available
 from tape2048.base.text import counted
-from tape2048.errors import ChecksumError, FormatError, MissingPathError, StorageError, TruncatedError
+from tape2048.errors import FormatError, MissingPathError, StorageError, TruncatedError
 from tape2048.files.opening import NO_FILES, storage_error
 
 if TYPE_CHECKING:
@@ -145,8 +146,31 @@ def advise(fd: int, offset: int, length: int, how: str) -> None:
             os.posix_fadvise(fd, offset, length, getattr(os, f"POSIX_FADV_{how}"))
 
 
+# Types of file systems (f_type of statfs, linux/magic.h) whose files other machines or programs change: AFS,
+# 9p, BeeGFS, Ceph, CIFS, FUSE, GFS2, GPFS, Lustre, NFS, OCFS2, SMB, SMB2, and VirtualBox's shared folders.
+_NOT_LOCAL: Final = {
+    0x5346414F, 0x01021997, 0x19830326, 0x00C36400, 0xFF534D42, 0x65735546, 0x01161970, 0x47504653,
+    0x0BD00BD0, 0x6969, 0x7461636F, 0x517B, 0xFE534D42, 0x786F4256,
+}  # fmt: skip
+
+
+def is_local(path: str | os.PathLike[str]) -> bool:
+    """Check whether a path is on a disk of this machine; True where the system does not tell."""
+    found = (ctypes.c_long * 32)()  # larger than struct statfs, which starts with f_type
+    known = sys.platform == "linux" and not _libc.statfs(os.fsencode(path), found)
+    return not known or found[0] & 0xFFFFFFFF not in _NOT_LOCAL
+
+
+def is_mapped(path: str | os.PathLike[str], size: int) -> bool:
+    """Check whether to map a file: it is on a local disk, or more than half of the free memory.
+
+    If a mapped file shrinks, SIGBUS ends the process, and on other disks any machine can shrink it.
+    """
+    return is_local(path) or size > ram_available() // 2
+
+
 def map_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """Map a regular file as a read-only ``u8[bytes]``. No descriptor stays open."""
+    """Return a regular file as a read-only ``u8[bytes]``, mapped if :func:`is_mapped`."""
     return load_path(path, read_below=0)
 
 
@@ -155,13 +179,17 @@ def read_path(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
 
 
 def load_path(path: str | os.PathLike[str], read_below: int = _MAPPED_FROM_BYTES) -> NDArray[np.uint8]:
-    """Return a regular file as a read-only ``u8[bytes]``: in memory if below ``read_below``, else mapped."""
+    """Return a regular file as a read-only ``u8[bytes]``: in memory if small or not mapped."""
     with open_regular(path) as fd:
-        size = os.fstat(fd).st_size
-        if size >= max(1, read_below):
-            return map_file(fd, size)
-        data = np.empty(size, np.uint8)
-        read_exactly(fd, data, 0, path)
+        return load_open(fd, os.fstat(fd).st_size, path, read_below)
+
+
+def load_open(fd: int, size: int, path: str | os.PathLike[str], read_below: int = 0) -> NDArray[np.uint8]:
+    """Return the first ``size`` bytes of an open file as :func:`load_path` does."""
+    if size >= max(1, read_below) and is_mapped(path, size):
+        return map_file(fd, size)
+    data = np.empty(size, np.uint8)
+    read_exactly(fd, data, 0, path)
     data.flags.writeable = False
     return data
 
@@ -291,21 +319,3 @@ def crc32c_file(
         checksum = crc32c(chunk.data, checksum)
         on_chunk(chunk)
     return checksum
-
-
-def check_crc(
-    computed: int,
-    stored: int,
-    what: str,
-    *,
-    path: str | os.PathLike[str] | None,
-    offset: int,
-    hint: str = "the file was damaged or cut; restore it from a copy",
-) -> None:
-    if computed != stored:
-        raise ChecksumError(
-            f"the CRC-32C of {what} is {computed:#010x}, expected {stored:#010x} as stored in the file",
-            path=path,
-            offset=offset,
-            hint=hint,
-        )

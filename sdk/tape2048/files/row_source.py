@@ -1,21 +1,4 @@
-"""The row type and the indexing of all run formats: a length, rows by number, batches of rows.
-
-A **row** is one step: the board before the move, the move, and the file's values of the four branches. Its
-fields equal the fields of a data set directory, so that code for one format reads the others:
-
-===========  =======  ==================================================================
-field        type     meaning
-===========  =======  ==================================================================
-board        ``<u8``  the board before the move, packed
-move         ``u1``   0 up, 1 down, 2 left, 3 right
-ev_legal     ``u1``   bit ``m`` is set if the source calls move ``m`` legal; 0: no values
-ev_values    ``<f4``  [4] branch values of the source, or 0
-run_id       ``<u4``  the run's ordinal in its source
-step_index   ``<u4``  0-based move number within the run
-===========  =======  ==================================================================
-
-``step_index`` is wider than in the data set directory, since a run file may hold more steps.
-"""
+"""The indexing of all row sources: a length, rows by number, batches of rows."""
 
 from __future__ import annotations
 
@@ -29,18 +12,6 @@ from tape2048.base.text import counted
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-#: One row, packed. ``board`` is the first field, so that a batch's boards are a plain strided view.
-ROW_DTYPE = np.dtype(
-    [
-        ("board", "<u8"),
-        ("move", "u1"),
-        ("ev_legal", "u1"),
-        ("ev_values", "<f4", (4,)),
-        ("run_id", "<u4"),
-        ("step_index", "<u4"),
-    ]
-)
 
 
 class RowView(ABC):

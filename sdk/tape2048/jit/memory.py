@@ -83,6 +83,12 @@ def load_f32(builder: Any, table: Any, index: Any) -> Any:
     return builder.load(builder.gep(_pointer(builder, table, ir.FloatType()), [index]))
 
 
+@_emits(_U64, _U64, _U64)
+def load_word(builder: Any, table: Any, index: Any) -> Any:
+    """As :func:`word`; LLVM can make vectors of it."""
+    return builder.load(builder.gep(_pointer(builder, table, _I64), [index]), align=1)
+
+
 @_emits(types.void, _U64, _U64, types.float32)
 def store_f32_at(builder: Any, table: Any, index: Any, value: Any) -> None:
     builder.store(value, builder.gep(_pointer(builder, table, ir.FloatType()), [index]))

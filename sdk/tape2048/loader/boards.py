@@ -23,8 +23,15 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from tape2048.base.resources import available_cores
 from tape2048.base.threads import map_ordered
-from tape2048.errors import CorpusError
-from tape2048.files.bulk_read import READ_BYTES, THREADS, FileRange, Reader, allocate, check_lengths
+from tape2048.files.bulk_read import (
+    READ_BYTES,
+    THREADS,
+    FileRange,
+    OnRead,
+    Reader,
+    allocate,
+    check_lengths,
+)
 from tape2048.files.reading import read_exactly
 from tape2048.files.row_source import row_numbers
 from tape2048.game.rules import count_empty
@@ -32,6 +39,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import bswap64, popcount
 from tape2048.jit.memory import find, load8, load32, load64, word
 from tape2048.loader.row_map import BOARD_BYTES, ROWS_WORDS, RowMap, RowMask, leaves, read_rows
+from tape2048.session.blocks import board_error
 from tape2048.session.layout import EXPS_OFFSET
 from tape2048.session.tape_codec import step_checked, step_forward
 
@@ -69,13 +77,20 @@ def board_of(row: Any) -> Any:
     return pack(row + EXPS)
 
 
+@register_jitable
+def is_impossible(row: Any) -> Any:
+    """Check whether a row's board has no tile, or an exponent above 15."""
+    cells = load64(row + EXPS) | load64(row + EXPS + U64(8))
+    return cells & TOO_LARGE != U64(0) or cells == U64(0)
+
+
 @kernel
 def _pack_rows(rows: Any, row_bytes: Any, boards: Any) -> Any:
-    """Pack each row's board; return the first row with an exponent above 15, or -1."""
+    """Pack each row's board; return the first row without a tile or with an exponent above 15, or -1."""
     address = U64(rows.ctypes.data)
     for i in range(boards.shape[0]):
         row = address + U64(i) * row_bytes
-        if (load64(row + EXPS) | load64(row + EXPS + U64(8))) & TOO_LARGE:
+        if is_impossible(row):
             return i
         boards[i] = board_of(row)
     return -1
@@ -87,16 +102,11 @@ def pack_rows(
     path: str | os.PathLike[str],
     offset: int | None = None,
 ) -> None:
-    """Pack boards into ``u64[n]``; CorpusError with ``path`` and offset for an exponent above 15."""
+    """Pack boards into ``u64[n]``; FieldError with ``path`` and offset for a board that no game has."""
     bad = int(_pack_rows(rows, U64(rows.shape[1]), boards))
     if bad >= 0:
-        exps = rows[bad, EXPS_OFFSET : EXPS_OFFSET + 16].tolist()
-        raise CorpusError(
-            f"a row has exponents {exps}; expected at most 15, the limit of packed boards",
-            path=path,
-            offset=None if offset is None else offset + bad * rows.shape[1] + EXPS_OFFSET,
-            hint='pass load="ram" or load="mmap", which take any exponents; tape2048 validate lists the rows',
-        )
+        at = None if offset is None else offset + bad * rows.shape[1]
+        raise board_error(rows[bad, EXPS_OFFSET : EXPS_OFFSET + 16].tolist(), "a row", path, at)
 
 
 def read_boards(
@@ -105,8 +115,9 @@ def read_boards(
     *,
     threads: int = THREADS,
     progress: Callable[[int], object] | None = None,
+    on_read: OnRead | None = None,
 ) -> NDArray[np.uint64]:
-    """Read ranges of whole rows as boards; this thread calls ``progress`` with the bytes of each step."""
+    """Read ranges of whole rows as boards; the functions are called as by ``bulk_read.read_rows``."""
     check_lengths(ranges)
     boards = allocate(sum(one.bytes for one in ranges) // row_bytes * BOARD_BYTES).view(np.uint64)
     piece_rows, scratch = READ_BYTES // row_bytes, threading.local()
@@ -118,6 +129,8 @@ def read_boards(
             rows = scratch.rows[: min(piece_rows, one.bytes // row_bytes - first)]
             offset = one.offset + first * row_bytes
             read_exactly(fd, rows.reshape(-1), offset, one.path)
+            if on_read is not None:
+                on_read(one._replace(offset=offset), rows.reshape(-1))
             at = begin // row_bytes + first
             pack_rows(rows, boards[at : at + len(rows)], one.path, offset)
 

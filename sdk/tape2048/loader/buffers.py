@@ -33,9 +33,10 @@ from tape2048.errors import (
 )
 from tape2048.files.bulk_read import FileRange, allocate, read_rows
 from tape2048.files.npy import read_header
-from tape2048.files.reading import advise, open_regular, read_exactly, reading
+from tape2048.files.reading import advise, is_local, open_regular, read_exactly, reading
 from tape2048.loader.row_map import BOARD_BYTES, RowMap, Segments, address_of
 from tape2048.loader.run_columns import RunColumns, keep_runs
+from tape2048.session.blocks import FileSums, file_blocks
 from tape2048.session.directory import ROW_SOURCES, describe_path, is_packdat
 from tape2048.session.layout import METADATA_DB, STEP_DTYPES, STEPS_NPY
 from tape2048.session.session import Session
@@ -65,7 +66,7 @@ def open_sessions(
         try:
             if isinstance(one, TapeError):
                 raise one
-            session = Session.open(path) if one is None else one
+            session = Session.open(path, "mmap") if one is None else one
             session.use_overlay(columns)
             opened.append(session)
             games = keep_runs(session, games)
@@ -329,20 +330,17 @@ def _load(
     used = [sessions[each] for each in np.flatnonzero(np.diff(runs.firsts)).tolist()]
     tapes = map_tapes(sessions, runs) if any(map(_is_made, used)) else None
     memory = tuple(session.stored for session in sessions)
-    requested = load
     if load == "auto":
         budget = ram_available() // 2 // _local_ranks() if ram_budget is None else ram_budget
         load = _best_load((segments for _, _, segments in _chunks(runs)), budget)
+        if load == "mmap" and (away := next((one for one in used if not is_local(one.path)), None)):
+            text = "%s is not on a local disk, and too large for memory: a file that shrinks ends the process"
+            logging.getLogger("tape2048").warning(text, away.path)
     segments = _joined(runs) if load != "mmap" or runs.in_memory else None
     if load == "packed":
         assert segments is not None
-        try:
-            boards = _pack(sessions, segments, runs, tapes, progress)
-            return RowBuffers(sessions, runs, segments, memory, "packed", boards=boards, tapes=tapes)
-        except CorpusError:
-            if requested == "packed":
-                raise
-            load = "mmap"
+        boards = _pack(sessions, segments, runs, tapes, progress)
+        return RowBuffers(sessions, runs, segments, memory, "packed", boards=boards, tapes=tapes)
     if load == "mmap":
         held_load: HeldLoad = "ram" if all(session.load == "ram" for session in sessions) else "mmap"
         return RowBuffers(sessions, runs, segments, memory, held_load, tapes=tapes)
@@ -364,8 +362,9 @@ def _load(
         array, spans = read_tapes(sessions, taped, report)
         segments.address[on_tape], segments.end[on_tape] = taped.address, taped.end
         held, tapes = [*held, array], tapes._replace(spans=spans)
-    for mine, ranges, firsts, row_bytes in _of_files(sessions, segments):
-        array = read_rows(ranges, progress=report)
+    for mine, ranges, firsts, row_bytes, sums in _of_files(sessions, segments):
+        array = read_rows(ranges, progress=report, on_read=sums.add)
+        sums.finish()
         segments.address[mine] = _U64(address_of(array)) + firsts * _U64(row_bytes)
         segments.end[mine] = address_of(array) + array.size
         held.append(array)
@@ -476,8 +475,8 @@ def _foreign_bytes(session: Session) -> int:
 
 def _of_files(
     sessions: Sequence[Session], segments: Segments
-) -> Iterator[tuple[NDArray[np.bool_], list[FileRange], NDArray[np.uint64], int]]:
-    """Yield segments in ``steps.npy`` by row size: a mask, ranges, each segment's first row, the size."""
+) -> Iterator[tuple[NDArray[np.bool_], list[FileRange], NDArray[np.uint64], int, FileSums]]:
+    """Yield segments in ``steps.npy`` by row size: a mask, ranges, each segment's first row, size, sums."""
     in_files = _in_files(sessions, segments)
     for row_bytes in np.unique(segments.stride[in_files]).tolist():
         mine = in_files & (segments.stride == row_bytes)
@@ -495,7 +494,10 @@ def _of_files(
         ]
         firsts = np.empty(len(order), _U64)
         firsts[order] = rows[:-1]
-        yield mine, ranges, firsts, row_bytes
+        sums = FileSums(
+            (path, offsets[each], sessions[each].blocks, row_bytes) for each, path in paths.items()
+        )
+        yield mine, ranges, firsts, row_bytes, sums
 
 
 def _counter(progress: Callable[[int, int], object] | None, total: int) -> Callable[[int], None]:
@@ -529,8 +531,9 @@ def _pack(
             sessions, segments.take(on_tape), runs.table, tapes.starts, report
         )
         memory.append(boards)
-    for chosen, ranges, firsts, row_bytes in _of_files(sessions, segments):
-        boards = read_boards(ranges, row_bytes, progress=report)
+    for chosen, ranges, firsts, row_bytes, sums in _of_files(sessions, segments):
+        boards = read_boards(ranges, row_bytes, progress=report, on_read=sums.add)
+        sums.finish()
         addresses[chosen] = _U64(address_of(boards)) + firsts * _U64(BOARD_BYTES)
         memory.append(boards)
     for owner in np.unique(segments.session[~_in_files(sessions, segments) & ~segments.on_tape]).tolist():
@@ -602,20 +605,32 @@ def read_tapes(
     anchor = first >> shift
     first = anchor << shift
     sizes = end - first, BOARD_BYTES * (-(-end >> shift) - anchor)
-    offsets = {
-        (each, name): _data_offset(sessions[each].path / name, [dtype])
+    files = [
+        (sessions[each], sessions[each].path / name, name, dtype)
         for each in np.unique(owner).tolist()
         for name, dtype in ((TAPE_NPY, TAPE_DTYPE), (ANCHORS_NPY, ANCHOR_DTYPE))
-    }
+    ]
+    offsets = {path: _data_offset(path, [dtype]) for _, path, _, dtype in files}
+    sums = FileSums(
+        (
+            path,
+            offsets[path],
+            session.blocks if name == TAPE_NPY else file_blocks(path, session.files[name]),
+            dtype.itemsize,
+        )
+        for session, path, name, dtype in files
+    )
     columns = (TAPE_NPY, first, sizes[0]), (ANCHORS_NPY, anchor * BOARD_BYTES, sizes[1])
     array = read_rows(
         [
-            FileRange(sessions[each].path / name, offsets[each, name] + offset, size)
+            FileRange(path := sessions[each].path / name, offsets[path] + offset, size)
             for name, *ranges in columns
             for each, offset, size in zip(owner.tolist(), *(p.tolist() for p in ranges), strict=True)
         ],
         progress=report,
+        on_read=sums.add,
     )
+    sums.finish()
     ends = np.cumsum(np.concatenate(sizes))
     address = array.ctypes.data + (ends - np.concatenate(sizes)).reshape(2, -1)
     # The span of each segment.
@@ -648,19 +663,21 @@ def decode_tapes(
     ends = np.append(0, np.cumsum(rows))
     boards = allocate(int(ends[-1]) * BOARD_BYTES).view(_U64)
     jobs = np.stack([owner, first_row >> _JOB_SPAN_SHIFT, ends[:-1] // _JOB_ROWS])
+    paths = {each: sessions[each].path / TAPE_NPY for each in np.unique(owner).tolist()}
+    sums = FileSums((path, 0, sessions[each].blocks, 1) for each, path in paths.items())
     bounds = [0, *(np.flatnonzero((jobs[:, 1:] != jobs[:, :-1]).any(axis=0)) + 1).tolist(), len(order)]
 
     def decode(job: tuple[int, int]) -> int:
         mine = slice(*job)
-        session, which = sessions[int(owner[job[0]])], segments.run[order[mine]]
+        path, which = paths[int(owner[job[0]])], segments.run[order[mine]]
         begin, end = int(first_row[mine][0]), int(first_row[mine][-1] + rows[mine][-1])
-        path = session.path / TAPE_NPY
         tape = np.empty(end - begin, np.uint8)
         with open_regular(path) as fd:
             offset = read_header(fd, path, [TAPE_DTYPE]).data_offset
             # The disk reads the bytes of the next jobs while this job decodes.
             advise(fd, offset + end, 2 * len(tape), "WILLNEED")
             read_exactly(fd, tape, offset + begin, path)
+        sums.add(FileRange(path, begin, len(tape)), tape)
         if len(tape) > rows[mine].sum():  # there are other runs between them
             gaps = first_row[mine] - begin - np.append(0, first_row[mine][:-1] + rows[mine][:-1] - begin)
             lengths = np.stack([gaps, rows[mine]], axis=1).reshape(-1)
@@ -674,6 +691,7 @@ def decode_tapes(
 
     for done in map_ordered(decode, itertools.pairwise(bounds)):
         report(done)
+    sums.finish()
     addresses = np.empty(len(order), _U64)
     addresses[order] = _U64(boards.ctypes.data) + ends[:-1].astype(_U64) * _U64(BOARD_BYTES)
     boards.flags.writeable = False

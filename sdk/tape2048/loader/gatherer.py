@@ -123,7 +123,7 @@ class Gatherer:
         self.session_starts = starts.astype(np.int64)
         self.fetches = tables.store.remote and self.reads_rows
         self._held: Hold | None = None
-        self.takes_boards = of_boards and bool(self._plan.packed or (joins and exponents.max() <= 15))
+        self.takes_boards = of_boards and bool(self._plan.packed or joins)
         own_bytes = BOARD_BYTES if self.takes_boards else self._rowmap.row_bytes
         *self._offsets, end = np.cumsum([own_bytes, *(each.info.row_bytes for each in columns)]).tolist()
         power = 1 << (end - 1).bit_length()
@@ -210,6 +210,8 @@ class Gatherer:
         records = out.view(np.uint8).reshape(len(out), out.dtype.itemsize)
         if self._line is not None:
             done = gather_kernel.copy_records(*self._line, numbers, records)
+            if done < 0:
+                self.store.raise_defect(self._rowmap, -1 - done)
         else:
             target = np.array(Outputs(records=address_of(records), stride=records.shape[1]), np.uint64)
             done = self.run(self.words, Order.listed(numbers), (0, len(numbers)), target)
@@ -238,7 +240,7 @@ class Gatherer:
     def run(
         self, words: NDArray[np.uint64], order: Order, places: tuple[int, int], out: NDArray[np.uint64]
     ) -> int:
-        """Call ``gather_kernel.fill``; raise the FormatError of a tape with a step against the rules."""
+        """Call ``gather_kernel.fill``; raise the FormatError of a board or of a step against the rules."""
         done: int = gather_kernel.fill(words, order.words, places, order.keys, out)
         if done < 0:
             self.store.raise_defect(self._rowmap, -1 - done)

@@ -203,3 +203,22 @@ def facts_of_runs(runs: Any, sessions: Sequence[Named]) -> tuple[list[Mapping[st
             index[mine] = len(facts) + identities.player[dataset.table.ordinals(runs["id"][mine])]
             facts += identities.facts
     return facts, index
+
+
+def prevalence(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the share of rows, ``f64[T]``, whose run has a true label, ``bool[R, T]``."""
+    shares: NDArray[np.float64] = _true_rows(run_labels, row_counts) / row_counts.sum()
+    return shares
+
+
+def positive_weights(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the false rows per true row, ``f64[T]``: 1 if all labels are equal; see :func:`prevalence`."""
+    true = _true_rows(run_labels, row_counts)
+    false = row_counts.sum() - true
+    one_kind = (true == 0) | (false == 0)
+    return np.where(one_kind, 1.0, false / np.where(one_kind, 1, true))
+
+
+def _true_rows(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    # Not a matrix product: NumPy has no fast matrix product for integers.
+    return np.array([row_counts[column].sum() for column in run_labels.T], np.int64)

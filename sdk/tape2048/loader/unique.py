@@ -14,14 +14,13 @@ from numba.extending import register_jitable
 
 from tape2048.base.resources import ram_available
 from tape2048.base.threads import map_ordered
-from tape2048.errors import CorpusError
 from tape2048.files.bulk_read import allocate
-from tape2048.game.rules import EXPONENT_MAX, flip, mirror, transpose
+from tape2048.game.rules import flip, mirror, transpose
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import high64, mix
-from tape2048.jit.memory import keep, load64, prefetch, word
+from tape2048.jit.memory import keep, prefetch, word
 from tape2048.loader.batch import Batch, BatchLayout
-from tape2048.loader.boards import TOO_LARGE, no_bits, pack
+from tape2048.loader.boards import no_bits, pack
 from tape2048.loader.gatherer import Gatherer
 from tape2048.loader.order import Order
 
@@ -48,18 +47,14 @@ def _least(board: Any) -> Any:
 
 
 @kernel
-def _make_keys(tokens: Any, symmetry: Any, keys: Any) -> Any:
-    """Write the key of each board; return the first row with an exponent above 15, or -1."""
-    bad = -1
+def _make_keys(tokens: Any, symmetry: Any, keys: Any) -> None:
+    """Write the key of each board."""
     for i in range(tokens.shape[0]):
         cells = U64(tokens.ctypes.data) + (U64(i) << U64(4))
-        if (load64(cells) | load64(cells + U64(8))) & TOO_LARGE:
-            bad = i
         board = pack(cells)
         if symmetry:
             board = min(_least(board), _least(transpose(board)))
         keys[i] = mix(board)
-    return bad
 
 
 @kernel
@@ -113,9 +108,7 @@ def mark_first(tables: ViewTables, *, symmetry: bool, memory: int | None = None)
         with gatherer.hold(first, first + batch.capacity):
             gatherer.fill(order, (first, batch.capacity), batch)
         keys = np.empty(batch.rows, np.uint64)
-        if (bad := int(_make_keys(batch["tokens"], symmetry, keys))) >= 0:
-            msg = f"row {first + bad} has an exponent above {EXPONENT_MAX}; expected at most {EXPONENT_MAX}"
-            raise CorpusError(msg, hint="Leave its game out.")
+        _make_keys(batch["tokens"], symmetry, keys)
         return first, keys
 
     def take(turn: int, entries: int) -> bool:

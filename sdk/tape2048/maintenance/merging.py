@@ -26,12 +26,11 @@ from tape2048.files.durable import Draft, fsync_dir, rename_numbered, write_all
 from tape2048.files.npy import rows_header
 from tape2048.files.opening import open_fd, storage_errors
 from tape2048.files.reading import crc32c, open_regular, read_exactly
-from tape2048.maintenance.validation import BlockSums, check_draft
-from tape2048.session.column_draft import write_column
-from tape2048.session.columns import shared_columns
+from tape2048.maintenance.validation import check_draft
+from tape2048.session.blocks import BlockSums
+from tape2048.session.column_draft import shared_columns, write_column
 from tape2048.session.directory import rows_entry
 from tape2048.session.layout import (
-    METADATA_DB,
     RUN_DTYPE,
     SESSION_NAME,
     START_BOARDS,
@@ -184,7 +183,7 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
         if real in seen:
             raise MaintenanceError("this session is given twice", path=path, hint="name each session once")
         seen.add(real)
-        session = Session.open(path)
+        session = Session.open(path, "mmap")
         if session.manifest is None or session.blocks is None or not session.contiguous:
             raise MaintenanceError(
                 "found a session of another program, expected one with a manifest and block checksums",
@@ -299,13 +298,13 @@ def _pieces(session: Session) -> Iterator[tuple[slice, NDArray[Any]]]:
     assert session.manifest is not None
     assert session.blocks is not None
     path, offset = session.path / name, session.manifest.files[name].bytes - len(session) * dtype.itemsize
-    sums = BlockSums(session.blocks, len(session), dtype.itemsize, session.path / METADATA_DB)
+    sums = BlockSums(session.blocks, dtype.itemsize)
     with open_regular(path) as source:
         for games, rows in game_pieces(session.runs, _PIECE_ROWS):
             piece = np.empty(rows.stop - rows.start, dtype)
             read_exactly(source, piece, offset + rows.start * dtype.itemsize, path)
-            sums.update(piece.view(np.uint8).data)
-            for changed in sums.defects(path, offset):
+            sums.add(rows.start * dtype.itemsize, piece.view(np.uint8).data)
+            for changed in sums.defects(path, offset) if rows.stop == len(session) else ():
                 raise changed
             yield games, piece
 
@@ -326,16 +325,17 @@ def _write_rows(
             assert session.blocks is not None
             own = session.blocks.copy()
             own["first_row"] += np.uint64(rows)
-            sums = BlockSums(session.blocks, len(session), session.dtype.itemsize, session.path / METADATA_DB)
+            sums, begin = BlockSums(session.blocks, session.dtype.itemsize), 0
             for games, piece in _pieces(session):
                 piece["run_id"] = np.repeat(table["id"][games], table["rows"][games])
                 data = piece.view(np.uint8).data
-                sums.update(data)
+                sums.add(begin, data)
+                begin += len(data)
                 checksum = crc32c(data, checksum)
                 write_all(fd, data)
                 rows += len(piece)
                 report(rows, facts["rows"])
-            own["crc32c"] = sums.found
+            own["crc32c"] = [*sums.found().values()]
             blocks.append(own)
         os.fsync(fd)
     steps = FileEntry(STEPS_HEADER_BYTES + rows * sessions[0].dtype.itemsize, checksum)

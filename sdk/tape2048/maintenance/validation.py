@@ -9,6 +9,7 @@ Memory: the run table and one chunk.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,12 +31,13 @@ from tape2048.errors import (
 )
 from tape2048.files.npy import NpyHeader, read_header
 from tape2048.files.reading import crc32c, open_regular, read_exactly
-from tape2048.session.columns import Columns, column_files, find_columns, find_drafts
+from tape2048.session.blocks import BlockSums, check_blocks
+from tape2048.session.columns import Columns, check_values, column_files, find_columns, find_drafts
 from tape2048.session.directory import PLAIN_NAME, list_names
 from tape2048.session.foreign import ForeignRows, Layout
 from tape2048.session.layout import MANIFEST, METADATA_DB, SAMPLE_RATE_MAX, START_BOARDS, STEP_DTYPES
 from tape2048.session.metadata import Metadata, packed_defect
-from tape2048.session.run_table import Owners, check_tiles, from_run_table, ordinals_of
+from tape2048.session.run_table import Owners, from_run_table, ordinals_of
 from tape2048.session.session_files import SessionFiles
 from tape2048.session.tape_layout import ANCHOR_DTYPE, TAPE_DTYPE, anchor_count
 from tape2048.session.tape_reader import (
@@ -338,49 +340,6 @@ class RowChecks:
                 wrong,
                 lambda at: outcomes(last[[at]], moves[[at]], _some(starts, [at])).describe(runs[at]),
             )
-
-
-class BlockSums:
-    """The checksums of a session's blocks (``found`` so far), from the bytes of its rows in order."""
-
-    def __init__(self, blocks: NDArray[np.void], rows: int, row_bytes: int, path: Path) -> None:
-        check_tiles(blocks, blocks["rows"], rows, path, "block")
-        self._blocks = blocks
-        self._ends = (np.cumsum(blocks["rows"], dtype=np.int64) * row_bytes).tolist()
-        self._done = 0
-        self._sum = 0
-        self.found: list[int] = []
-        self._wrong: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def update(self, content: memoryview) -> None:
-        """Add bytes of the session's rows to the checksums. They follow the bytes of the previous call."""
-        for at in range(len(self.found), len(self._ends)):
-            piece = content[: self._ends[at] - self._done]
-            self._sum = crc32c(piece, self._sum)
-            self._done += len(piece)
-            content = content[len(piece) :]
-            if self._done < self._ends[at]:
-                break
-            if self._sum != int(self._blocks["crc32c"][at]):
-                self._wrong.append(at)
-            self.found.append(self._sum)
-            self._sum = 0
-
-    def defects(self, path: Path, data_offset: int | None) -> Iterator[ChecksumError]:
-        """Yield a ChecksumError for each changed block; ``data_offset`` is None for rows in several files."""
-        for at in self._wrong:
-            block = self._blocks[at]
-            begin = self._ends[at - 1] if at else 0
-            offset = None if data_offset is None else data_offset + begin
-            last = int(block["first_row"]) + int(block["rows"]) - 1
-            msg = (
-                f"block {at} (rows {block['first_row']} to {last}) "
-                f"has CRC-32C {self.found[at]:08x}; expected {int(block['crc32c']):08x}"
-            )
-            yield ChecksumError(msg, path=path, offset=offset, hint="restore the session from a copy")
 
 
 class TapeChecks:
@@ -697,7 +656,7 @@ class _Validation:
                 chunk = buffer[: header.rows - begin]
                 content = read(chunk)
                 if self._blocks is not None:
-                    self._blocks.update(content)
+                    self._blocks.add((first + begin) * header.dtype.itemsize, content)
                 if checks is not None:
                     checks.update(chunk, place.plus(begin))
         return True
@@ -731,14 +690,14 @@ class _Validation:
                 content = read_tape(tape)
                 read_anchors(found)
                 if self._blocks is not None:
-                    self._blocks.update(content)
+                    self._blocks.add(rows.start, content)
                 checks.update(games, rows, tape, found)
         return True
 
     def _begin_blocks(self, rows: int, row_bytes: int) -> None:
-        if self._metadata is not None and self._metadata.blocks is not None:
-            blocks, path = self._metadata.blocks, self._directory / METADATA_DB
-            self._blocks = self._collect(BlockSums, blocks, rows, row_bytes, path)
+        if self._metadata is not None and (self._metadata.blocks is not None or self._manifest is not None):
+            found = self._collect(check_blocks, self._metadata.blocks, rows, self._directory / METADATA_DB)
+            self._blocks = None if found is None else BlockSums(found, row_bytes)
 
     def _end_blocks(self, path: Path, offset: int | None) -> None:
         if self._blocks is not None:
@@ -812,7 +771,9 @@ class _Validation:
             foreign = opened if isinstance(opened, ForeignRows) else None
         columns = Columns((place,), rows or 0, self._manifest, foreign)
         for name in columns if rows is not None else ():
-            self._collect(columns.open, name)
+            found = self._collect(functools.partial(columns.open, name, check=False))
+            if found is not None:
+                self._collect(check_values, found.info, found.path)
         self._notes += [f"unfinished column: {place / name}" for name in find_drafts(place)]
 
     def _check_names(self) -> None:

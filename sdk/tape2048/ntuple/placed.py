@@ -37,7 +37,7 @@ from tape2048.errors import TapeError
 from tape2048.files.bulk_read import allocate
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.known_files import remember_file
-from tape2048.files.reading import crc32c, map_path, prefer_huge_pages
+from tape2048.files.reading import crc32c, map_file, open_regular, prefer_huge_pages
 from tape2048.files.safetensors import HEADER_END_MAX
 from tape2048.jit.compiler import locked, private_dir
 from tape2048.ntuple.mapped import MappedTable
@@ -148,7 +148,8 @@ def _directory(source: str) -> Path | None:
 def _kept(directory: Path, source: str) -> PlacedNetwork | None:
     try:
         mapped = MappedTable(directory / "table")
-        data = map_path(directory / "table")
+        with open_regular(directory / "table") as fd:  # all processes share the mapping, on any disk
+            data = map_file(fd, os.fstat(fd).st_size)
         prefer_huge_pages(data)
         length, checksum = _END.unpack(data[-_END.size :].tobytes())
         end = len(data) - _END.size

@@ -60,9 +60,10 @@ from tape2048.errors import (
     VersionError,
     reader_hint,
 )
+from tape2048.files.checksums import check_crc
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.opening import storage_errors
-from tape2048.files.reading import check_crc, map_path, read_exactly
+from tape2048.files.reading import map_path, read_exactly
 from tape2048.jit.mix import shuffled
 from tape2048.runs import a2run, a2run2
 from tape2048.runs.a2run2 import Cursor, RunV2, varint

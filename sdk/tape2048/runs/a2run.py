@@ -41,10 +41,11 @@ from tape2048.errors import (
     VersionError,
     reader_hint,
 )
+from tape2048.files.checksums import check_crc
 from tape2048.files.durable import fsync_dir, new_file, write_all
 from tape2048.files.npy import Load, check_load
 from tape2048.files.opening import storage_errors
-from tape2048.files.reading import check_crc, load_path, map_path, read_path
+from tape2048.files.reading import load_path, map_path, read_path
 from tape2048.runs.run import Run, RunMeta, check_meta, check_step_count, read_engine
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 from tape2048.base.intervals import chi_square_p
 from tape2048.base.text import counted
 from tape2048.errors import BookkeepingError, ReplayError, TapeError
-from tape2048.players import identity_of
 from tape2048.runs.conversion import open_source
+from tape2048.runs.engine_text import identity_of
 from tape2048.runs.registry import kind_of
 from tape2048.runs.run import SourceRun, check_rules
 from tape2048.runs.sessions import SAMPLED

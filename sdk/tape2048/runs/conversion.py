@@ -29,7 +29,7 @@ import numpy as np
 from tape2048.base.text import utc_text
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.files.durable import sweep_drafts
-from tape2048.players import facts_of_engine
+from tape2048.runs.engine_text import facts_of_engine
 from tape2048.runs.games import SeenGames
 from tape2048.runs.registry import (
     ENGINES,

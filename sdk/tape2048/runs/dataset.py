@@ -67,14 +67,15 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048.files.durable import Draft, fsync_dir, hold_lock, write_file
-from tape2048.files.npy import check_load, open_shards, peek_header, read_header
+from tape2048.files.npy import check_load, peek_header, read_header
 from tape2048.files.opening import open_fd, storage_errors
 from tape2048.files.reading import crc32c_combine, crc32c_file, open_regular, reading
 from tape2048.files.sqlite import WorkLimit, columns_of, open_untrusted
 from tape2048.files.sqlite_writer import fresh_database, insert_rows
 from tape2048.loader.phases import ALL
-from tape2048.players import file_names, split_seed
+from tape2048.players import file_names
 from tape2048.runs.a2run2 import legal_bits
+from tape2048.runs.engine_text import split_seed
 from tape2048.runs.packdat import PACKDAT_STEP_DTYPE, open_rows as open_packdat, values_of_steps
 from tape2048.runs.run import RunSource, SkippedRun, check_meta
 from tape2048.runs.tables import (
@@ -88,6 +89,7 @@ from tape2048.runs.tables import (
     run_source,
     values_within_one,
 )
+from tape2048.session.blocks import open_checked_shards
 from tape2048.session.directory import DATASET_ROW_DTYPE, SHARDS, is_packdat, whole_shards
 from tape2048.session.foreign import ForeignRows
 from tape2048.session.layout import (
@@ -278,7 +280,9 @@ def _open_once(directory: Path, load: Load) -> OpenTable:
     for defect in file_defects(manifest.files, directory, _FILE_NAME.fullmatch) if manifest else ():
         raise defect
     table = read_runs_db(path)
-    shards = open_shards(parts, [DATASET_ROW_DTYPE], load)
+    files = {directory / name: entry for name, entry in manifest.files.items()} if manifest else {}
+    again = partial(open_checked_shards, parts, [DATASET_ROW_DTYPE], files)
+    shards = again(load)
     rows = int(shards.counts.sum())
     if manifest and (manifest.num_steps, manifest.num_runs) != (rows, len(table)):
         text = (
@@ -286,7 +290,6 @@ def _open_once(directory: Path, load: Load) -> OpenTable:
         )
         raise ManifestError(text, path=directory / MANIFEST)
     table.check(rows, path)
-    again = partial(open_shards, parts, [DATASET_ROW_DTYPE])
     found_rows = ForeignRows(parts, shards, table.to_metadata(), path, tiled=True, again=again)
     return OpenTable(found_rows, table, manifest)
 

@@ -24,7 +24,7 @@ from tape2048.loader.row_view import tables_of
 from tape2048.players import player_label
 from tape2048.runs.parquet import pyarrow
 from tape2048.runs.registry import FORMATS, TABLE_FORMATS
-from tape2048.session.columns import shared_columns
+from tape2048.session.column_draft import shared_columns
 from tape2048.session.run_table import check_thresholds
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.loader.duplicates import Doubled, warn_of_doubled
-from tape2048.players import identity_of
+from tape2048.runs.engine_text import identity_of
 
 if TYPE_CHECKING:
     from collections import Counter

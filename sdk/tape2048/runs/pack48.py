@@ -188,7 +188,7 @@ def merge_pack48(
         >>> merge_pack48(["packs-a2run", "packs-a2run2"], "merged").runs
         2
     """
-    root, parts = Path(os.path.abspath(out_dir)), [Session.open(path) for path in paths]
+    root, parts = Path(os.path.abspath(out_dir)), [Session.open(path, "mmap") for path in paths]
     given = _rows_of(parts)
     tables = [read_metadata(part.path / METADATA_DB).runs for part in parts]  # before runs are cut at 65536
     runs = np.concatenate(tables)

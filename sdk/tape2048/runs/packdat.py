@@ -55,15 +55,15 @@ from tape2048.errors import (
     reader_hint,
 )
 from tape2048.files.bulk_read import FileRange, allocate, read_into, read_rows
+from tape2048.files.checksums import check_crc
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.npy import Shards, check_load
-from tape2048.files.reading import check_crc, crc32c, map_path, open_regular
-from tape2048.files.row_source import ROW_DTYPE
+from tape2048.files.reading import crc32c, map_path, open_regular
 from tape2048.loader.phases import ALL
 from tape2048.runs.a2run2 import VALUE_MAX, legal_bits
 from tape2048.runs.files import scan
 from tape2048.runs.games import GameKey, SeenGames
-from tape2048.runs.run import ENGINE_BYTES_MAX, Run, check_meta, check_rules, read_engine
+from tape2048.runs.run import ENGINE_BYTES_MAX, ROW_DTYPE, Run, check_meta, check_rules, read_engine
 from tape2048.runs.tables import (
     ROW_BYTES,
     OpenTable,

@@ -2,6 +2,22 @@
 
 A run of ``n`` moves has ``n + 1`` boards (``states``): the first board, and the board after each move and its
 spawn.
+
+A **row** is one step: the board before the move, the move, and the file's values of the four branches. Its
+fields equal the fields of a data set directory, so that code for one format reads the others:
+
+===========  =======  ==================================================================
+field        type     meaning
+===========  =======  ==================================================================
+board        ``<u8``  the board before the move, packed
+move         ``u1``   0 up, 1 down, 2 left, 3 right
+ev_legal     ``u1``   bit ``m`` is set if the source calls move ``m`` legal; 0: no values
+ev_values    ``<f4``  [4] branch values of the source, or 0
+run_id       ``<u4``  the run's ordinal in its source
+step_index   ``<u4``  0-based move number within the run
+===========  =======  ==================================================================
+
+``step_index`` is wider than in the data set directory, since a run file may hold more steps.
 """
 
 from __future__ import annotations
@@ -20,7 +36,7 @@ from tape2048.base.drawing import boards_html, exps_of
 from tape2048.base.text import counted, facts_table, is_utf8
 from tape2048.base.threads import map_ordered
 from tape2048.errors import BookkeepingError, FieldError, ReplayError, TapeError
-from tape2048.files.row_source import ROW_DTYPE, RowView, row_numbers
+from tape2048.files.row_source import RowView, row_numbers
 from tape2048.runs.games import GameKey, SeenGames
 from tape2048.session.layout import RULES_1, TOP_TILE
 from tape2048.session.tape_layout import GAME_STEPS_MAX
@@ -47,6 +63,18 @@ if TYPE_CHECKING:
     #: if that player is not available here.
     Replayer = Callable[[Path, Mapping[str, Any]], Play]
 
+
+#: One row, packed. ``board`` is the first field, so that a batch's boards are a plain strided view.
+ROW_DTYPE = np.dtype(
+    [
+        ("board", "<u8"),
+        ("move", "u1"),
+        ("ev_legal", "u1"),
+        ("ev_values", "<f4", (4,)),
+        ("run_id", "<u4"),
+        ("step_index", "<u4"),
+    ]
+)
 
 #: The largest number of steps that the rules allow, and the largest values that fit every format's fields.
 _UNSIGNED_MAX = {

@@ -19,8 +19,9 @@ from tape2048.base.text import unix_s, utc_text
 from tape2048.errors import FieldError, FormatError, MaintenanceError, ReplayError
 from tape2048.files.durable import Draft
 from tape2048.files.opening import storage_errors
-from tape2048.players import engine_text, facts_of_engine, identity_of, public_player
+from tape2048.players import public_player
 from tape2048.runs.a2run2 import RunV2, legal_bits
+from tape2048.runs.engine_text import engine_text, facts_of_engine, identity_of
 from tape2048.runs.run import (
     Run,
     RunMeta,
@@ -377,7 +378,7 @@ def read(
     """Open a session, or a directory of sessions; options of :func:`tape2048.runs.open_source`."""
     # A session that cannot be replayed is an error before it is opened.
     early = [_play_of(path, replayer, lossy=lossy)] if kind == "session" else None
-    sessions = [Session.open(one) for one in ([path] if kind == "session" else find_sessions(path))]
+    sessions = [Session.open(one, "mmap") for one in ([path] if kind == "session" else find_sessions(path))]
 
     def serve(served: list[NDArray[np.int64]]) -> RunSource:
         pairs = [pair for pair in zip(sessions, served, strict=True) if len(pair[1]) or not len(pair[0].runs)]

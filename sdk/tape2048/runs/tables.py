@@ -29,8 +29,8 @@ from tape2048.loader.duplicates import distinct_runs
 from tape2048.loader.phases import ALL
 from tape2048.loader.row_map import NO_TAPE
 from tape2048.loader.run_columns import RunColumns
-from tape2048.players import facts_of_engine, identity_of, join_seed
 from tape2048.runs.a2run2 import VALUE_MAX, legal_bits, normalize
+from tape2048.runs.engine_text import facts_of_engine, identity_of, join_seed
 from tape2048.runs.run import Run, RunMeta, RunSource, Tables, check_step_count, numbered
 from tape2048.session.layout import RUN_DTYPE, FileEntry
 from tape2048.session.metadata import Metadata

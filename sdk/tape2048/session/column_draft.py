@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import BusyError, ChecksumError, ColumnError, DiskFullError, FieldError, NameTakenError
+from tape2048.errors import BusyError, ChecksumError, ColumnError, DiskFullError, NameTakenError
 from tape2048.files.durable import fsync_dir, fsync_path, new_file, write_all, write_file
 from tape2048.files.npy import rows_header
 from tape2048.files.opening import open_fd, path_exists, storage_errors, try_lock
@@ -48,7 +48,7 @@ from tape2048.session.layout import STEPS_NPY
 from tape2048.session.tape_layout import TAPE_NPY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -205,14 +205,24 @@ def write_column(
     return session.columns.read(name)
 
 
-def tokens_of(session: ColumnOwner, rows: range) -> NDArray[np.uint8]:
-    """Return the exponents of rows, ``u8[n, 16]``; raise FieldError for an exponent above 15."""
-    tokens = session.tokens(slice(rows.start, rows.stop))
-    if tokens.size and tokens.max() > 15:
-        at = int((tokens > 15).any(axis=1).argmax())
-        message = f"row {rows.start + at}: found the exponent {tokens[at].max()}, expected at most 15"
-        raise FieldError(message, path=session.path)
-    return tokens
+def shared_columns(
+    sessions: Sequence[Columns], skip: Collection[str] = ()
+) -> tuple[dict[str, ColumnInfo], str]:
+    """Return the columns that all sessions have alike, and text on why the others are missing."""
+    shared, others = {}, []
+    for name in sorted({name for columns in sessions for name in columns}.difference(skip)):
+        try:
+            infos = [columns.open(name, check=False).info for columns in sessions]
+        except ColumnError as error:
+            others.append(f"{name}: {error}")
+            continue
+        own = {"rows": 0, "steps_crc32c": 0, "maker": "", "crc32c": 0}
+        facts = [info.document | own for info in infos]
+        if keys := {key for each in facts for key in each | facts[0] if each.get(key) != facts[0].get(key)}:
+            others.append(f"{name}: the sessions differ in {', '.join(sorted(keys))}")
+        else:
+            shared[name] = infos[0]
+    return shared, "; ".join(others)
 
 
 def _as_stored(values: NDArray[Any], column: ColumnInfo) -> NDArray[Any]:
@@ -273,7 +283,7 @@ def _difference(found: Sequence[ColumnInfo], expected: Sequence[ColumnInfo]) -> 
     for one, other in zip(found, expected, strict=True):
         there, here = one.document, other.document
         # A player or a critic is identified by its SHA-256, and its name may differ.
-        named = {"maker", *(key.removesuffix("_sha256") for key in here if key.endswith("_sha256"))}
+        named = {"maker", "crc32c", *(key.removesuffix("_sha256") for key in here if key.endswith("_sha256"))}
         keys = [key for key in {**there, **here} if key not in named and there.get(key) != here.get(key)]
         texts += (f"{key} is {there.get(key)!r}; expected {here.get(key)!r}" for key in keys)
     return ", ".join(dict.fromkeys(texts))
@@ -393,7 +403,11 @@ class ColumnDraft:
         values = [each.npy_name for each in columns if path_exists(self.path / each.npy_name)]
         for column in columns:
             (self.path / column.json_name).unlink(missing_ok=True)
-            write_file(self.path / column.json_name, column_text(column))
+            made = self.path if column.npy_name in values else directory
+            with open_regular(made / column.npy_name) as fd:
+                checksum = crc32c_file(fd, os.fstat(fd).st_size, made / column.npy_name)
+            text = column_text(msgspec.structs.replace(column, crc32c=checksum))
+            write_file(self.path / column.json_name, text)
         for name in values:
             fsync_path(self.path / name)
         for column in columns:

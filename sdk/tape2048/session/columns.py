@@ -12,6 +12,7 @@ then up to 63 of a-z, 0-9 and _. The types are ``bool``, ``u8`` to ``u64``, ``i8
 ``rows``          N
 ``D``             D, absent for ``[N]``
 ``steps_crc32c``  checksum of ``steps.npy`` or ``tape.npy``; null for a session in shards
+``crc32c``        CRC-32C of the ``.npy`` file; absent in files of earlier versions
 ``maker``         for example ``"tape2048 embed"``; absent in old files
 other fields      facts of the maker, such as the tower's ``model_sha`` and ``pooling`` for ``embeddings``
 ================  =====================================================================================
@@ -20,8 +21,9 @@ other fields      facts of the maker, such as the tower's ``model_sha`` and ``po
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -33,7 +35,7 @@ from tape2048.base.text import pretty_json
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
 from tape2048.files.npy import open_shards, peek_header, read_header
 from tape2048.files.opening import path_exists
-from tape2048.files.reading import map_file, open_regular, read_document
+from tape2048.files.reading import crc32c_file, load_open, open_regular, read_document
 from tape2048.session.batch_fields import RESERVED, field_of
 from tape2048.session.directory import list_names, rows_entry
 from tape2048.session.layout import MANIFEST
@@ -69,6 +71,8 @@ _MAKERS = {"embeddings": "tape2048 embed"} | dict.fromkeys(
     ("values", "best", "loss", "luck"), "tape2048 annotate"
 )
 
+# The states of the files whose checksums this process has compared.
+_checked: set[tuple[int | None, ...]] = set()
 _WIDTH_MAX = 2**31
 
 
@@ -82,6 +86,7 @@ class ColumnInfo(msgspec.Struct, frozen=True):
         rows: number of rows, N.
         steps_crc32c: checksum of ``steps.npy`` or ``tape.npy``; None for a session in shards.
         facts: other facts of ``<name>.json``, including ``maker``.
+        crc32c: CRC-32C of the file of values; None if it has none.
 
     Example:
         >>> from tape2048 import ColumnInfo
@@ -95,6 +100,7 @@ class ColumnInfo(msgspec.Struct, frozen=True):
     rows: int = 0
     steps_crc32c: int | None = None
     facts: dict[str, Any] = {}
+    crc32c: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -127,6 +133,8 @@ class ColumnInfo(msgspec.Struct, frozen=True):
         own = {"dtype": self.dtype, "rows": self.rows, "D": self.width, "steps_crc32c": self.steps_crc32c}
         if self.width is None:
             del own["D"]
+        if self.crc32c is not None:
+            own["crc32c"] = self.crc32c
         return {**self.facts, **own}
 
 
@@ -218,7 +226,8 @@ class Columns(Mapping[str, ColumnInfo]):
         values.flags.writeable = False
         return Column(values, found.info, found.path)
 
-    def open(self, name: str) -> Located:
+    def open(self, name: str, *, check: bool = True) -> Located:
+        """Map a column; with ``check``, compare its file with its checksum, once in a process."""
         if self.foreign is not None and self.is_field(name):
             rows = self.foreign.field(name)
             return Located(self[name], self.foreign.paths[0], rows, self.foreign.index_of)
@@ -238,7 +247,14 @@ class Columns(Mapping[str, ColumnInfo]):
             message, hint = f"{message}{self.rows} with {crc32c}", _again(name, info.facts.get("maker"))
             raise ColumnError(message, path=directory / info.json_name, hint=hint)
         path = directory / info.npy_name
-        return Located(info, path, _map(path, info))
+        found = Located(info, path, _map(path, info))
+        if check:
+            status = path.stat()
+            state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, info.crc32c
+            if state not in _checked:
+                check_values(info, path)
+                _checked.add(state)
+        return found
 
     def _open_shards(self, info: ColumnInfo, paths: list[Path], name: str) -> Located:
         files = np.array([self.rows]) if self.foreign is None else self.foreign.counts
@@ -324,25 +340,6 @@ def find_drafts(directory: Path) -> list[str]:
     return [path.name for path in directory.glob(".*.partial") if _DRAFT.fullmatch(path.name)]
 
 
-def shared_columns(
-    sessions: Sequence[Columns], skip: Collection[str] = ()
-) -> tuple[dict[str, ColumnInfo], str]:
-    """Return the columns that all sessions have alike, and text on why the others are missing."""
-    shared, others = {}, []
-    for name in sorted({name for columns in sessions for name in columns}.difference(skip)):
-        try:
-            infos = [columns.open(name).info for columns in sessions]
-        except ColumnError as error:
-            others.append(f"{name}: {error}")
-            continue
-        facts = [info.document | {"rows": 0, "steps_crc32c": 0, "maker": ""} for info in infos]
-        if keys := {key for each in facts for key in each | facts[0] if each.get(key) != facts[0].get(key)}:
-            others.append(f"{name}: the sessions differ in {', '.join(sorted(keys))}")
-        else:
-            shared[name] = infos[0]
-    return shared, "; ".join(others)
-
-
 def check_column_name(name: str) -> None:
     if field_of(name):
         raise ValueError(f"column name {name!r} is a built-in field of batches; expected another name")
@@ -353,7 +350,7 @@ def check_column_name(name: str) -> None:
 
 
 #: Keys of a column's file that are not its facts.
-_OWN = {"dtype", "rows", "D", "steps_crc32c", "release"}
+_OWN = {"dtype", "rows", "D", "steps_crc32c", "crc32c", "release"}
 
 
 class _Info(msgspec.Struct):
@@ -361,6 +358,7 @@ class _Info(msgspec.Struct):
     rows: Annotated[int, msgspec.Meta(ge=0)]
     D: Annotated[int, msgspec.Meta(ge=1, le=_WIDTH_MAX)] | msgspec.UnsetType = msgspec.UNSET
     steps_crc32c: int | None = None
+    crc32c: int | None = None
     maker: str | None = None
 
 
@@ -409,7 +407,7 @@ def _read_info(directory: Path, files: list[str], name: str) -> ColumnInfo:
         raise ColumnError(message, path=path, hint=_again(name, found.maker))
     width = None if found.D is msgspec.UNSET else found.D
     own = {key: value for key, value in facts.items() if key not in _OWN}
-    return ColumnInfo(name, found.dtype, width, found.rows, found.steps_crc32c, own)
+    return ColumnInfo(name, found.dtype, width, found.rows, found.steps_crc32c, own, found.crc32c)
 
 
 def _fields_of(foreign: ForeignRows) -> dict[str, ColumnInfo]:
@@ -467,6 +465,15 @@ def _again(name: str, maker: object) -> str:
     return f"Make it again from these rows: {how}"
 
 
+def check_values(info: ColumnInfo, path: Path) -> None:
+    """Raise ColumnError unless a column's file has its checksum, if it has one."""
+    with open_regular(path) as fd:
+        found = None if info.crc32c is None else crc32c_file(fd, os.fstat(fd).st_size, path)
+    if found != info.crc32c:
+        message = f"has CRC-32C {found:08x}; expected {info.crc32c:08x}, as in {info.json_name}"
+        raise ColumnError(message, path=path, hint=_again(info.name, info.facts.get("maker")))
+
+
 def _map(path: Path, info: ColumnInfo) -> NDArray[Any]:
     with open_regular(path) as fd:
         try:
@@ -475,5 +482,5 @@ def _map(path: Path, info: ColumnInfo) -> NDArray[Any]:
             raise ColumnError(error.message, path=path, offset=error.offset) from error
         if header.rows != info.rows:
             raise ColumnError(f"found {header.rows} rows, expected {info.rows}", path=path, offset=0)
-        mapped = map_file(fd, header.end_offset)
+        mapped = load_open(fd, header.end_offset, path)
     return mapped[header.data_offset :].view(info.numpy_dtype).reshape(info.shape)

@@ -215,25 +215,6 @@ def exponents_of(tiles: NDArray[Any]) -> NDArray[np.uint8]:
     return exponents
 
 
-def prevalence(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the share of rows, ``f64[T]``, whose run has a true label, ``bool[R, T]``."""
-    shares: NDArray[np.float64] = _true_rows(run_labels, row_counts) / row_counts.sum()
-    return shares
-
-
-def positive_weights(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the false rows per true row, ``f64[T]``: 1 if all labels are equal; see :func:`prevalence`."""
-    true = _true_rows(run_labels, row_counts)
-    false = row_counts.sum() - true
-    one_kind = (true == 0) | (false == 0)
-    return np.where(one_kind, 1.0, false / np.where(one_kind, 1, true))
-
-
-def _true_rows(run_labels: NDArray[np.bool_], row_counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    # Not a matrix product: NumPy has no fast matrix product for integers.
-    return np.array([row_counts[column].sum() for column in run_labels.T], np.int64)
-
-
 def game_facts(runs: Any) -> tuple[dict[str, object], dict[str, float]]:
     tiles, counts = np.unique(runs["highest_tile"], return_counts=True)
     facts: dict[str, object] = {"games": len(runs)}

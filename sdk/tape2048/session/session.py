@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
+from tape2048.base.lazy import load_named
 from tape2048.base.text import facts_table
-from tape2048.errors import BookkeepingError, FieldError, MissingPathError, ReplayError, StorageError
+from tape2048.errors import BookkeepingError, MissingPathError, ReplayError, StorageError
 from tape2048.files.locks import ReadLock, lock_for_reading
 from tape2048.files.npy import Load, check_load
+from tape2048.files.reading import is_local, is_mapped, reading
 from tape2048.files.row_source import RowView, row_numbers, run_ordinal
-from tape2048.players import player_name
+from tape2048.session.blocks import board_error, check_blocks, impossible_row
 from tape2048.session.columns import Column, Columns
 from tape2048.session.directory import is_dataset, is_session, kind_of_table
 from tape2048.session.foreign import ForeignRows
@@ -25,6 +27,7 @@ from tape2048.session.layout import (
     METADATA_DB,
     SESSION_NAME,
     START_BOARDS,
+    STEPS_NPY,
     Manifest,
     name_key,
     step_dtype,
@@ -135,6 +138,8 @@ class Session(RowView):
         else:
             games = _assign(metadata, rows, path / METADATA_DB, load, probe=probe)
             self._steps, self.dtype = rows, rows.dtype
+        if manifest is not None:
+            check_blocks(metadata.blocks, len(rows), path / METADATA_DB)
         games[0].flags.writeable = False
         self._games: tuple[NDArray[np.void], Owners] | None = games
         self._metadata: Callable[[], Metadata] = functools.partial(read_metadata, path / METADATA_DB)
@@ -150,7 +155,7 @@ class Session(RowView):
     def open(
         cls,
         path: str | os.PathLike[str],
-        load: Load = "mmap",
+        load: Load | None = None,
         columns: str | os.PathLike[str] | None = None,
     ) -> Session:
         """Open a session of the recorder or of another program, a data set, or a pack.dat.
@@ -158,13 +163,17 @@ class Session(RowView):
         See :mod:`tape2048.session.foreign` and :mod:`tape2048.runs` for the other formats.
 
         Opening checks sizes, types, and that the runs cover each row once, in time that grows with the runs.
-        It does not check checksums and rows: use :func:`tape2048.validate_session`. Rows on tape are decoded
+        Mapped rows are not compared with their checksums: use :func:`tape2048.validate_session`. Boards that
+        no game has are errors when they are read. Rows on tape are decoded
         on demand. In a session of another program, the ``run_id`` of every row is read, unless its run table
         has the rows of each run, or its runs are stored one after the other with a row for each step.
 
         Args:
             path: the directory, or the pack.dat.
-            load: ``"mmap"`` maps the rows, ``"ram"`` reads them.
+            load: ``"mmap"`` maps the rows, ``"ram"`` reads them and compares the checksums of their blocks.
+                By default ``"mmap"``; but ``"ram"`` for files that are not on a local disk (NFS, SMB, FUSE,
+                Lustre, ...), if they fit into half of the free memory: if a mapped file shrinks, the process
+                ends with SIGBUS.
             columns: overlay directory, for sessions that cannot be written to. Columns are written to
                 ``columns/<name of the session>``, and searched there first. All columns in files of data sets
                 and pack.dats are in an overlay, since appending replaces a data set.
@@ -176,8 +185,9 @@ class Session(RowView):
             StorageError: the operating system could not read a file.
             ValueError: ``load`` is invalid.
         """
-        check_load(load)
         place = Path(os.path.abspath(path))
+        load = _default_load(place) if load is None else load
+        check_load(load)
         if kind := kind_of_table(place):
             # By name: a session of a recorder needs none of these modules.
             opened = importlib.import_module(f"tape2048.runs.{kind}").open_rows(place, load)
@@ -268,7 +278,8 @@ class Session(RowView):
 
     def _repr_html_(self) -> str:
         facts, tiles = game_facts(self.runs)
-        facts = {"player": player_name(self.meta), "rows": len(self), **facts, "load": self.load}
+        player = load_named("tape2048.players:player_name")(self.meta)  # only notebooks need it
+        facts = {"player": player, "rows": len(self), **facts, "load": self.load}
         return facts_table(f"Session {self.name}", facts, tiles)
 
     def __reduce__(self) -> tuple[Callable[..., Session], tuple[Any, ...], dict[str, Any]]:
@@ -299,7 +310,7 @@ class Session(RowView):
         return Columns(self.column_places, len(self), self._any_manifest, self.foreign)
 
     def column(self, name: str) -> Column:
-        """Map a column, in time that does not depend on the rows.
+        """Map a column. The first access of a process reads its file, and compares it with its checksum.
 
         Args:
             name: a name in :attr:`columns`.
@@ -336,12 +347,14 @@ class Session(RowView):
 
         Raises:
             IndexError: the range is not within the rows of this session.
-            FormatError: a step on tape breaks the rules of the game.
+            FormatError: a board that no game has, or a step on tape that breaks the rules.
         """
         if not 0 <= first <= end <= len(self):
             raise IndexError(f"rows {first} to {end}; expected a range within 0 to {len(self)}")
         if self.tape is None:
-            return self.steps[first:end] if self._steps is not None else self._take(np.arange(first, end))
+            if self._steps is None:
+                return self._take(np.arange(first, end))
+            return self._checked(self.steps[first:end], range(first, end))
         moves = self.tape.moves(slice(first, end))
         numbers, owners = np.arange(first, end), self._owners.between(first, end)
         return self._records(self.tape.boards(first, end), moves, numbers, owners)
@@ -364,10 +377,23 @@ class Session(RowView):
 
     def _take(self, numbers: NDArray[np.int64]) -> NDArray[np.void]:
         if self._steps is None and self.foreign is not None:
-            return self.foreign.read(numbers)
+            return self._checked(self.foreign.read(numbers), numbers)
         # An untyped view, since NumPy copies structured rows field by field. The numbers are checked: "clip"
         # avoids NumPy's slower check.
-        return np.take(self.steps.view(f"V{self.steps.dtype.itemsize}"), numbers, mode="clip")
+        taken = np.take(self.steps.view(f"V{self.steps.dtype.itemsize}"), numbers, mode="clip")
+        return self._checked(taken, numbers)
+
+    def _checked(self, rows: NDArray[np.void], numbers: range | NDArray[np.int64]) -> NDArray[np.void]:
+        """Return rows; raise FieldError if a board is none of a game."""
+        if (at := impossible_row(rows)) >= 0:
+            row, number = rows[at : at + 1].view(self.dtype)[0], int(numbers[at])
+            where = f"row {number} (run {self.runs['id'][self.run_index([number])[0]]})"
+            path, offset = self.path, None
+            if STEPS_NPY in self.files:
+                path, end = self.path / STEPS_NPY, self.files[STEPS_NPY].bytes
+                offset = end - (len(self) - number) * self.dtype.itemsize
+            raise board_error(row["exps"].tolist(), where, path, offset)
+        return rows
 
     def run_labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
         """Compare each run's highest tile with each threshold.
@@ -391,7 +417,7 @@ class Session(RowView):
         row of each run is read.
 
         Raises:
-            FieldError: a board has a tile above 32768.
+            FieldError: no game has such a board.
 
         Example:
             >>> from tape2048 import Session, sessions
@@ -402,14 +428,10 @@ class Session(RowView):
             return None
         if self.tape is not None:
             return self.tape.starts
-        from tape2048.game.rules import EXPONENT_MAX, exps_to_boards  # loads the compiler
+        from tape2048.game.rules import exps_to_boards  # loads the compiler
 
         boards, has_rows = np.zeros(len(self.runs), np.uint64), self.runs["rows"] > 0
-        exps = self.tokens(self.runs["first_row"][has_rows].astype(np.int64))
-        if (exps > EXPONENT_MAX).any():
-            run = self.runs["id"][has_rows][(exps > EXPONENT_MAX).any(axis=1).argmax()]
-            raise FieldError(f"run {run} starts with a tile above 32768, expected none", path=self.path)
-        boards[has_rows] = exps_to_boards(exps)
+        boards[has_rows] = exps_to_boards(self.tokens(self.runs["first_row"][has_rows].astype(np.int64)))
         return boards
 
     def labels(self, thresholds: Sequence[int] = DEFAULT_THRESHOLDS) -> NDArray[np.bool_]:
@@ -437,8 +459,10 @@ class Session(RowView):
             if isinstance(rows, slice) and rows.step in {None, 1}:
                 return boards_to_exps(self.tape.boards(*rows.indices(len(self))[:2]))
             return boards_to_exps(self.tape.boards_at(self._row_numbers(rows)))
-        if isinstance(rows, slice) and self._steps is not None:
-            return self.steps["exps"][rows].copy()
+        if isinstance(rows, slice) and rows.step in {None, 1}:
+            first, end, _ = rows.indices(len(self))
+            exps: NDArray[np.uint8] = self.read_rows(first, max(first, end))["exps"].copy()
+            return exps
         # Not taken from the strided field: NumPy would first copy the whole column.
         taken = self._take(self._row_numbers(rows))
         row_bytes = taken.view(np.uint8).reshape(len(taken), taken.dtype.itemsize)
@@ -552,6 +576,14 @@ def session_names(root: str | os.PathLike[str]) -> list[str]:
         kind = MissingPathError if isinstance(error, FileNotFoundError) else StorageError
         raise kind(f"cannot be listed: {error.strerror or error}", path=root) from error
     return sorted(found, key=name_key)
+
+
+def _default_load(place: Path) -> Load:
+    if is_local(place):
+        return "mmap"
+    with reading(place):
+        files = [place] if place.is_file() else place.rglob("*.npy")
+        return "mmap" if is_mapped(place, sum(file.stat().st_size for file in files)) else "ram"
 
 
 def _is_session(entry: os.DirEntry[str]) -> bool:

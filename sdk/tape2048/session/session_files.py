@@ -15,8 +15,9 @@ from tape2048.errors import (
     StorageError,
     TruncatedError,
 )
-from tape2048.files.npy import Load, open_rows, open_shards, peek_header
+from tape2048.files.npy import Load, peek_header
 from tape2048.files.reading import reading
+from tape2048.session.blocks import open_checked, open_checked_shards
 from tape2048.session.directory import (
     MANIFEST_BYTES_MAX,
     PLAIN_NAME,
@@ -138,11 +139,12 @@ class SessionFiles:
             and metadata.has_rows
             and (manifest is not None or self.layout.is_native)
         ):
-            rows = as_unsigned(open_rows(parts[0], STEP_DTYPES, load))
+            rows = as_unsigned(open_checked(parts[0], STEP_DTYPES, load, metadata.blocks))
         else:
             types = STEP_DTYPES if self.layout.is_native else [self.layout.dtype]
-            shards, whole = open_shards(parts, types, load), manifest is not None
-            again = functools.partial(open_shards, parts, types)
+            files = {self.path / name: entry for name, entry in manifest.files.items()} if manifest else {}
+            again, whole = functools.partial(open_checked_shards, parts, types, files), manifest is not None
+            shards = again(load)
             rows = ForeignRows(parts, shards, metadata, self.path / METADATA_DB, whole=whole, again=again)
         if manifest is not None:
             found = {"rows": len(rows), "runs": len(metadata.runs)}

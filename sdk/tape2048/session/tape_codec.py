@@ -1,4 +1,4 @@
-"""Compiled codec of tapes: encodes boards and moves to bytes, and decodes bytes to boards.
+"""Compiled decoder of tapes: bytes to boards.
 
 Each step depends on the previous step, so decoding one game after the other would leave most of the processor
 idle. Therefore, :data:`LANES` games are decoded side by side. Their steps have no branches, and the tables
@@ -31,7 +31,7 @@ from tape2048.game.rules import (
     merge_score,
     wins,
 )
-from tape2048.game.spawns import spawn_between, start_fault
+from tape2048.game.spawns import start_fault
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import HAS_PDEP, pdep, pext
 from tape2048.session.tape_layout import WIN_BIT
@@ -253,27 +253,3 @@ def judge(  # noqa: PLR0917 - a kernel takes arrays
         kinds[game], at[game] = kind, step
         bad += kind != SOUND
     return bad
-
-
-@kernel
-def encode(  # noqa: PLR0917
-    boards: Any, moves: Any, first: Any, steps: Any, finals: Any, tape: Any
-) -> Any:
-    """Encode games from boards ``u64[n]``, moves ``u8[n]`` and finals ``u64[G]`` into ``tape``, ``u8[n]``.
-
-    ``first`` and ``steps`` (``i64[G]``) are each game's first index in all arrays, and its length.
-
-    Returns:
-        -1, or the index of the first step whose move and one spawn do not lead to the next board.
-    """
-    for game in range(first.shape[0]):
-        end = first[game] + steps[game]
-        for at_byte in range(first[game], end):
-            move = U64(moves[at_byte])
-            following = boards[at_byte + 1] if at_byte + 1 < end else finals[game]
-            spawn = spawn_between(boards[at_byte], move, following) if move < U64(4) else U64(0)
-            if spawn == U64(0):
-                return at_byte
-            is_four = (spawn & U64(15)) - U64(1)
-            tape[at_byte] = U8(move | (spawn >> U64(4)) << U64(2) | is_four << U64(6))
-    return -1

@@ -17,7 +17,7 @@ from tape2048.errors import (
     SchemaError,
     TruncatedError,
 )
-from tape2048.files.npy import Load, open_rows
+from tape2048.session.blocks import file_blocks, open_checked
 from tape2048.session.layout import MANIFEST, METADATA_DB, RULES_1, START_BOARDS, TAPE, Manifest
 from tape2048.session.tape_layout import (
     ANCHOR_DTYPE,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tape2048.files.npy import Load
     from tape2048.session.metadata import Metadata
 
 HINT = "restore the session from a copy"
@@ -290,6 +291,7 @@ class Tape:
         begin, starts = self._nearest(rows, games)
         boards, wrong = np.empty(len(rows), np.uint64), np.empty(len(rows), np.uint8)
         seek(self.data, begin, rows - begin, starts, boards, wrong)
+        wrong |= boards == 0  # an anchor
         if wrong.any():
             self._raise_defect(int(games[int(wrong.argmax())]))
         return boards
@@ -332,9 +334,10 @@ class Tape:
 def open_tape(directory: Path, metadata: Metadata, manifest: Manifest | None, load: Load) -> Tape:
     """Open the tape of a session, in time that grows with its runs and not with its rows."""
     anchor_rows = check_anchor_rows(directory, manifest)
-    data = open_rows(directory / TAPE_NPY, [TAPE_DTYPE], load)
-    anchors = open_rows(directory / ANCHORS_NPY, [ANCHOR_DTYPE], load)
     assert manifest is not None  # checked by check_anchor_rows(). The files have the manifest's sizes
+    data = open_checked(directory / TAPE_NPY, [TAPE_DTYPE], load, metadata.blocks)
+    path = directory / ANCHORS_NPY
+    anchors = open_checked(path, [ANCHOR_DTYPE], load, file_blocks(path, manifest.files[ANCHORS_NPY]))
     sizes = manifest.files[TAPE_NPY].bytes, manifest.files[ANCHORS_NPY].bytes
     offsets = sizes[0] - data.nbytes, sizes[1] - anchors.nbytes
     return make_tape(directory, metadata, data, anchors, anchor_rows, offsets)

@@ -55,10 +55,11 @@ from tape2048.errors import (
     StoreError,
     TruncatedError,
 )
+from tape2048.files.checksums import check_crc
 from tape2048.files.durable import Draft, hide_directory, remove_draft, write_all, write_file
 from tape2048.files.locks import LOCKS_DIRECTORY, ReadLock, lock_for_reading
 from tape2048.files.opening import open_fd, open_owned, storage_errors
-from tape2048.files.reading import check_crc, crc32c, crc32c_file, open_regular, read_path
+from tape2048.files.reading import crc32c, crc32c_file, open_regular, read_path
 from tape2048.files.removal_locks import RemovalLock, make_readers_lock
 from tape2048.session.directory import MANIFEST_BYTES_MAX, PLAIN_NAME
 from tape2048.session.layout import (

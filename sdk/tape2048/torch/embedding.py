@@ -14,7 +14,7 @@ import torch
 
 from tape2048.base.text import counted
 from tape2048.errors import ModelError
-from tape2048.session.column_draft import CHUNK_ROWS, Written, tokens_of, write_columns
+from tape2048.session.column_draft import CHUNK_ROWS, Written, write_columns
 from tape2048.session.columns import ColumnInfo
 
 if TYPE_CHECKING:
@@ -123,7 +123,9 @@ def embedding_column(
     }
 
     def embed(session: Session, rows: range) -> dict[str, NDArray[np.uint16]]:
-        return {"embeddings": embed_rows(tower, tokens_of(session, rows), device, batch_rows)}
+        return {
+            "embeddings": embed_rows(tower, session.tokens(slice(rows.start, rows.stop)), device, batch_rows)
+        }
 
     return ColumnInfo("embeddings", "bf16", width, facts=facts), embed
 

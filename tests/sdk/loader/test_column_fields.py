@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tape2048 import Capped, Corpus, Session, errors
 from tape2048.game.rules import SYMMETRY_MOVES
 
-from ..builders import Game, Spec, write_ours
 from ..corpora import OURS, build
 from ..session.test_columns import make_values, put
 from ..tapes import games_on_tape, write_tape
@@ -152,20 +151,6 @@ def test_batches_have_what_numpy_takes(  # noqa: PLR0917 - by name
                 values = turned(values, batch.symmetry)
             assert batch[name].tobytes() == values.tobytes(), name
     assert batches.epoch == 1
-
-
-@pytest.mark.parametrize("load", LOADS)
-def test_exponents_above_15(tmp_path: Path, load: Any) -> None:
-    """Boards and columns are joined as packed boards, which do not hold them."""
-
-    def put_large(rows: NDArray[np.void]) -> None:
-        rows["exps"] = np.arange(16) + 2
-
-    write_ours(tmp_path / OURS[0], Spec(games=[Game(1, 50, highest_tile=1 << 17)], change_rows=put_large))
-    corpus = Corpus.open(tmp_path, load="mmap" if load == "packed" else load)
-    batch = next(iter(corpus.batches(50, fields=("tokens", "row"), extra={"x": np.arange(50)})))
-    assert (batch.tokens == np.arange(16) + 2).all()
-    assert (batch.x == batch.row).all()
 
 
 def ours(root: Path, name: str, values: Any = None, **facts: Any) -> Corpus:

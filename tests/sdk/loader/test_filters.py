@@ -14,9 +14,9 @@ from tests import reference
 
 from tape2048 import Corpus, errors
 from tape2048.jit.mix import mix64
+from tape2048.loader.run_columns import positive_weights, prevalence
 from tape2048.loader.splits import parts_of_hashes, run_hash
 from tape2048.runs import export
-from tape2048.session.run_table import positive_weights, prevalence
 
 from ..builders import NAME, Game, Spec, raising, write_foreign, write_ours
 from ..corpora import OURS, Built, build

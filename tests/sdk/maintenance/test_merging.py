@@ -239,9 +239,8 @@ def test_a_game_that_comes_twice_is_refused(tmp_path: Path) -> None:
 def test_what_others_wrote_is_refused(tmp_path: Path) -> None:
     first = write(tmp_path, 0, games(0, 3, 1))
     refused([first, write_foreign(tmp_path / "theirs")], tmp_path / "out", "a session of another program")
-    for number, spec in ((2, {"manifest": False}), (3, {"manifest": True, "sql": "DROP TABLE blocks"})):
-        second = write(tmp_path, number, games(9 * number, 3, 9 * number), spec=spec)
-        refused([first, second], tmp_path / "out", "a session of another program")
+    second = write(tmp_path, 2, games(18, 3, 18), spec={"manifest": False})
+    refused([first, second], tmp_path / "out", "a session of another program")
     with closing(sqlite3.connect(first / "metadata.db")) as database:
         database.execute("DROP TABLE runs")
     with pytest.raises(errors.FormatError):

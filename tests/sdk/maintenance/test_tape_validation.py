@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 from tests import reference as ref
 
 from tape2048.base.findings import Finding
@@ -42,7 +43,11 @@ def put(directory: Path, name: str, at: int, values: bytes) -> None:
     data = bytearray(path.read_bytes())
     data[at : at + len(values)] = values
     path.write_bytes(data)
-    change_database(directory / "metadata.db", "DROP TABLE blocks")
+    checksum = crc32c((directory / "tape.npy").read_bytes()[128:])
+    change_database(
+        directory / "metadata.db",
+        f"DELETE FROM blocks; INSERT INTO blocks VALUES (0, {ROWS}, {checksum})",
+    )
     seal(directory)
 
 

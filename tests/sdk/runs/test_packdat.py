@@ -19,9 +19,9 @@ from tape2048.errors import (
     VersionError,
     reader_hint,
 )
-from tape2048.files.row_source import ROW_DTYPE
 from tape2048.runs import DataPack, packdat as module
 from tape2048.runs.a2run2 import RunV2
+from tape2048.runs.run import ROW_DTYPE
 
 from ..run_builders import a2run2_bytes, game, ref
 from .set_builders import ALMOST_ONE, GAMES, MORE, packdat_bytes, seal, write_runs

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tape2048.files.row_source import ROW_DTYPE, row_numbers
-from tape2048.runs.run import Run, RunMeta, RunRows
+from tape2048.files.row_source import row_numbers
+from tape2048.runs.run import ROW_DTYPE, Run, RunMeta, RunRows
 
 
 def run_of(steps: int, *, branches: bool = True, first: int = 100) -> Run:

@@ -10,9 +10,10 @@ from tape2048.errors import BookkeepingError, FieldError
 from tape2048.game.spawns import start_faults
 from tape2048.session import tape_codec as codec
 from tape2048.session.layout import RUN_DTYPE
-from tape2048.session.tape_codec import decode, encode, step_checked, step_forward
+from tape2048.session.tape_codec import decode, step_checked, step_forward
 from tape2048.session.tape_layout import GAME_STEPS_MAX
 from tape2048.session.tape_reader import anchors_of, check_games, check_runs, check_two_tiles, game_pieces
+from tape2048.session.tape_writer import encode
 
 from ..tapes import TapeGames, games_on_tape
 

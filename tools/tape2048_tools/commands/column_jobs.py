@@ -200,7 +200,7 @@ def _of_session(maker: Maker, session: Session) -> Maker:
 def _plan(found: list[Path], maker: Maker, shares: int) -> dict[str, Any]:
     from tape2048.session.session import Session
 
-    sessions = [Session.open(path) for path in found]
+    sessions = [Session.open(path, "mmap") for path in found]
     rows, largest = sum(map(len, sessions)), max(sessions, key=len)
     maker = _of_session(maker, largest)
     if len(largest):

@@ -129,7 +129,7 @@ class Entry:
         return dict.fromkeys(SUMS, np.full(len(self.runs), np.nan))
 
     def _sums_of_columns(self) -> tuple[dict[str, NDArray[np.float64]], Mapping[str, Any]] | None:
-        session = Session.open(self.path)
+        session = Session.open(self.path, "mmap")
         facts = annotation_of(session)
         if not session.contiguous or facts is None:
             return None
@@ -387,7 +387,7 @@ def read_entry(session_id: str, path: Path) -> Entry:
     metadata = read_metadata(path / METADATA_DB)
     runs = metadata.runs
     if not metadata.has_rows:
-        runs = Session.open(path).runs
+        runs = Session.open(path, "mmap").runs
     runs = runs[np.argsort(runs["id"], kind="stable")]
     return Entry(session_id, path, metadata.session, runs, directory_bytes(path))
 

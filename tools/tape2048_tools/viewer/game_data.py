@@ -68,12 +68,12 @@ _TYPES = {"u1": "u8", "u2": "u16", "u4": "u32", "i4": "i32", "f4": "f32", "f8": 
 def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iterator[Game]:
     """Read games of a session; with ``replayed``, the session's player adds what is not recorded."""
     play = None
-    session = Session.open(path)
+    session = Session.open(path, "mmap")
     if replayed and session.tape is None:  # a tape holds everything
         with contextlib.suppress(FormatError):  # without a player that can replay, show the recording
             play = replayer(session.path, session.meta)
     for run in ids:
-        session = Session.open(path)  # again, after slow steps: the file may have been truncated since
+        session = Session.open(path, "mmap")  # again, after slow steps: the file may be shorter
         order = np.argsort(session.runs["id"], kind="stable")
         yield recorded_game(session, int(order[find_run(session.runs[order], run)]), play)
 
@@ -478,7 +478,7 @@ def opinions(wanted: Sequence[tuple[Entry, Sequence[int]]], judges: Judges) -> d
 
 def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray[np.uint64]]:
     """Return the runs with rows among some runs, and the board in the middle of each, ``u64[n]``."""
-    session = Session.open(entry.path)
+    session = Session.open(entry.path, "mmap")
     order = np.argsort(session.runs["id"], kind="stable")
     table = session.runs[order]
     kept, rows = [], []
@@ -498,7 +498,7 @@ def card(entry: Entry, run: int | None) -> dict[str, Any]:
     sums = entry.sums[0]
     judged = {name: float(values[at]) for name, values in sums.items() if not np.isnan(values[at])}
     try:
-        session = Session.open(entry.path)
+        session = Session.open(entry.path, "mmap")
         owned = session.numbers_of(int(np.flatnonzero(session.runs["id"] == entry.runs["id"][at])[0]))
         numbers = np.arange(owned.start, owned.stop) if isinstance(owned, slice) else owned
         few = numbers[

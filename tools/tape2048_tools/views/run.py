@@ -15,7 +15,7 @@ from tape2048.errors import MagicError, ReplayError
 from tape2048.loader.buffers import find_sessions, open_sessions
 from tape2048.loader.duplicates import distinct_runs
 from tape2048.loader.run_columns import RunColumns
-from tape2048.players import facts_of_engine
+from tape2048.runs.engine_text import facts_of_engine
 from tape2048.runs.run import Run, RunMeta, SourceRun, exps_at
 from tape2048.session.layout import RUN_DTYPE
 from tape2048.session.session import Session

@@ -52,7 +52,6 @@ def command(*, critic: Path, name: str, tower: str | None, device: str, **how: A
 def _maker(path: Path, name: str, tower: str | None, device: str) -> Maker:
     from tape2048.critic.facts import embeddings_of, stranger_remarks
     from tape2048.players import PlayedBy, player_text
-    from tape2048.session.column_draft import tokens_of
     from tape2048.session.columns import ColumnInfo
     from tape2048_tools.options.critic_options import open_critic
 
@@ -66,7 +65,7 @@ def _maker(path: Path, name: str, tower: str | None, device: str) -> Maker:
         from tape2048.game.rules import exps_to_boards
 
         if not critic.needs_embeddings:
-            return {name: critic(exps_to_boards(tokens_of(session, rows)))}
+            return {name: critic(exps_to_boards(session.tokens(slice(rows.start, rows.stop))))}
         embeddings = embeddings_of(session, critic.info.tower.sha256)
         return {name: critic.from_embeddings(embeddings[rows.start : rows.stop])}
 

@@ -126,7 +126,7 @@ def list_sessions(
 
     def read_path(path: Path) -> Summary:
         known = None if scores else brief(str(path), path.name)
-        whole = read(Session.open(path)) if known is None or is_few else None
+        whole = read(Session.open(path, "mmap")) if known is None or is_few else None
         return known or cast("Summary", whole)
 
     if isinstance(place, str):
@@ -310,7 +310,7 @@ def show(
             is_root = path.is_dir() and not (path / METADATA_DB).exists()
         found = read_each(path, Session.open) if is_root else []
         is_root = bool(found)
-        session = found[0][1] if is_root else Session.open(path)
+        session = found[0][1] if is_root else Session.open(path, "mmap")
     if is_root:
         _show_root(path, found, as_json=as_json)
         return

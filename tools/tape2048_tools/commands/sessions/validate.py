@@ -193,7 +193,7 @@ def _twice(checked: Sequence[Validated], overlay: Path | None) -> list[Doubled]:
     for result in checked:
         with contextlib.suppress(TapeError, OSError):  # another process removed it just now
             if result.ok and not result.removed:
-                opened.append(Session.open(result.path, columns=overlay))
+                opened.append(Session.open(result.path, "mmap", columns=overlay))
     return find_twice(opened)[1] if opened else []
 
 

@@ -259,7 +259,7 @@ def _report_one(
     from tape2048.session.session import Session
     from tape2048_tools.viewer.report import make_report
 
-    ended_at = Session.open(session).meta.get("ended_at")
+    ended_at = Session.open(session, "mmap").meta.get("ended_at")
     made = ended_at if isinstance(ended_at, str) else "1970-01-01T00:00:00Z"
     with contextlib.ExitStack() as ending:
         page = make_report(make_data((session,), judges, critic, ending), games=games, made=made)
