@@ -117,9 +117,9 @@ def test_the_values_are_those_of_a_judge_of_this_depth(tmp_path: Any) -> None:
     judge = Judge.of_player("ntuple", {"weights": str(tmp_path / "network.ntuple"), "downgrade": 0})
     played = play("2-ply")
     boards, moves = exps_to_boards(played["rows"]["exps"]), played["rows"]["action"]
-    values, loss, *_ = judge.moves(boards, moves, np.zeros_like(boards))
-    np.testing.assert_allclose(played["values"], values, rtol=1e-5, atol=0.05)
-    np.testing.assert_allclose(played["loss"], loss, atol=0.1)
+    found = judge.moves(boards, moves, np.zeros_like(boards))
+    np.testing.assert_allclose(played["values"], found.values, rtol=1e-5, atol=0.05)
+    np.testing.assert_allclose(played["loss"], found.loss, atol=0.1)
 
 
 def assert_kept(name: str, how: dict[str, Any]) -> None:

@@ -99,8 +99,8 @@ def pack(
     if judged is not None:
         facts = {**facts, "sums": judged.sums, "grades": list(GRADES[judged.unit].items())}
         unit = _POINT if judged.unit == "points" else _PROBABILITY
-        # The grades start at whole points, so that rounding down keeps them.
-        arrays["loss"] = np.floor(judged.loss) if small and judged.unit == "points" else judged.loss, {}
+        arrays["loss"] = np.round(judged.loss) if small and judged.unit == "points" else judged.loss, {}
+        arrays["grade"] = judged.grade, {}
         for name, values in (("state", judged.state), ("luck", judged.luck)):
             arrays[name] = _whole(np.nan_to_num(values), unit, np.int32) if small else (values, {})
         if small:
@@ -108,7 +108,7 @@ def pack(
             best = np.where(known, judged.values, -np.inf).argmax(axis=1)
             arrays["best"] = np.where(known.any(axis=1), best, _NO_MOVE).astype(np.uint8), {}
         else:
-            arrays["values"] = judged.values, {}
+            arrays |= {"values": (judged.values, {}), "reach": (judged.reach, {}), "spread": (judged.spread, {})}
     if critic is not None:
         stride = -(-len(critic) // _CURVE_POINTS) if small else 1
         arrays["critic"] = _whole(critic[::stride].T, _PROBABILITY, np.uint16)
@@ -201,6 +201,9 @@ def board_document(board: int, judge: Judge, judges: Judges) -> dict[str, Any]:
                 "move": option.move,
                 "value": option.value,
                 "reward": option.reward,
+                "reach": None if np.isnan(option.reach) else option.reach,
+                "spread": option.spread,
+                "mean": option.mean,
                 "exps": exps_after(packed[0], option.move).tolist(),
                 "spawns": [
                     {"cell": one.cell, "tile": one.tile, "p": one.probability, "value": one.value}

@@ -1,6 +1,6 @@
 // The page that replays a game: the board, the values of its moves, the mistakes, the curves, and the keys.
 
-import {count, counted, eachFrame, el, facts, fill, message, playerChoice, setText, table, valued} from './dom.js';
+import {count, counted, eachFrame, el, facts, fill, message, percent, playerChoice, setText, table, valued} from './dom.js';
 import {Curves} from './curves.js';
 import {expandGame, MOVE_NAMES, MOVE_SIGNS, slide, spawnAfter} from './rules.js';
 import {Tiles} from './tiles.js';
@@ -15,14 +15,23 @@ export function describeGame(packed) {
   return `${counts} · ${packed.player} · ${packed.name} · seed ${packed.seed}`;
 }
 
-/** The grade of a loss; '' for a small loss, and if the judge may be weaker than the player. */
-function gradeOf(game, loss) {
-  const found = !game.weak && game.grades.find(one => loss >= one[1]);
-  return found ? found[0] : '';
-}
+/** The grade of a move; '' for a small loss, and if the judge may be weaker than the player. */
+const gradeOf = (game, at) => game.weak ? '' : ['', 'inaccuracy', 'mistake', 'blunder'][game.grade[at]];
 
-const gradesTold = game => `Grades by loss: ${game.grades.map(([name, least]) =>
-  `${name} from ${game.judge.unit === 'points' ? `${count(least)} points` : `${100 * least}%`}`).join(', ')}.`;
+const gradesTold = game => `Grades by ${game.judge.unit === 'points' ?
+  'the share of the score to come, or the probability of the next tile, that a move costs' : 'loss'}: ${
+  game.grades.map(([name, least]) => `${name} from ${100 * least}%`).join(', ')}.`;
+
+/** What a move costs: points with their error, and the fall of the probability of the next tile. */
+function costOf(game, at, best) {
+  const [made, unit] = [game.moves[at], game.judge.unit];
+  const loss = valued(game.loss[at], unit);
+  if (!game.reach || !(game.loss[at] > 0) || made > 3) return loss;
+  const error = game.spread[at];
+  const [from, to] = [game.reach[4 * at + best], game.reach[4 * at + made]];
+  const fall = from - to >= 0.005 ? `; ${2 << game.highest[at]} from ${percent(from)} to ${percent(to)}` : '';
+  return `${loss}${error > 0 ? ` ± ${valued(error, unit)}` : ''}${fall}`;
+}
 
 /** Positions of the largest losses, the largest first. */
 function largestLosses(game) {
@@ -158,7 +167,7 @@ export class Replay {
     this.differing = null;
     this.rows = null;
     this.slider.max = game.count;
-    const dots = Array.from(game.loss || [], (loss, at) => [at, gradeOf(game, loss)]).filter(dot => dot[1]);
+    const dots = Array.from(game.loss || [], (loss, at) => [at, gradeOf(game, at)]).filter(dot => dot[1]);
     this.mistakes = dots.filter(dot => dot[1] !== 'inaccuracy').map(dot => dot[0]);
     this.jumpers[0].node.hidden = Boolean(game.weak); // which grades nothing
     this.curves.take(game, dots);
@@ -293,7 +302,7 @@ export class Replay {
     const lost = game.sums.loss / Math.max(1, game.count);
     this.rows = new Map();
     const rows = this.losses.map(at => {
-      const grade = gradeOf(game, game.loss[at]);
+      const grade = gradeOf(game, at);
       const link = el('a', {href: this.options.link ? this.options.link(this.numberOf(at)) : '#', onclick: event => {
         event.preventDefault();
         this.go(at);
@@ -409,9 +418,9 @@ export class Replay {
     if (!game.loss) return;
     const unit = game.judge.unit;
     const ended = at === game.count;
-    const grade = ended ? '' : gradeOf(game, game.loss[at]);
+    const grade = ended ? '' : gradeOf(game, at);
     this.lossCell.className = grade ? `grade ${grade}` : '';
-    setText(this.lossCell, ended ? '–' : valued(game.loss[at], unit) + (grade && `, ${grade}`));
+    setText(this.lossCell, ended ? '–' : costOf(game, at, this.best[at]) + (grade && `, ${grade}`));
     setText(this.luckCell, ended ? '–' : valued(game.luck[at], unit));
     if (!this.valueRows) return;
     // A bar is empty if the loss is a blunder.
@@ -424,7 +433,7 @@ export class Replay {
       setText(row.value, valued(found, unit));
       setText(row.worse, worse > 0 ? valued(worse, unit) : '');
       row.bar.className = isBest ? 'bar best' : isMade ? 'bar made' : 'bar';
-      const share = 1 - worse / least;
+      const share = 1 - worse / (least * (unit === 'points' ? best : 1));
       row.bar.firstChild.style.transform = `scaleX(${found >= -Infinity ? Math.max(0.02, share) : 0})`;
       setText(row.note, [isMade ? 'made' : '', isBest ? 'best' : '',
         !ended && this.other && this.other.best[at] === move ? "other's best" : ''].filter(Boolean).join(', '));

@@ -1,0 +1,188 @@
+"""Whether values are the score that comes, and losses what moves cost: the tables of docs/explanation/numbers.md.
+
+    python -m tests.bench.points values     # values and outcomes, by highest tile and class of value
+    python -m tests.bench.points losses     # losses, and the difference of both moves played on
+    python -m tests.bench.points games      # score = expectation + luck - loss + error; shares of grades
+
+``values`` and ``losses`` record games with another seed than those of the shipped calibrations, in --directory,
+and keep them there. ± is twice the standard error, over games and over positions.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tape2048 import Corpus
+from tape2048.base.threads import map_ordered
+from tape2048.game.moves import find_fault
+from tape2048.game.rules import boards_to_exps
+from tape2048_recorder.evaluation.calibrating import compare_moves, player_of, positions_of, sample_of
+from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.players.options import check_player, make_player, player_sha256
+from tape2048_recorder.replay.judging import GRADE_NAMES, Judge
+from tape2048_recorder.replay.replay import replayer
+from tape2048_tools.options.recorder_options import parse_player
+
+PLAYERS = (
+    "ntuple:look_below=0",
+    "ntuple",
+    "ntuple:look_below=16,look_margin=0",
+    "ntuple:weights=small",
+    "ntuple:weights=fast,look_below=0",
+)
+OTHERS = "greedy", "expectimax"
+JUDGED = "ntuple:look_below=0", "ntuple", "ntuple:weights=small"
+PARTS = "until 4096", "with an 8192", "with a 16384"
+CLASSES = (0, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 1)
+SIZES = (50, 170, 300, 550, 1_700, 5_500, 17_000, np.inf)
+STEPS_MAX = 1 << 18
+NONE = np.uint64(0)
+
+
+def recorded(text: str, games: int, directory: Path) -> Corpus:
+    """Record games of a player, unless the directory has them."""
+    out = directory / f"{text.translate(str.maketrans(':=,', '---'))}-{games}"
+    if not out.exists():
+        command = [
+            Path(sys.executable).with_name("tape2048"),
+            "record",
+            "--player",
+            text,
+            "--out",
+            f"{out}.new",
+        ]
+        more = ["--max-games", str(games), "--max-steps", "off", "--seed", "63", "--storage", "tape"]
+        subprocess.run([*command, *more], check=True, stderr=subprocess.DEVNULL)
+        os.rename(f"{out}.new", out)
+    return Corpus.open(out)
+
+
+def over_games(values: Any, games: Any) -> tuple[float, float]:
+    """Return a mean over rows, and twice its standard error over games."""
+    sums = np.bincount(games, values - values.mean(), games.max() + 1)
+    return float(values.mean()), 2 * float(np.sqrt((sums**2).sum())) / len(values)
+
+
+def values(texts: list[str], games: int, directory: Path) -> None:
+    print("| player | highest tile | came | value | difference | by class of value, lowest to highest 1% |")
+    print("|---|---|---|---|---|---|")
+    for text in texts:
+        corpus = recorded(text, games, directory)
+        judge, sample = Judge.of_recorded(player_of(corpus))[0], sample_of(corpus, 7)
+        some = np.sort(
+            np.random.default_rng(0).permutation(len(sample.rows))[: 400_000 if judge.ahead == 1 else 40_000]
+        )
+        boards, owners, came = sample.boards[some], sample.games[some], sample.scores[some].astype(float)
+        best = np.nanmax(judge._values(boards)[0], axis=1)
+        highest = boards_to_exps(boards).max(axis=1)
+        for tile in range(8, 16):
+            here = (highest == tile) & ~np.isnan(best)
+            if len(np.unique(owners[here])) < 100:
+                continue
+
+            def cell(rows: Any) -> str:
+                mean, error = over_games(best[rows] - came[rows], owners[rows])
+                scale = 100 / came[rows].mean()
+                return f"{mean * scale:+.1f} ± {error * scale:.1f}%"
+
+            edges = np.quantile(best[here], CLASSES)
+            parts = [cell(here & (best >= a) & (best <= b)) for a, b in zip(edges, edges[1:], strict=False)]
+            means = f"{came[here].mean():,.0f} | {best[here].mean():,.0f}"
+            print(f"| `{text}` | {1 << tile} | {means} | {cell(here)} | {', '.join(parts)} |", flush=True)
+
+
+def losses(texts: list[str], games: int, directory: Path, positions: int, rollouts: int) -> None:
+    print("| judge of | part | positions | network's loss | loss | played on | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    for text in texts:
+        corpus = recorded(text, games, directory)
+        facts = player_of(corpus)
+        judge, player = (
+            Judge.of_recorded(facts)[0],
+            make_player("ntuple", check_player("ntuple", facts["player_args"])),
+        )
+        chosen, _, _ = positions_of(judge, corpus, sample_of(corpus, 8), positions, 9)
+        measured, _ = compare_moves(judge, player, chosen, rollouts, 10)
+        network, at = judge._values(chosen.boards)[2], np.arange(len(measured))
+        raw = network[at, chosen.best] - network[at, chosen.played]
+        unshrunk = judge._values(chosen.boards)[0]
+        printed = (np.nanmax(judge._shrunk(chosen.boards, unshrunk)[0], axis=1)
+                   - judge._shrunk(chosen.boards, unshrunk)[0][at, chosen.played])  # fmt: skip
+        size = np.searchsorted(SIZES, unshrunk[at, chosen.best] - unshrunk[at, chosen.played], "right") - 1
+        for part, name in enumerate(PARTS):
+            for number in range(len(SIZES) - 1):
+                here = (chosen.part == part) & (size == number)
+                if (count := int(here.sum())) < 10:
+                    continue
+                mean, error = measured[here].mean(), 2 * measured[here].std(ddof=1) / count**0.5
+                loss = printed[here].mean()
+                ratio = f"{mean / loss:.2f} ± {error / loss:.2f}" if loss > error else "not distinguishable"
+                print(f"| `{text}` | {name} | {count} | {raw[here].mean():,.0f} | {loss:,.0f} |"
+                      f" {mean:,.0f} ± {error:,.0f} | {ratio} |", flush=True)  # fmt: skip
+
+
+def facts_of(text: str) -> dict[str, Any]:
+    """Return what a session says of its player."""
+    name, given = parse_player(text)
+    args = check_player(name, given)
+    facts = {
+        "player": name,
+        "player_args": args,
+        "player_sha256": player_sha256(name, make_player(name, args)),
+    }
+    return facts | {"sample_rate": 1, "record_action": True}
+
+
+def games_of(texts: list[str], games: int) -> None:
+    print(
+        "| player | games | score | expectation | luck | loss | error | inaccuracies / mistakes / blunders |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for text in texts:
+        facts = facts_of(text)
+        judge, play = Judge.of_recorded(facts)[0], replayer(Path(), facts)
+        lost = 0 if judge.calibration is None else judge.calibration.lost
+        lines, grades, moves_made = [], np.zeros(len(GRADE_NAMES)), 0
+        seeds = game_seeds(1, np.arange(games, dtype=np.uint64))
+        for states, moves in map_ordered(lambda seed, play=play: play(seed, STEPS_MAX), seeds.tolist()):
+            judged = judge.game(states, moves)
+            _, score = find_fault(states, moves, NONE, NONE)
+            start, error = judged.state[0] + lost, float(judged.error.sum()) - lost
+            lines.append((int(score), start, judged.sums["luck"], judged.sums["loss"], error))
+            assert abs(start + lines[-1][2] - lines[-1][3] + error - int(score)) < 1
+            grades += np.bincount(judged.grade, minlength=len(grades))
+            moves_made += len(moves)
+        table = np.array(lines)
+        means, errors = table.mean(axis=0), 2 * table.std(axis=0, ddof=1) / len(table) ** 0.5
+        cells = [f"{mean:,.0f} ± {error:,.0f}" for mean, error in zip(means, errors, strict=True)]
+        shares = " / ".join(f"{share:.2%}" for share in grades[1:] / moves_made)
+        print(f"| `{text}` | {games} | {' | '.join(cells)} | {shares if judge.calibration else 'uncalibrated'} |",
+              flush=True)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("table", choices=["values", "losses", "games"])
+    parser.add_argument("players", nargs="*")
+    parser.add_argument("--games", type=int, help="games of each player  [default: 3000, or 100 for games]")
+    parser.add_argument("--directory", type=Path, default=Path("points"))
+    parser.add_argument("--positions", type=int, default=2000)
+    parser.add_argument("--rollouts", type=int, default=64)
+    args = parser.parse_args()
+    if args.table == "values":
+        values(args.players or [*PLAYERS], args.games or 3000, args.directory)
+    elif args.table == "losses":
+        losses(args.players or [*JUDGED], args.games or 3000, args.directory, args.positions, args.rollouts)
+    else:
+        games_of(args.players or [*PLAYERS, *OTHERS], args.games or 100)
+
+
+if __name__ == "__main__":
+    main()
