@@ -3,13 +3,13 @@
     python -m tests.bench.points values     # values and outcomes, by highest tile and class of value
     python -m tests.bench.points losses     # losses, and the difference of both moves played on
     python -m tests.bench.points games      # score = expectation + luck - loss + error; shares of grades
+    python -m tests.bench.points choices    # games by network's values, calibrated values, probabilities
 
 ``values`` and ``losses`` record games with another seed than those of the shipped calibrations, in --directory,
 and keep them there. ± is twice the standard error, over games and over positions.
 """
 
 import argparse
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +20,10 @@ import numpy as np
 from tape2048 import Corpus
 from tape2048.base.threads import map_ordered
 from tape2048.game.moves import find_fault
-from tape2048.game.rules import boards_to_exps
+from tape2048.game.rules import boards_to_exps, exps_to_boards, merge_score, slide
+from tape2048.jit.compiler import kernel
 from tape2048_recorder.evaluation.calibrating import compare_moves, player_of, positions_of, sample_of
-from tape2048_recorder.game.rng import game_seeds
+from tape2048_recorder.game.rng import game_seeds, spawn, start
 from tape2048_recorder.players.options import check_player, make_player, player_sha256
 from tape2048_recorder.replay.judging import GRADE_NAMES, Judge
 from tape2048_recorder.replay.replay import replayer
@@ -58,7 +59,7 @@ def recorded(text: str, games: int, directory: Path) -> Corpus:
         ]
         more = ["--max-games", str(games), "--max-steps", "off", "--seed", "63", "--storage", "tape"]
         subprocess.run([*command, *more], check=True, stderr=subprocess.DEVNULL)
-        os.rename(f"{out}.new", out)
+        Path(f"{out}.new").rename(out)
     return Corpus.open(out)
 
 
@@ -78,7 +79,7 @@ def values(texts: list[str], games: int, directory: Path) -> None:
             np.random.default_rng(0).permutation(len(sample.rows))[: 400_000 if judge.ahead == 1 else 40_000]
         )
         boards, owners, came = sample.boards[some], sample.games[some], sample.scores[some].astype(float)
-        best = np.nanmax(judge._values(boards)[0], axis=1)
+        best = np.nanmax(judge.judged(judge._values(boards), boards)[0], axis=1)
         highest = boards_to_exps(boards).max(axis=1)
         for tile in range(8, 16):
             here = (highest == tile) & ~np.isnan(best)
@@ -108,12 +109,9 @@ def losses(texts: list[str], games: int, directory: Path, positions: int, rollou
         )
         chosen, _, _ = positions_of(judge, corpus, sample_of(corpus, 8), positions, 9)
         measured, _ = compare_moves(judge, player, chosen, rollouts, 10)
-        network, at = judge._values(chosen.boards)[2], np.arange(len(measured))
-        raw = network[at, chosen.best] - network[at, chosen.played]
-        unshrunk = judge._values(chosen.boards)[0]
-        printed = (np.nanmax(judge._shrunk(chosen.boards, unshrunk)[0], axis=1)
-                   - judge._shrunk(chosen.boards, unshrunk)[0][at, chosen.played])  # fmt: skip
-        size = np.searchsorted(SIZES, unshrunk[at, chosen.best] - unshrunk[at, chosen.played], "right") - 1
+        values, at = judge.judged(judge._values(chosen.boards), chosen.boards)[0], np.arange(len(measured))
+        printed, raw = values[at, chosen.best] - values[at, chosen.played], chosen.differences
+        size = np.searchsorted(SIZES, raw, "right") - 1
         for part, name in enumerate(PARTS):
             for number in range(len(SIZES) - 1):
                 here = (chosen.part == part) & (size == number)
@@ -124,6 +122,69 @@ def losses(texts: list[str], games: int, directory: Path, positions: int, rollou
                 ratio = f"{mean / loss:.2f} ± {error / loss:.2f}" if loss > error else "not distinguishable"
                 print(f"| `{text}` | {name} | {count} | {raw[here].mean():,.0f} | {loss:,.0f} |"
                       f" {mean:,.0f} ± {error:,.0f} | {ratio} |", flush=True)  # fmt: skip
+
+
+@kernel
+def _start(seeds: Any, states: Any, gammas: Any) -> None:
+    for i in range(seeds.shape[0]):
+        states[i], gammas[i] = start(seeds[i])
+
+
+@kernel
+def _step(boards: Any, moves: Any, states: Any, gammas: Any, gained: Any, alive: Any) -> None:
+    for i in range(boards.shape[0]):
+        alive[i] = moves[i] < 4
+        if alive[i]:
+            gained[i] += merge_score(boards[i], np.uint64(moves[i]))
+            after = slide(boards[i], np.uint64(moves[i]))
+            boards[i], _, states[i] = spawn(after, states[i], gammas[i])
+
+
+def chosen_games(judge: Judge, boards: Any, seeds: Any, by: int) -> tuple[Any, Any]:
+    """Play on by the best values (0), probabilities of the next tile (1) or network's values (2)."""
+    boards, gained, highest = boards.copy(), np.zeros(len(boards)), np.zeros(len(boards), np.uint8)
+    states, gammas = np.empty((2, len(seeds)), np.uint64)
+    _start(seeds, states, gammas)
+    left = np.arange(len(boards))
+    while len(left):
+        here = boards[left]
+        values = judge._values(here)
+        wanted = np.where(np.isnan(values[by]), -np.inf, values[by] + (1e-9 * values[0] if by == 1 else 0))
+        moves = np.where(np.isnan(values[2]).all(axis=1), 255, wanted.argmax(axis=1)).astype(np.uint8)
+        state, more, alive = states[left], gained[left], np.empty(len(left), np.bool_)
+        _step(here, moves, state, gammas[left], more, alive)
+        boards[left], states[left], gained[left] = here, state, more
+        highest[left] = np.maximum(highest[left], boards_to_exps(here).max(axis=1))
+        left = left[alive]
+    return gained, highest
+
+
+def choices(games: int, directory: Path) -> None:
+    corpus = recorded("ntuple", 3000, directory)
+    late = corpus.rows_where("board_highest >= 14")
+    first = late.row_starts[np.flatnonzero(late.row_counts)][:games]
+    boards = exps_to_boards(late.tokens(first))
+    judge = Judge.of_recorded(player_of(corpus))[0]
+    seeds = game_seeds(4, np.arange(len(boards), dtype=np.uint64))
+    print(f"2-ply, {len(boards)} games from the first board with a 16384\n")
+    print(
+        "| move with the highest | score that came | difference | reached 32768 | difference |\n|---|---|---|---|---|"
+    )
+    base = None
+    for by, name in (
+        (2, "value of the network"),
+        (0, "calibrated value"),
+        (1, "probability of the next tile"),
+    ):
+        scores, highest = chosen_games(judge, boards, seeds, by)
+        won = 100.0 * (highest >= 15)
+        base = (scores, won) if base is None else base
+        cells = [f"`{name}`"]
+        for found, before in zip((scores, won), base, strict=True):
+            change = found - before
+            error = 2 * change.std(ddof=1) / len(change) ** 0.5
+            cells += [f"{found.mean():,.1f}", f"{change.mean():+,.1f} ± {error:,.1f}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def facts_of(text: str) -> dict[str, Any]:
@@ -169,7 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("table", choices=["values", "losses", "games"])
+    parser.add_argument("table", choices=["values", "losses", "games", "choices"])
     parser.add_argument("players", nargs="*")
     parser.add_argument("--games", type=int, help="games of each player  [default: 3000, or 100 for games]")
     parser.add_argument("--directory", type=Path, default=Path("points"))
@@ -180,6 +241,8 @@ def main() -> None:
         values(args.players or [*PLAYERS], args.games or 3000, args.directory)
     elif args.table == "losses":
         losses(args.players or [*JUDGED], args.games or 3000, args.directory, args.positions, args.rollouts)
+    elif args.table == "choices":
+        choices(args.games or 3000, args.directory)
     else:
         games_of(args.players or [*PLAYERS, *OTHERS], args.games or 100)
 

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import ConfigError, EmptyCorpusError
-from tape2048.game.moves import UNKNOWN
 from tape2048.game.rules import (
     WON,
     boards_to_exps,
@@ -158,7 +157,7 @@ def calibrate(
         )
     sample = sample_of(corpus, seed)
     judge = Judge.of_recorded(facts)[0]
-    leaf = leaf_player(JudgeArgs(args["weights"], args["downgrade"], judge.ahead))
+    leaf = leaf_player(JudgeArgs(str(args["weights"]), int(args["downgrade"]), judge.ahead))
     found: list[Calibration] = []
     for one in (leaf, player):
         values_of = player_sha256("ntuple", one)
@@ -192,7 +191,7 @@ class Position(NamedTuple):
     boards: NDArray[np.uint64]
     best: NDArray[np.int64]  # the judge's best move
     played: NDArray[np.int64]
-    differences: NDArray[np.float32]  # of their values, before the real part is known
+    differences: NDArray[np.float32]  # of the network's values
     part: NDArray[np.int64]  # 0 early, 1 middle, 2 late
 
 
@@ -204,16 +203,17 @@ def positions_of(
     some = np.sort(random.permutation(len(sample.rows))[: count * _JUDGED_PER_POSITION])
     moves = corpus.fetch(sample.rows[some], ("move",))["move"]
     boards = sample.boards[some]
-    found = judge.moves(boards, moves, np.zeros(len(some), U64))
-    values, loss = found.values, np.nan_to_num(found.loss)
+    values = judge.network_values(boards)
+    chosen_values = values[np.arange(len(some)), moves & 3]
+    loss = np.where(moves < 4, best_of(values) - chosen_values, 0)
     part = np.searchsorted(PARTS, boards_to_exps(boards).max(axis=1), "right")
     size = np.searchsorted(_edges(), loss, "right") - 1
     chosen: list[NDArray[np.int64]] = []
     for cell in range(3 * len(SIZES)):
-        here = np.flatnonzero((size == cell % len(SIZES)) & (part == cell // len(SIZES)) & (moves != UNKNOWN))
+        here = np.flatnonzero((size == cell % len(SIZES)) & (part == cell // len(SIZES)))
         chosen.append(random.permutation(here)[: -(-count // (3 * len(SIZES)))])
     at = np.concatenate(chosen)
-    best = np.argmax(np.nan_to_num(values[at], nan=-np.inf), axis=1)
+    best = np.nan_to_num(values[at], nan=-np.inf).argmax(axis=1)
     return Position(boards[at], best, moves[at].astype(np.int64), loss[at], part[at]), loss, some
 
 

@@ -22,12 +22,14 @@ The move :math:`a_t` with the reward :math:`r_t` and its spawn have
 
 .. math::
 
-    loss_t &= k(V(b_t) - q(b_t, a_t)) \ge 0 \\
+    loss_t &= V(b_t) - q(b_t, a_t) \ge 0 \\
     luck_t &= r_t + V_0(b_{t+1}) - q(b_t, a_t) \\
     error_t &= V(b_{t+1}) - V_0(b_{t+1})
 
-:math:`k` is the part of the difference that is real, measured on positions that were played on
-(:mod:`tape2048_recorder.evaluation.calibrating`). A large difference of two noisy values is large by chance, too.
+A calibrated judge takes the best move from the network's values. The values of the other moves are lower by the
+real part of the network's differences, measured on positions that were played on
+(:mod:`tape2048_recorder.evaluation.calibrating`). In the formula of the luck, :math:`q` is the mean without this
+correction.
 
 Luck is the value after the spawn minus its expectation over the spawns, both by :math:`V_0`. For any
 :math:`V_0`, its mean over the spawns of a move is 0, and so is its mean over games. The error is the change
@@ -84,7 +86,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.ntuple.calibration import Calibration, find_calibration
 from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.mapped import check_tables
-from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, outcomes, phase_at
+from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, outcomes, phase_at, reach_falls
 from tape2048.players import player_name, player_text, plies_of
 from tape2048.session.layout import START_BOARDS
 from tape2048_recorder.game.rng import game_seeds, start_boards
@@ -342,7 +344,7 @@ class Judge:
     def expected(self) -> float:
         """The score, or the probability of the tile, that the judge expects of a new game."""
         starts = start_boards(game_seeds(0, np.arange(_STARTS, dtype=np.uint64)))
-        return float(best_of(self._values(starts)[0]).mean(dtype=np.float64))
+        return float(best_of(self.judged(self._values(starts), starts)[0]).mean(dtype=np.float64))
 
     def weakness(self, facts: Mapping[str, Any], runs: NDArray[np.void] | None = None) -> str | None:
         """Return a warning if the judge is, or may be, weaker than a player; None otherwise.
@@ -430,10 +432,10 @@ class Judge:
 
         Moves above 3 and ``following`` 0 are unknown.
         """
-        raw, reach, network = self._values(boards)
+        raw, probable, network = self._values(boards)
         seen, at = self._seen(boards), (np.arange(len(moves)), moves & 3)
         chosen = np.where(moves < 4, raw[at], np.nan).astype(np.float64)
-        values, spread = self._shrunk(boards, raw)
+        values, reach, spread = self.judged(np.stack([raw, probable, network]), boards)
         loss = np.where(moves < 4, best_of(values) - values[at], np.nan).astype(np.float32)
         spread = np.where(moves < 4, spread[at], np.nan).astype(np.float32)
         after, known = np.empty(len(moves), np.uint64), np.empty(len(moves), np.bool_)
@@ -445,7 +447,7 @@ class Judge:
         gained = seen_rewards if self.tile is None else 0.0
         luck = np.where(known, gained + leaves - chosen, np.nan).astype(np.float32)
         luck[known & (following == WON)] = 0.0  # no tile was spawned
-        fall = np.where(moves < 4, reach[np.arange(len(reach)), _first_best(values)] - reach[at], np.nan)
+        fall = np.where(moves < 4, best_of(reach) - reach[at], np.nan)
         grade = self._grades(values, loss, spread, fall)
         return JudgedMoves(values, reach, network, loss, spread, luck, grade, rewards)
 
@@ -461,16 +463,34 @@ class Judge:
             cost = np.where(loss > spread, np.nan_to_num(cost), 0)
         return np.searchsorted(sorted(GRADES[self.unit].values()), cost, "right").astype(np.uint8)
 
-    def _shrunk(
-        self, boards: NDArray[np.uint64], raw: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the values with the real part of each difference to the best, and the errors of these."""
+    def judged(
+        self, found: NDArray[np.float32], boards: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Return values, probabilities of the next tile, and errors of the differences to the best, ``f32[n, 4]``.
+
+        ``found`` is from :meth:`_values`. The network's values choose the best move: by the means of outcomes,
+        which differ little between moves, a player is far weaker. The values of the other moves are lower by
+        the real part of the network's differences.
+        """
+        outcome, reach, network = found
         if self.calibration is None:
-            return raw, np.zeros_like(raw)
-        best = best_of(raw)[:, None]
+            return network, reach, np.zeros_like(network)
+        best = (np.arange(len(boards)), _first_best(network))
         highest = boards_to_exps(boards).max(axis=1, initial=0)
-        kept, spread = self.calibration.real_differences(highest, best - raw)
-        return best - kept, spread
+        kept, spread = self.calibration.real_differences(highest, network[best][:, None] - network)
+        values = outcome[best][:, None] - kept
+        falls = reach_falls(self._table, boards, outcome[best], kept)
+        return values, np.maximum(reach[best][:, None] - falls, 0), spread
+
+    def network_values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Return the values of moves by the network, ``f32[n, 4]``; NaN for illegal moves."""
+        network: NDArray[np.float32] = self._values(boards)[2]
+        return network
+
+    def board_values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Return the values of boards without a search, ``f32[n]``: the score that comes, or network points."""
+        leaves = np.asarray(self._leaf(self._seen(boards)), np.float32)
+        return leaves if self.calibration is None else outcomes(self._table, boards, leaves)[0]
 
     def game(self, boards: ArrayLike, moves: ArrayLike) -> Judged:
         """Judge a game by its boards, ``u64[n + 1]``, and moves, ``u8[n]``."""
@@ -479,7 +499,8 @@ class Judge:
             raise ValueError(f"found {len(states)} boards and {len(made)} moves, expected one more board")
         made = np.where((made < 0) | (made > 3), UNKNOWN, made).astype(np.uint8)
         found = self.moves(states[:-1], made, states[1:])
-        state = np.append(best_of(found.values), best_of(self._values(states[-1:])[0])).astype(np.float64)
+        last = self.judged(self._values(states[-1:]), states[-1:])[0]
+        state = np.append(best_of(found.values), best_of(last)).astype(np.float64)
         ended = np.isnan(state)
         state[ended] = self._leaf(states[ended])
         gained = found.rewards if self.tile is None else 0.0
@@ -501,11 +522,10 @@ class Judge:
         packed = np.array([board], np.uint64)
         counts, children = _children(self._seen(packed))
         shown = _children(packed)[1]
-        known = np.asarray(self._leaf(children), np.float32)
-        leaves = (known if self.calibration is None else outcomes(self._table, shown, known)[0]).tolist()
-        raw, reaches, _ = self._values(packed)
-        (values,), (spreads,) = (each.tolist() for each in self._shrunk(packed, raw))
-        (reach,) = reaches.tolist()
+        own = np.asarray(self._leaf(children), np.float32)
+        leaves = (own if self.calibration is None else outcomes(self._table, shown, own)[0]).tolist()
+        known = self._values(packed)
+        (values,), (reach,), (spreads,) = (each.tolist() for each in self.judged(known, packed))
         found, first = [], 0
         for move in range(4):
             if not (count := int(counts[0, move])):
@@ -520,7 +540,7 @@ class Judge:
                 chance = (_P_TWO if tile == 2 else _P_FOUR) / (count // 2)
                 spawns.append(Spawn(cell, tile, chance, int(shown[i]), leaves[i]))
             first += count
-            more = reach[move], spreads[move], float(raw[0, move])
+            more = reach[move], spreads[move], float(known[0, 0, move])
             found.append(Option(move, values[move], reward, after, tuple(sorted(spawns)), *more))
         return found
 

@@ -8,8 +8,8 @@ reached the **next tile**, :math:`2^{h+1}`. Between phases and between values, t
 Both rise with the value, by isotonic regression: the fit with the least weighted squares, computed by the
 min-max formula (Barlow et al., "Statistical Inference under Order Restrictions", 1972).
 
-The difference of two moves is chosen because it is large, and partly by chance. :class:`Differences` has the part
-of it that is real, measured on positions from which both moves were played on.
+The difference of the network's values of two moves is chosen because it is large, and partly by chance.
+:class:`Differences` has the part of it that is real, measured on positions from which both moves were played on.
 
 A network's file has its calibrations in the ``facts``, under ``calibrations``.
 """
@@ -48,7 +48,7 @@ GAMES_MIN = 100
 
 #: The exponents of the highest tile that start the middle and the late part of a game: 8192 and 16384.
 PARTS = (13, 14)
-#: Sizes of differences, in points, at which their real part is known. It is proportional above the last one.
+#: Sizes of differences, in points of a network, at which their real part is known. It is proportional above the last one.
 SIZES = (100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0)
 
 
@@ -56,7 +56,7 @@ class Differences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The real part of differences between moves.
 
     Args:
-        real: mean difference, in points, by the part of the game (early, middle, late) and the size.
+        real: mean difference of the outcomes, in points of score, by the part of the game (early, middle, late) and the size.
         spread: standard deviation of the differences of single positions.
         errors: standard error of the means.
         positions: number of positions.

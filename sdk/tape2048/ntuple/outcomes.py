@@ -31,6 +31,17 @@ def phase_at(highest: Any, total: Any) -> Any:
 
 
 @register_jitable
+def _between(knots: Any, values: Any, at: Any) -> Any:
+    """Return the value at a place between ascending knots."""
+    above = 1
+    while above < VALUES - 1 and knots[above] < at:
+        above += 1
+    low, high = knots[above - 1], knots[above]
+    part = min(max((at - low) / max(high - low, 1e-6), 0.0), 1.0)
+    return values[above - 1] + part * (values[above] - values[above - 1])
+
+
+@register_jitable
 def look_up(table: Any, phase: Any, value: Any) -> Any:
     """Return the score that comes and the probability of the next tile, by a table ``f32[3, K, VALUES]``."""
     knot = int(phase)
@@ -38,17 +49,10 @@ def look_up(table: Any, phase: Any, value: Any) -> Any:
     score = reach = 0.0
     for side in range(2):
         weight = share if side else 1.0 - share
-        if weight == 0:
-            continue
-        values = table[0, knot + side]
-        above = 1
-        while above < VALUES - 1 and values[above] < value:
-            above += 1
-        low, high = values[above - 1], values[above]
-        part = min(max((value - low) / max(high - low, 1e-6), 0.0), 1.0)
-        scores, reaches = table[1, knot + side], table[2, knot + side]
-        score += weight * (scores[above - 1] + part * (scores[above] - scores[above - 1]))
-        reach += weight * (reaches[above - 1] + part * (reaches[above] - reaches[above - 1]))
+        if weight != 0:
+            at = knot + side
+            score += weight * _between(table[0, at], table[1, at], value)
+            reach += weight * _between(table[0, at], table[2, at], value)
     return score, reach
 
 
@@ -80,6 +84,33 @@ def outcomes(
     """Return scores that come and probabilities of the next tile, ``f32[2, n]``; 0 without legal moves."""
     out = np.empty((2, len(boards)), np.float32)
     _fill_outcomes(table, boards, values, out)
+    return out
+
+
+@kernel
+def _fill_falls(table: Any, boards: Any, scores: Any, losses: Any, out: Any) -> None:
+    for i in range(boards.shape[0]):
+        knot = int(round(phase_at(max_exponent(boards[i]), tile_sum(boards[i]))))
+        here = _between(table[1, knot], table[2, knot], scores[i])
+        for move in range(4):
+            loss = losses[i, move]
+            out[i, move] = here - _between(table[1, knot], table[2, knot], scores[i] - loss)
+            if loss != loss:  # noqa: PLR0124 - NaN
+                out[i, move] = np.nan
+
+
+def reach_falls(
+    table: NDArray[np.float32],
+    boards: NDArray[np.uint64],
+    scores: NDArray[np.floating[Any]],
+    losses: NDArray[np.floating[Any]],
+) -> NDArray[np.float32]:
+    """Return by how much the probability of the next tile falls with a loss of score, ``f32[n, 4]``.
+
+    In a phase, both rise with the value. ``scores`` are the scores that come after the best moves, ``f32[n]``.
+    """
+    out = np.empty(losses.shape, np.float32)
+    _fill_falls(table, boards, scores, losses, out)
     return out
 
 

@@ -113,8 +113,8 @@ def calibrated_judge(ahead: int = 1) -> Judge:
     values = [[float(40 * n) for n in range(VALUES)]] * PHASES
     scores = [[(0.3 + knot / PHASES) * value for value in row] for knot, row in enumerate(values)]
     reach = [[n / VALUES for n in range(VALUES)]] * PHASES
-    half = [[size / 2 for size in SIZES]] * 3
-    known = Differences(half, half, half, [[20] * len(SIZES)] * 3)
+    half, quarter = ([[size / by for size in SIZES]] * 3 for by in (2, 4))
+    known = Differences(half, quarter, quarter, [[20] * len(SIZES)] * 3)
     return player_judge(ahead).calibrated(
         Calibration("", "", "toy", 1000, values, scores, reach, scores, [1000] * PHASES, differences=known)
     )
@@ -131,16 +131,17 @@ def test_a_calibrated_value_is_the_mean_outcome_of_the_spawns() -> None:
             for spawn, before in zip(option.spawns, raw[option.move].spawns, strict=True)
         ]
         shares = [spawn.probability for spawn in option.spawns]
-        score, reach = (sum(p * each[i] for p, each in zip(shares, outcomes_of, strict=True)) for i in (0, 1))
+        score = sum(p * each[0] for p, each in zip(shares, outcomes_of, strict=True))
         means[option.move] = option.reward + score
         assert option.mean == pytest.approx(option.reward + score, rel=1e-5)
-        highest = max(reference.unpack(option.afterstate))
-        assert option.reach == pytest.approx(1 if highest > max(cells) else reach, rel=1e-5)
         assert [spawn.value for spawn in option.spawns] == pytest.approx([each[0] for each in outcomes_of])
-    best = max(means.values())
+    top = max(raw.values(), key=lambda option: option.value)
+    reach = {option.move: option.reach for option in judge.board(reference.pack(cells))}
     for option in judge.board(reference.pack(cells)):
-        assert option.value == pytest.approx(best - (best - means[option.move]) / 2, rel=1e-5)
-        assert option.spread == pytest.approx((best - means[option.move]) / 2, rel=1e-3, abs=0.01)
+        lost = (top.value - raw[option.move].value) / 2
+        assert option.value == pytest.approx(means[top.move] - lost, rel=1e-5)
+        assert option.spread == pytest.approx(lost / 2, rel=1e-3, abs=0.01)
+        assert reach[top.move] >= option.reach
 
 
 def test_grades_are_shares_of_the_score_to_come() -> None:
@@ -150,13 +151,11 @@ def test_grades_are_shares_of_the_score_to_come() -> None:
     judged = game.judged_by(judge)
     best = np.nanmax(judged.values, axis=1)
     made = np.array(game.moves)
-    fall = np.nanmax(judged.reach, axis=1)  # the probability falls from that of the best move
-    at = np.arange(len(made))
-    fall = judged.reach[at, np.nanargmax(judged.values, axis=1)] - judged.reach[at, made]
+    fall = np.nanmax(judged.reach, axis=1) - judged.reach[np.arange(len(made)), made]
     cost = np.maximum(judged.loss / np.maximum(best, 1), fall)
     expected = np.where(judged.loss > judged.spread, np.searchsorted([0.01, 0.03, 0.1], cost, "right"), 0)
     assert judged.grade.tolist() == expected.tolist()
-    assert set(judged.grade.tolist()) > {0, 3}
+    assert set(judged.grade.tolist()) >= {0, 3}
     assert not game.judged_by(player_judge()).grade.any()
 
 
@@ -308,9 +307,17 @@ def games(count: int, mean_score: float, reached: int = 0) -> npt.NDArray[np.voi
 def test_a_judge_weaker_than_the_player_is_found(
     facts: dict[str, object], runs: npt.NDArray[np.void] | None, weak: str
 ) -> None:
-    judge = Judge.of_player("ntuple", {"weights": "fast"})
+    judge = Judge.of_player("ntuple", {"weights": "fast"}, plays="")
     judge.__dict__["expected"] = 100_000.0
     check_warning(judge.weakness(facts, runs), weak)
+
+
+def test_a_calibrated_judge_expects_the_score_that_comes() -> None:
+    judge = Judge.of_player("ntuple", {"weights": "fast"})
+    judge.__dict__["expected"] = 100_000.0
+    facts = with_args(weights="strong")
+    assert judge.weakness(facts, games(1000, 90_000)) is None
+    assert "scores more than the 100,000 points" in str(judge.weakness(facts, games(1000, 110_000)))
 
 
 @pytest.mark.parametrize(

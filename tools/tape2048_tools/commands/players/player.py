@@ -40,7 +40,7 @@ from tape2048_tools.terminal.click_extras import (
     refuse_missing,
 )
 from tape2048_tools.terminal.display import duration, number, share, share_between, size
-from tape2048_tools.terminal.output import columns, print_result, table
+from tape2048_tools.terminal.output import columns, complain, print_result, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -222,25 +222,34 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
     """Show where games are lost.
 
     SOURCE is a player, which plays the games, or a directory of sessions that hold all boards. A network
-    values each board by the points that it expects from there. Unlucky spawns and bad moves lower the value.
+    values each board by the score that comes, if it has a calibration for the player, or else by its own points.
+    Unlucky spawns and bad moves lower the value.
     The tables show the largest drop in each game after its highest tile appeared.
     """
-    judge = make_player("ntuple", {"weights": weights, "look_below": 0})
     from tape2048_recorder.evaluation.positions import analyse as find_falls, recorded_games
-    from tape2048_recorder.players.ntuple import best_answers
+    from tape2048_recorder.replay.judging import Judge
 
     if Path(source).is_dir():
-        played = recorded_games(Path(source), games)
+        played, sha256 = recorded_games(Path(source), games)
     else:
         from tape2048_recorder.evaluation.evaluated_games import play_games
         from tape2048_recorder.game.rng import game_seeds
 
-        player = make_players([source])[source].player
+        contestant = make_players([source])[source]
+        player, sha256 = contestant.player, contestant.sha256
         seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
         with progress_bar(source) as progress:
             played = play_games(player, seeds, stride=1, threads=threads, progress=progress)
-    found = find_falls(played, lambda boards: best_answers(judge, boards))
-    document = {"source": source, "weights": weights, "by_highest": msgspec.to_builtins(found, str_keys=True)}
+    judge = Judge.of_player("ntuple", {"weights": weights}, sha256)
+    found = find_falls(played, judge.board_values)
+    if judge.calibration is None:
+        complain(f"{weights} has no calibration for the player of these games: the points are the network's")
+    document = {
+        "source": source,
+        "weights": weights,
+        "calibrated": judge.calibration is not None,
+        "by_highest": msgspec.to_builtins(found, str_keys=True),
+    }
     print_result(document, lambda: _falls_tables(found), as_json=as_json)
 
 
