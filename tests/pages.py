@@ -8,9 +8,12 @@ Each part is enclosed by ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` in it
 import functools
 import html
 import inspect
+import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -34,6 +37,15 @@ from .dependencies import licence_of, needs
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 _EMPTY = '""'
+
+#: A line for each player of the table of strength, written by ``python -m tests.bench.engines``.
+STRENGTHS = CHECKOUT / "tests/bench/engines/players.jsonl"
+
+#: Players of the table of disk space.
+DISK_SHOWN = ("ntuple:look_below=0", "ntuple", "ntuple:look_below=16,look_margin=0")
+
+#: Rows per core-hour that a default player must give.
+ROWS_PER_HOUR_MIN = 1e9
 
 #: Rows of the table of strength that the README shows, by the beginning of their first cell.
 PLAYERS_SHOWN = (
@@ -186,6 +198,72 @@ def example_code(name: str) -> str:
     return f"```python\n{part.strip()}\n```\n"
 
 
+def strengths() -> Iterator[dict[str, Any]]:
+    """Yield the measured figures of each player, and the figures that a user chooses by.
+
+    ``rows`` and ``wins`` (games with a 32768) are per core-hour, ``share`` is of rows from such games.
+    """
+    for line in STRENGTHS.read_text().splitlines():
+        one = json.loads(line)
+        one |= {"rows": one["moves_per_cpu_s"] * 3600, "wins": 0.0, "share": 0.0}
+        if rate := one["reach"]["32768"]:
+            moves = one["mean_score"] / one["points_per_move"]
+            one |= {"wins": one["rows"] / moves * rate, "share": one["moves_32768"] / moves * rate}
+        yield one
+
+
+def _two(value: float) -> str:
+    """Return a number with two significant digits."""
+    decimals = 1 - math.floor(math.log10(value)) if value else 0
+    return f"{round(value, decimals):,.{max(0, decimals)}f}"
+
+
+def strength_table() -> str:
+    """Return the table of players: strength, speed, and the figures that a user chooses by."""
+    rows = (
+        [
+            one["name"],
+            f"{one['mean_score']:,.0f} ± {one['mean_score_error']:,.0f}",
+            f"{' / '.join(_two(100 * rate) for rate in one['reach'].values())}%",
+            f"{_two(one['moves_per_cpu_s'] / 1e6)}M",
+            f"{_two(one['rows'] / 1e9)}G",
+            _two(one["wins"]),
+            f"{_two(100 * one['share'])}%",
+        ]
+        for one in strengths()
+    )
+    head = ["`player`", "mean score", "8192 / 16384 / 32768", "moves/s per core", "rows per core-hour"]
+    return table([*head, "games with a 32768 per core-hour", "rows from such games"], rows)
+
+
+def disk_table() -> str:
+    """Return what a core that plays all day records, with the players that users choose."""
+    days = ((one["player"], one["rows"] * 24) for one in strengths() if one["player"] in DISK_SHOWN)
+    rows = (
+        [f"`{player}`", f"{_two(day / 1e9)}e9", *(f"{_two(day * size / 1e12)} TB" for size in (1.5, 28))]
+        for player, day in days
+    )
+    return table(["player", "rows per day", "on tape", "as rows"], rows)
+
+
+def player_for(purpose: str) -> str:
+    """Return the player of the table that is best for ``games``, ``default`` or ``share``."""
+    fast = [one for one in strengths() if one["rows"] >= ROWS_PER_HOUR_MIN or purpose != "default"]
+    best = max(fast, key=lambda one: one["wins" if purpose == "games" else "share"])
+    return str(best["player"])
+
+
+def strength_choices() -> str:
+    """Return a sentence for each purpose that a user chooses a player for."""
+    of_all = "gives the largest share of rows from games with a 32768"
+    return (
+        f"- `{player_for('games')}` gives the most games with a 32768 per hour.\n"
+        f"- `{player_for('default')}` {of_all} among the players with at least {ROWS_PER_HOUR_MIN:.0e} rows"
+        " per core-hour. The default is chosen by this criterion.\n"
+        f"- `{player_for('share')}` {of_all}.\n"
+    ).replace("e+0", "e")
+
+
 def rows_of(page: str, beginnings: Sequence[str]) -> str:
     """Return a page's first table with those rows only whose first cell begins so."""
     lines = (CHECKOUT / page).read_text().splitlines(keepends=True)
@@ -252,10 +330,12 @@ def loaders_chart() -> str:
 
 #: The pages with generated parts.
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/explanation/strength.md": {"players": strength_table, "choices": strength_choices},
     "README.md": {
         "players": functools.partial(rows_of, "docs/explanation/strength.md", PLAYERS_SHOWN),
     },
     "docs/explanation/loaders.svg": {"chart": loaders_chart},
+    "docs/how-to/tape-or-rows.md": {"disk": disk_table},
     "docs/how-to/more-than-outcomes.md": {"example": lambda: example_code("train_on_columns.py")},
     "docs/reference/commands.md": {"commands": commands_reference},
     "docs/reference/settings.md": {

@@ -59,9 +59,8 @@ if TYPE_CHECKING:
     from tape2048.ntuple.calibration import Calibration
 
 _PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
-#: The low bits of a game's id are its number within a lease, the bits above are the lease. Bit 63 stays free:
-#: SQLite's ids are signed, and this bit marks the ids of rollouts.
-NUMBER_BITS = 40
+#: The bits of a game's id above ``NUMBER_BITS`` are the lease. Bit 63 stays free: SQLite's ids are signed,
+#: and this bit marks the ids of rollouts.
 LEASE_MAX = (1 << 23) - 1
 
 # The tag is part of a session's name: SESSION_NAME allows these characters, and a name has at most 255 bytes.
@@ -243,7 +242,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_wall_s: Annotated[
         Positive | None,
         about(
-            "end this long after the first move. Compiling, half a minute at the first start, does not count",
+            "end this long after the first move. Compiling does not count",
             why="a recorder runs until it is stopped",
             none="off",
         ),

@@ -48,11 +48,11 @@ from tape2048.files.opening import storage_errors
 from tape2048.files.removal_locks import RemovalLock
 from tape2048.maintenance.removal import clear_leftovers, remove_sessions
 from tape2048.session.columns import column_files
-from tape2048.session.layout import METADATA_DB, SESSION_NAME
+from tape2048.session.layout import METADATA_DB, NUMBER_BITS, SESSION_NAME, name_key
 from tape2048.session.metadata import read_metadata
 from tape2048.stores.objects import open_store
 from tape2048.stores.remote import put_session
-from tape2048_recorder.record_options import LEASE_MAX, NUMBER_BITS, row_bytes
+from tape2048_recorder.record_options import LEASE_MAX, row_bytes
 from tape2048_recorder.recording.recording import MEGABYTE, bytes_of
 from tape2048_recorder.status.status_report import Shipping
 
@@ -217,7 +217,8 @@ class Shipper:
 
     def _waiting(self) -> list[Path]:
         with storage_errors(self._out_dir, "listing the sessions to ship"):
-            return sorted(path for path in self._out_dir.iterdir() if SESSION_NAME.fullmatch(path.name))
+            found = (path for path in self._out_dir.iterdir() if SESSION_NAME.fullmatch(path.name))
+            return sorted(found, key=lambda path: name_key(path.name))
 
     def _ship_all(self) -> bool:
         """Ship every session that fits; return False if the store or the directory failed."""

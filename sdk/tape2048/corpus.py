@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import sys
 import zlib
 from functools import cached_property, partial
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
@@ -19,7 +19,14 @@ from tape2048.base.text import as_int, counted, facts_table
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.files.row_source import RowView, row_numbers, run_ordinal, unchecked_numbers
 from tape2048.loader.batch import Batch, BatchOptions, check_options
-from tape2048.loader.buffers import CorpusLoad, find_sessions, load_rows, open_sessions
+from tape2048.loader.buffers import (
+    CorpusLoad,
+    absolute_root,
+    find_sessions,
+    load_rows,
+    open_sessions,
+    roots_of,
+)
 from tape2048.loader.duplicates import Copies, warn_of_doubled
 from tape2048.loader.filters import (
     Filters,
@@ -48,7 +55,6 @@ from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, gam
 from tape2048.session.stored import CACHE_MAX_MB
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import SupportsIndex, Unpack
 
@@ -165,7 +171,8 @@ class Corpus(RowView):
         Args:
             root: a directory of sessions, one session, a data set, a pack.dat, a pack of another program, a
                 store (``s3://BUCKET/PREFIX``, ``gs://``, ``az://``, ``hf://datasets/OWNER/NAME``, or the
-                directory of a store), or several of any kinds.
+                directory of a store), or several of any kinds. A session that is found twice, as by a
+                symlink, counts once.
             where: condition or mask, as for :meth:`where`; with ``load="ram"``, only rows of the selected
                 runs are read.
             load: ``"ram"`` reads the rows into memory, at 28 or 29 bytes a row, or 1.5 on tape. ``"packed"``
@@ -182,14 +189,16 @@ class Corpus(RowView):
                 ``batches(pool_rows=..., pool_sessions=...)``.
             columns: overlay directory of all sessions' columns; see :meth:`Session.open`. Columns of sessions
                 in stores are only in the overlay.
-            newest_rows: number of selected rows to open: only the newest sessions, by their start, that
-                together have at least so many. Sessions are opened as a whole, so there may be more rows.
+            newest_rows: number of selected rows to open: only the sessions recorded last that together have
+                at least so many; see :mod:`tape2048.session.recorded_order`. Sessions are opened as a whole,
+                so there may be more rows.
             damaged: ``"raise"`` raises the error of a session that cannot be opened (or, on tape and with
                 ``"packed"``, decoded); ``"skip"`` skips the session and lists it in :attr:`skipped`.
-            duplicates: ``"drop"`` serves a game that several sessions hold only once, from the session with
-                the most rows of it. In a tie, the session with the most columns comes first, then a session
-                on tape, then the first session. Games are the same if player, seed and outcome are.
-                ``"keep"`` serves all copies.
+            duplicates: ``"drop"`` serves a game that sessions hold more than once only once, from the session
+                with the most rows of it. In a tie, a recorded session precedes conversions; then the session
+                with the most columns comes first, without fields that are all 0, then a session on tape, then
+                the first session. Games are the same if player, seed and outcome are. ``"keep"`` serves all
+                copies.
             progress: function that is called with the bytes read and all bytes; True for a bar, None for a
                 bar on a terminal.
             **filters: named filters, as for :meth:`where`.
@@ -197,8 +206,8 @@ class Corpus(RowView):
         Raises:
             EmptyCorpusError: there is no session, or a filter leaves no row.
             ConfigError: see :meth:`where`.
-            CorpusError: a session is given twice or was removed from its store, the cache is too small, or,
-                with ``"packed"``, a board has an exponent above 15.
+            CorpusError: a session was removed from its store, the cache is too small, or, with ``"packed"``,
+                a board has an exponent above 15.
             FormatError: a subclass, for a damaged session.
             StorageError: the operating system could not read a file, or a store does not answer.
             ValueError: an argument is invalid.
@@ -210,12 +219,14 @@ class Corpus(RowView):
         if newest_rows is not None and not newest_rows >= 1:
             raise ValueError(f"newest_rows={newest_rows}; expected at least 1")
         named = check_filters(filters)
-        root = root if isinstance(root, str | PathLike) else list(root)
-        found = find_sessions(root, cache, cache_max_mb)
+        roots = roots_of(root)
+        found = find_sessions(roots, cache, cache_max_mb)
+        # :meth:`refresh` may be called in another working directory.
+        cache, columns = (None if each is None else os.path.abspath(each) for each in (cache, columns))
         opening = partial(
-            cls.open, root, where, load=load, ram_budget=ram_budget, cache=cache, cache_max_mb=cache_max_mb,
-            columns=columns, newest_rows=newest_rows, damaged=damaged, duplicates=duplicates,
-            progress=progress, **filters,
+            cls.open, [*map(absolute_root, roots)], where, load=load, ram_budget=ram_budget, cache=cache,
+            cache_max_mb=cache_max_mb, columns=columns, newest_rows=newest_rows, damaged=damaged,
+            duplicates=duplicates, progress=progress, **filters,
         )  # fmt: skip
         every, damage = open_sessions(found, damaged, columns)
         while True:
@@ -971,7 +982,7 @@ def _choose(
         rows = np.array([len(session) for session in opened])
         if chosen is not None:
             rows = np.bincount(runs["session"][chosen], runs["rows"][chosen], len(opened))
-        newest = newest_sessions(opened, rows, newest_rows)
+        newest = newest_sessions(runs, rows, newest_rows)
         used = [i for i in newest if i in used]
     if len(used) < len(opened):
         if chosen is not None:

@@ -34,12 +34,12 @@ from urllib.parse import urlsplit
 
 from tape2048.errors import TapeError
 from tape2048.maintenance.validation import validate_session
-from tape2048.session.layout import SESSION_NAME
+from tape2048.session.layout import NUMBER_BITS, SESSION_NAME
 from tape2048.session.session import Session
 from tape2048.stores.objects import Store, open_store
 from tape2048.stores.remote import RemoteName, list_sessions
 from tape2048_recorder.daemon.instance import Instance
-from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
+from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.recorder import run
 from tape2048_recorder.shipping import take_lease
 from tape2048_recorder.status.status_report import read_snapshot

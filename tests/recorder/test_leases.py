@@ -10,9 +10,10 @@ import pytest
 from tape2048.errors import StartError
 from tape2048.files.durable import write_file
 from tape2048.maintenance.merging import merge_sessions
+from tape2048.session.layout import NUMBER_BITS
 from tape2048.session.session import Session, sessions
 from tape2048_recorder.game.rng import game_seeds
-from tape2048_recorder.record_options import LEASE_MAX, NUMBER_BITS
+from tape2048_recorder.record_options import LEASE_MAX
 from tape2048_recorder.replay.replay import replay_session
 
 from .checks import assert_sessions_valid, published_runs

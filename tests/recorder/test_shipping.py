@@ -15,11 +15,12 @@ from tests.recorder.processes import Recorders, wait_until
 from tests.sdk.store_servers import environment_of, fetch_session, store_url
 
 from tape2048.errors import ConfigError, ShippingError, StoreError
+from tape2048.session.layout import NUMBER_BITS
 from tape2048.session.session import Session, sessions
 from tape2048.stores.objects import Store, open_store
 from tape2048.stores.remote import RemoteName, list_sessions
 from tape2048_recorder import shipping
-from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig, load_config
+from tape2048_recorder.record_options import RecorderConfig, load_config
 from tape2048_recorder.recorder import run
 from tape2048_recorder.shipping import read_settings, take_lease
 from tape2048_recorder.status.status_report import read_snapshot

@@ -725,8 +725,9 @@ def test_changed_copies_in_the_cache(place: str, tmp_path: Path) -> None:
 
 def test_a_session_counts_once(place: str, tmp_path: Path) -> None:
     shutil.copytree(place, tmp_path / "mirror")
-    with pytest.raises(CorpusError, match="given twice"):
-        Corpus.open([place, str(tmp_path / "mirror")], cache=tmp_path / "cache")
+    once = Corpus.open(place, cache=tmp_path / "cache")
+    twice = Corpus.open([place, str(tmp_path / "mirror")], cache=tmp_path / "cache", duplicates="keep")
+    assert twice.runs.tobytes() == once.runs.tobytes()
 
 
 def test_readers_of_sessions_that_are_removed_go_on(local: Path, url: str, tmp_path: Path) -> None:

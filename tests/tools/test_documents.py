@@ -1,9 +1,11 @@
 """The README and the pages of docs/: what they name exists; generated parts are fresh."""
 
 import contextlib
+import functools
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,7 +17,7 @@ from tape2048_recorder.record_options import ROW_BYTES_MAX, RecorderConfig, load
 from tape2048_tools.cli import COMMANDS, cli
 from tape2048_tools.commands.runs.a2pack_command import command as a2pack
 
-from ..pages import PARTS, error_tree, with_parts
+from ..pages import PARTS, error_tree, player_for, with_parts
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -136,6 +138,37 @@ def test_every_error_has_advice() -> None:
                     problems.append(f"{kind.__name__}: {line}: {error.message}")
     assert problems == []
     assert TapeError("found", hint="that").advice == "that"
+
+
+def test_the_default_player_is_chosen_by_its_criterion() -> None:
+    assert player_for("default") == RecorderConfig().player
+
+
+def tables_of(section: str) -> Iterator[list[list[str]]]:
+    """Yield the tables of a section, as rows of cells."""
+    for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
+        yield [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+
+
+def cell(section: str, row: str, column: str, number: int = 0) -> float:
+    """Return a number of the only cell of a section with this column and a row that begins so."""
+    tables = [table for table in tables_of(section) if column in table[0]]
+    (found,) = [line[table[0].index(column)] for table in tables for line in table if line[0].startswith(row)]
+    return float(re.findall(r"(?<![\d.])-?[\d,.]*\d", found)[number].replace(",", ""))
+
+
+def test_claims_about_tables_hold() -> None:
+    """``<!-- claim: EXPRESSION -->`` compares cells of tables in its section."""
+    claims, false = 0, []
+    for name, page in PAGES.items():
+        for section in re.split("^## ", page, flags=re.MULTILINE):
+            for claim in re.findall("<!-- claim: (.*?) -->", section):
+                columns = next(tables_of(section))[0][1:]
+                names = {"cell": functools.partial(cell, section), "columns": columns}
+                claims += 1
+                false += [] if eval(claim, names) else [f"{name}: {claim}"]  # noqa: S307 - of our own pages
+    assert claims
+    assert false == []
 
 
 def test_parts_are_put_between_their_markers() -> None:

@@ -292,7 +292,7 @@ class Daemon:
         self._paused: str | None = None
         self._flowing_since: float | None = None  # during a pause: the time since which no worker has waited
         self._fatal: TapeError | None = None
-        self._starting = [f"starting {counted(self.config.worker_count, 'worker')}: about 2 s"]
+        self._starting = [f"starting {counted(self.config.worker_count, 'worker')}"]
         self._next_status = 0.0
         self._next_limits = 0.0
         self.reason = ""
@@ -721,7 +721,7 @@ class Daemon:
         state: State = "paused" if self._paused is not None and self._phase == "recording" else self._phase
         why = "; ".join(filter(None, (self.reason, self._paused))) or None
         if state == "recording" and not ready:
-            state, why = "starting", why or self._starting[-1]
+            state, why = "starting", why or self._starting[-1].partition(": ")[0]
         steps = int(slots["steps"].sum())
         self._rate.append((now, steps))
         while now - self._rate[0][0] > RATE_WINDOW_S:

@@ -19,6 +19,7 @@ import contextlib
 import os
 from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -27,9 +28,12 @@ import numpy.typing as npt
 from tape2048.errors import BusyError, ConfigError, StorageError
 from tape2048.files.locks import LOCKS_DIRECTORY
 from tape2048.files.opening import storage_error, storage_errors
-from tape2048_recorder.record_options import NUMBER_BITS, RecorderConfig
+from tape2048.session.layout import NUMBER_BITS
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.status_report import Process, status_path
+
+if TYPE_CHECKING:
+    from tape2048_recorder.record_options import RecorderConfig
 
 #: The saved progress is this many ids ahead of the games, so a crash skips at most this many ids.
 IDS_AHEAD = 1 << 24

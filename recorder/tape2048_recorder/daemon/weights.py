@@ -283,7 +283,7 @@ class Playing:
         self.player_sha256: str | None = None
         if played.model_dir is not None:
             self._live = LiveWeights(
-                Path(played.model_dir),
+                Path(played.model_dir).absolute(),
                 played.model_files,
                 out_dir / f".{played.instance}.weights",
                 reporter,

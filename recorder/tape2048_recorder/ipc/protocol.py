@@ -55,7 +55,7 @@ FRAME_BYTES_MAX = 1 << 28
 
 
 class Starts(msgspec.Struct, tag=True):
-    """Start of a phase while the worker starts; ``phase`` is a text for the log, with an estimate."""
+    """Start of a phase of the worker: a text for the log. The status shows the part before ``: ``."""
 
     phase: str
 

@@ -76,7 +76,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         Share,
         about(
             "lambda of the lambda-return",
-            why="0.5 learned twice as fast as 0; 0.8 was noisier without being faster",
+            why="0.5 learned faster than 0; 0.8 was noisier without being faster",
         ),
     ] = 0.5
     restart_moves_min: Annotated[
@@ -127,7 +127,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         str,
         about(
             "device that plays and learns: the processor, or a CUDA GPU",
-            why="a GPU learns a hundred times as fast, but needs `pool_boards`, and is not reproducible",
+            why="a GPU learns far faster, but needs `pool_boards`, and is not reproducible",
             choices=("cpu", "cuda"),
         ),
     ] = "cpu"
@@ -136,7 +136,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         int,
         about(
             "threads that play and learn into the same tables, without locks; 0: the number of cores",
-            why="one thread is reproducible; two learn 1.8 times as fast, and about as much from a move",
+            why="one thread is reproducible; several learn about as much from a move",
             ge=0,
             le=256,
         ),
@@ -166,7 +166,7 @@ class TrainingConfig(Settings, frozen=True, kw_only=True):
         float,
         about(
             "points of score per unit of an int16 entry; 0: store float32",
-            why="half the memory and a fifth of the file, without a measurable loss of strength",
+            why="half the memory and a smaller file",
             ge=0,
             le=1e6,
         ),

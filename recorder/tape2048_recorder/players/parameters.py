@@ -29,9 +29,7 @@ Points = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 class ExpectimaxArgs(Settings, frozen=True):
     """Parameters of ``expectimax``."""
 
-    depth: Annotated[
-        int, about("spawns to look ahead; each spawn more takes 15 times as long", ge=1, le=3)
-    ] = 1
+    depth: Annotated[int, about("spawns to look ahead", ge=1, le=3)] = 1
 
 
 class NTupleArgs(Settings, frozen=True):

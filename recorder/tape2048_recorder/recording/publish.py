@@ -38,7 +38,7 @@ from tape2048.files.opening import NO_FILES, storage_error, storage_errors
 from tape2048.files.reading import crc32c_combine
 from tape2048.players import player_text
 from tape2048.session.columns import RECORDED, column_text
-from tape2048.session.layout import BLOCK_DTYPE, RUN_DTYPE, FileEntry
+from tape2048.session.layout import BLOCK_DTYPE, RUN_DTYPE, FileEntry, name_key
 from tape2048.session.tape_layout import (
     ANCHOR_DTYPE,
     ANCHOR_ROWS,
@@ -218,10 +218,12 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World =
     try:
         # Not Path.glob, which reports an unreadable directory as empty (since Python 3.13).
         pattern = f".*.{instance}{PARTIAL_SUFFIX}"
-        partials = sorted(path for path in out_dir.iterdir() if fnmatch.fnmatchcase(path.name, pattern))
+        found = (path for path in out_dir.iterdir() if fnmatch.fnmatchcase(path.name, pattern))
+        end = len(f".{instance}{PARTIAL_SUFFIX}")
+        partials = sorted(found, key=lambda path: name_key(path.name[:-end]))
     except OSError as error:
         raise storage_error(error, out_dir, "listing unfinished sessions") from error
-    found = []
+    recovered = []
     for partial in partials:
         try:
             try:
@@ -233,13 +235,13 @@ def recover_all(out_dir: Path, instance: str, reporter: Reporter, world: World =
             _give_up(world, out_dir, partial, error, reporter)
             continue
         if published.path is not None:
-            found.append(published.path)
+            recovered.append(published.path)
             what = f"recovered {published.path.name}: {published.contents}, from a killed recorder"
             reporter.event("warning", what)
         if published.rows_lost:
             lost = counted(published.rows_lost, "row")
             reporter.event("error", f"{partial.name}: {lost} did not match checksums and are lost")
-    return found
+    return recovered
 
 
 def _give_up(world: World, out_dir: Path, partial: Path, error: Exception, reporter: Reporter) -> None:

@@ -86,7 +86,8 @@ class Metrics:
         self._warned = False
         self._snapshot: Snapshot | None = None
         self._next = 0.0
-        self._textfile = config.metrics_textfile
+        file = config.metrics_textfile
+        self._textfile = None if file is None else Path(file).absolute()
         self._server: BoundedServer | None = None
         if config.metrics_listen is None and self._textfile is None:
             return
@@ -122,7 +123,7 @@ class Metrics:
         now = time.monotonic()
         if self._textfile is not None and (now >= self._next or snapshot.status.state == "stopped"):
             self._next = now + TEXTFILE_INTERVAL_S
-            self._write(Path(self._textfile))
+            self._write(self._textfile)
 
     def _write(self, path: Path) -> None:
         from prometheus_client import generate_latest

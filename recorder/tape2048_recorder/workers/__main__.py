@@ -78,10 +78,9 @@ def main(argument: str) -> int:
         from tape2048.jit.compiler import announced, cache_dir
 
         def announce() -> None:
-            often = f"only the first time (cached in {cache_dir()})"
-            if cache_dir() is None:
-                often = "at each start"
-            what = f"compiling the game loop for {spec.settings['player']}: about half a minute, {often}"
+            directory = cache_dir()
+            kept = "at each start" if directory is None else f"kept in {directory} for later starts like this"
+            what = f"compiling the game loop for {spec.settings['player']}: up to a minute, {kept}"
             channel.send(Starts(valid_text(what)))
 
         with announced(announce):

@@ -73,8 +73,7 @@ class Worker:
         self._slot = shared.slots[spec.index : spec.index + 1]
         self.player_sha256 = ""
         self._block_rows = int(self._slot["block_rows"][0])
-        seconds = "a large network takes a few seconds the first time"
-        channel.send(Starts(f"loading the player {self._config.player}: {seconds}"))
+        channel.send(Starts(f"loading the player {self._config.player}"))
         self._prepare()
         self._slice_steps = _SLICE_STEPS_FIRST
         self._finished_since: float | None = None

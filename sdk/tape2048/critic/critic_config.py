@@ -391,7 +391,7 @@ class CriticConfig(LearningConfig, frozen=True, kw_only=True):
     ] = 0
     bf16: Annotated[
         bool,
-        about("on CUDA, run the tower under bfloat16 autocast", why="twice as fast, and enough", flag=""),
+        about("on CUDA, run the tower under bfloat16 autocast", why="faster, and precise enough", flag=""),
     ] = True
     tensorboard: Annotated[
         bool,

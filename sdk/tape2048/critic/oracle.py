@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -60,7 +61,6 @@ from tape2048.jit.compiler import cache_base
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -107,7 +107,7 @@ class Rollouts(NamedTuple):
         return np.asarray(self.counts[:, exponent] / self.rollouts)
 
 
-class Oracle(NamedTuple):
+class Oracle(msgspec.Struct, frozen=True):
     """Rollouts by one player, kept on disk.
 
     Attributes:
@@ -133,6 +133,10 @@ class Oracle(NamedTuple):
     rollouts: int
     seed: int = 0
     directory: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.directory is not None:
+            msgspec.structs.force_setattr(self, "directory", self.directory.absolute())
 
     def ask(
         self, boards: NDArray[np.uint64], *, progress: Callable[[int, int], object] | None = None

@@ -103,8 +103,8 @@ def replace_file(path: str | os.PathLike[str], data: ReadableBuffer) -> None:
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike[str], *, replace: bool = False, durable: bool = True) -> Iterator[int]:
     """Write a file that appears complete or not at all; unless ``durable``, nothing is flushed."""
-    target = Path(path)
-    check_name(target, replace=replace)  # fail before gigabytes are written. The rename checks again
+    target = Path(path).absolute()
+    check_name(Path(path), replace=replace)  # fail before gigabytes are written. The rename checks again
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with open_fd(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
@@ -123,7 +123,7 @@ def new_file(path: str | os.PathLike[str], *, replace: bool = False, durable: bo
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise storage_error(error, target, "writing it") from error
+            raise storage_error(error, path, "writing it") from error
         raise
 
 
@@ -275,8 +275,8 @@ class Draft:
     def __init__(self, target: Path, *, alone: bool = False) -> None:
         """Name the draft. With ``alone``, a second draft of this target raises BusyError."""
         token = "0" * 16 if alone else secrets.token_hex(8)
-        self.path = target.with_name(f".{target.name}.{token}.tmp")
-        self._target, self._alone = target, alone
+        self._target, self._alone = target.absolute(), alone
+        self.path = self._target.with_name(f".{target.name}.{token}.tmp")
         self._fd = -1
         self._published = False
 

@@ -74,9 +74,9 @@ class TrainingDirectory:
     """The files of a training in ``path``; ``counter`` is the key that counts steps in a line of metrics."""
 
     def __init__(self, path: Path, counter: str) -> None:
-        self.path = path
-        self.checkpoint = path / CHECKPOINT
-        self.metrics = path / METRICS
+        self.path = path.absolute()
+        self.checkpoint = self.path / CHECKPOINT
+        self.metrics = self.path / METRICS
         self.counter = counter
         self._fails = False  # whether a failure to write has been reported
 

@@ -59,7 +59,7 @@ STOPPED_S = 5.0
 #: ``struct flock`` of Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
 
-#: Size of all entries, above which the least recently used ones are removed. One version has 50 MB.
+#: Size of all entries, above which the least recently used ones are removed.
 CACHE_BYTES_MAX = 1 << 30
 
 #: Largest entry that is read. The loop of a player has 2 MB.

@@ -60,11 +60,6 @@ def open_sessions(
     """Open the found sessions; return also the skipped sessions. Arguments as for ``Corpus.open``."""
     if damaged not in {"raise", "skip"}:
         raise ValueError(f"damaged={damaged!r}; expected 'raise' or 'skip'")
-    seen: set[object] = set()
-    for path, identity, _ in found:
-        if identity in seen:
-            raise CorpusError("this session is given twice", path=path, hint="name each session once")
-        seen.add(identity)
     opened, skipped, games = [], [], 0
     for path, _, one in found:
         try:
@@ -92,8 +87,8 @@ def find_sessions(
     cache: str | os.PathLike[str] | None = None,
     cache_max_mb: int | None = CACHE_MAX_MB,
 ) -> list[Found]:
-    """List every source of rows at paths and URLs. Sessions in stores are opened, without their rows."""
-    roots = [root] if isinstance(root, str | os.PathLike) else list(root)
+    """List every source of rows at paths and URLs, each once. Sessions in stores are opened, without rows."""
+    roots = roots_of(root)
     found: list[Found] = []
     for each in roots:
         if cache is not None or is_url(each):
@@ -101,12 +96,27 @@ def find_sessions(
             sessions = open_stored(os.fspath(each), cache, cache_max_mb).sessions()
             found += [(address, address.rpartition("/")[2], one) for address, one in sessions]
         else:
-            found += [(path, _identity(path), None) for path in _session_paths(Path(each))]
+            paths = _session_paths(Path(os.path.abspath(each)))
+            found += [(path, _identity(path), None) for path in paths]
     if not found:
         named = ", ".join(str(Path(each)) for each in roots) or "an empty list of paths"
         contents = "; ".join(describe_path(Path(each)) for each in roots) or "nothing"
         raise EmptyCorpusError(f"no rows here: found {contents}", path=named, hint=ROW_SOURCES)
-    return found
+    once: dict[object, Found] = {}
+    for one in found:
+        first = once.setdefault(one[1], one)
+        if first is not one and Path(first[0]).is_symlink():  # the directory has the name of the session
+            once[one[1]] = one
+    return [*once.values()]
+
+
+def roots_of(root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Any]:
+    return [root] if isinstance(root, str | os.PathLike) else list(root)
+
+
+def absolute_root(root: str | os.PathLike[str]) -> str:
+    """Return the path from the root directory, or the address of a store."""
+    return os.fspath(root) if is_url(root) else os.path.abspath(root)
 
 
 def _identity(path: Path) -> object:

@@ -10,19 +10,19 @@ import contextlib
 import datetime as dt
 import difflib
 import functools
-import math
 import re
 import sqlite3
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 
-from tape2048.base.text import counted, iso_seconds, unix_s, utc_text
+from tape2048.base.text import counted, iso_seconds, utc_text
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.files.sqlite import limited_work
 from tape2048.files.sqlite_writer import insert_rows
 from tape2048.players import facts_of_runs, is_called, player_label, player_name
 from tape2048.session.layout import SESSION_NAME
+from tape2048.session.recorded_order import order_of, session_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -146,7 +146,7 @@ def session_columns(runs: NDArray[np.void] | RunColumns, sessions: Sequence[Name
         "model": lambda: spread(_session_tag, lambda table: np.array(table.engine_names(), object)),
         "player": functools.partial(players, player_label),
         "player_name": functools.partial(players, player_name),
-        "started": lambda: spread(_session_start, lambda table: table.starts(), np.float64),
+        "started": lambda: spread(session_start, lambda table: table.starts(), np.float64),
     }
 
 
@@ -216,17 +216,13 @@ def _session_tag(session: Named) -> str:
     return fact if isinstance(fact, str) else match["tag"] if match else ""
 
 
-def newest_sessions(sessions: Sequence[Named], rows: NDArray[Any], rows_min: float) -> list[int]:
-    """Return the ordinals of the newest sessions with at least ``rows_min`` of the ``rows`` together."""
-    starts = np.nan_to_num([_session_start(session) for session in sessions], nan=-np.inf)
-    newest = sorted(range(len(sessions)), key=lambda i: (starts[i], sessions[i].name), reverse=True)
+def newest_sessions(runs: RunColumns, rows: NDArray[Any], rows_min: float) -> list[int]:
+    """Return the ordinals of the sessions recorded last that have ``rows_min`` of the ``rows`` together.
+
+    ``runs`` are all runs of the sessions.
+    """
+    newest = order_of(runs.sessions, np.split(runs["id"], runs.firsts[1:-1]))[::-1]
     return sorted(newest[: 1 + int(np.searchsorted(np.cumsum(rows[newest]), rows_min))])
-
-
-def _session_start(session: Named) -> float:
-    """Return the start from the session's facts or, without it, from its name; NaN if unknown."""
-    match, told = SESSION_NAME.fullmatch(session.name), unix_s(session.meta.get("started_at"))
-    return unix_s(match["ts"]) if match and math.isnan(told) else told
 
 
 def _instant(value: str, name: str) -> float:

@@ -38,6 +38,7 @@ from tape2048.session.layout import (
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     FileEntry,
+    name_key,
 )
 from tape2048.session.metadata_writer import finish_session
 from tape2048.session.session import Session
@@ -203,7 +204,9 @@ def _open_parts(paths: Sequence[str | os.PathLike[str]]) -> list[Session]:
                 hint="leave it out",
             )
         sessions.append(session)
-    return sorted(sessions, key=lambda session: (str(session.meta.get("started_at")), session.path.name))
+    return sorted(
+        sessions, key=lambda session: (str(session.meta.get("started_at")), name_key(session.path.name))
+    )
 
 
 def _check_mergeable(sessions: list[Session]) -> None:

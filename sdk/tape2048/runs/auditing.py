@@ -139,7 +139,7 @@ def _games(path: Path, workers: int | None, progress: Progress) -> Iterator[Exam
             yield _examine(SourceRun(str(one), None, error=error.detach()))
             continue
         done = 0
-        for games in source.map(lambda runs: [*map(_examine, runs)], workers, lambda run: run):
+        for games in source.every(lambda runs: [*map(_examine, runs)], workers, lambda run: run):
             yield from games
             done += len(games)
             if progress is not None:

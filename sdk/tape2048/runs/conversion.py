@@ -30,6 +30,7 @@ from tape2048.base.text import utc_text
 from tape2048.errors import FieldError, FormatError, MaintenanceError, NameTakenError
 from tape2048.files.durable import sweep_drafts
 from tape2048.players import facts_of_engine
+from tape2048.runs.games import SeenGames
 from tape2048.runs.registry import (
     ENGINES,
     FACTS,
@@ -50,10 +51,10 @@ from tape2048.runs.run import RunSource, SkippedRun, SourceRun, Tables, first_st
 from tape2048.runs.tables import refuse_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tape2048.runs.run import U64, Replayer, Run
-    from tape2048.session.session import Session
+    from tape2048.runs.tables import TableCorpus
 
 
 def open_source(
@@ -68,8 +69,8 @@ def open_source(
 
     Args:
         path: a run file, a directory with run files below it, an a2pack, a pack.dat, a data set, a session,
-            a directory of sessions, or JSONL or Parquet with one run a row. A game that several sessions of
-            a directory hold comes once, as with ``Corpus.open``.
+            a directory of sessions, or JSONL or Parquet with one run a row. A game that it holds more than
+            once comes once, and a warning names the copies; see :mod:`tape2048.runs.games`.
         replayer: function that makes the player of a session, to replay games if the session and the rules
             leave moves or boards open. If it is None or raises ReplayError, no game is replayed.
         lossy: whether games without recorded moves that cannot be replayed end at their last board.
@@ -100,28 +101,39 @@ def open_sources(
     paths: Iterable[str | os.PathLike[str]],
     replayer: Replayer | None = None,
     *,
-    target: Session | None = None,
+    target: TableCorpus | None = None,
     **how: bool,
 ) -> list[RunSource]:
     """Open several sources, with the options and errors of :func:`open_source`.
 
-    A game that several of their sessions and data sets hold comes once. A warning names those with games that
-    the ``target`` already holds. Run files and packs are not compared: they have no run tables.
+    A game that several of them hold comes once, and a game of the ``target`` not at all. Warnings name the
+    copies. Run tables are compared here, and all other runs when they are decoded.
     """
-    from tape2048.loader.duplicates import Copies, distinct_runs, warn_of_doubled
+    from tape2048.loader.duplicates import Copies, warn_of_doubled
     from tape2048.loader.run_columns import RunColumns
 
     kinds = [(Path(path), kind_of(Path(path))) for path in paths]
     opened = [load(kind).read(path, kind, replayer=replayer, **how) for path, kind in kinds]
-    sessions = [session for one in opened if isinstance(one, Tables) for session in one.sessions]
-    masks = iter(distinct_runs(sessions) if sessions else [])
-    if target is not None:
-        every = [target, *sessions]
-        warn_of_doubled(Copies(RunColumns.of(every), every, held=1).left_out()[1], "added again")
-    return [
+    held = [] if target is None else [*target.sessions]
+    sessions = [*held, *(session for one in opened if isinstance(one, Tables) for session in one.sessions)]
+    runs = RunColumns.of(sessions)
+    is_copy, doubled = Copies(runs, sessions, held=len(held)).left_out()
+    warn_of_doubled(doubled)
+    masks = iter(np.split(~is_copy, runs.firsts[1:-1])[len(held) :])
+    served = [
         one.serve([np.flatnonzero(next(masks)) for _ in one.sessions]) if isinstance(one, Tables) else one
         for one in opened
     ]
+    return share_games(served, target, sum(one.games for one in doubled))
+
+
+def share_games(
+    sources: Sequence[RunSource], target: TableCorpus | None = None, left_out: int = 0
+) -> list[RunSource]:
+    """Return the sources without copies of a game in another source or the ``target``."""
+    games = SeenGames([str(source.path) for source in sources], target)
+    games.left_out = left_out + sum(one.left_out for one in {source.games for source in sources} if one)
+    return [dataclasses.replace(one, games=games, place=place) for place, one in enumerate(sources)]
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -138,6 +150,7 @@ class Converted(msgspec.Struct, frozen=True):
     runs: int
     lost: dict[str, int]  # for each kind of loss, the number of runs
     skipped: tuple[SkippedRun, ...]  # runs that could not be read, and the reason of each
+    copies: int = 0  # runs that were left out, since another run of the source is the same game
 
 
 def target_of(path: str | os.PathLike[str], kind: str | None = None) -> str:
@@ -229,7 +242,8 @@ def convert(
         raise flow.named(error, flow.current) from error
     if flow.starts_differ:
         flow.lost[FACTS] += flow.started
-    return Converted(str(where), kind, flow.count, dict(flow.lost), tuple(flow.skipped))
+    copies = source.games.left_out if source.games else 0
+    return Converted(str(where), kind, flow.count, dict(flow.lost), tuple(flow.skipped), copies)
 
 
 @dataclasses.dataclass

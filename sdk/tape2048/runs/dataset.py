@@ -446,6 +446,7 @@ class Built(msgspec.Struct, frozen=True):
         skipped: runs that were left out, and the reason of each.
         lost: for each kind of loss, the number of runs.
         normalised: number of added runs with branch values outside [0, 1], which were normalised.
+        copies: number of runs that were left out, since another run or the data set holds the same game.
 
     Example:
         >>> from tape2048.runs import build_dataset
@@ -460,6 +461,7 @@ class Built(msgspec.Struct, frozen=True):
     skipped: tuple[SkippedRun, ...]
     lost: dict[str, int] = {}
     normalised: int = 0
+    copies: int = 0
 
 
 def build_dataset(
@@ -474,7 +476,7 @@ def build_dataset(
 ) -> Built:
     """Build a data set of all runs of some sources.
 
-    A game that several sessions or data sets hold is added once, and a warning names them. A run that cannot
+    A game that the sources hold more than once is added once, and warnings name the copies. A run that cannot
     be read, breaks the rules (:func:`tape2048.runs.check_rules`), or has more than 65,536 steps is left out;
     the result and the manifest list it and the reason. The value of a chosen move becomes 1. The values of a
     step with a value outside [0, 1] are normalised.
@@ -504,7 +506,7 @@ def build_dataset(
     """
     target = _new_target(output)
     opened = _opened(sources, replayer, lossy=lossy)
-    return _write(target, _laid_out(opened, workers, progress), shard_rows)
+    return _build(target, opened, workers, progress, shard_rows)
 
 
 def append_dataset(
@@ -518,10 +520,9 @@ def append_dataset(
 ) -> Built:
     """Add all runs of some sources to a data set; their ids continue after the highest id.
 
-    Games that the data set already holds are added again, and a warning names their sessions and data sets.
-    A new directory is written beside the old one and exchanged with it in one step: readers see the old data
-    set or the new one, also after a crash. Rows in one ``steps.npy`` are copied (and their checksum
-    compared); shards are linked.
+    Games that the data set already holds are left out, and warnings name their sources. A new directory is
+    written beside the old one and exchanged with it in one step: readers see the old data set or the new one,
+    also after a crash. Rows in one ``steps.npy`` are copied (and their checksum compared); shards are linked.
 
     Args:
         path: the data set.
@@ -542,8 +543,9 @@ def append_dataset(
     Example:
         >>> from tape2048.runs import append_dataset, build_dataset
         >>> _ = build_dataset("growing", "runs")
-        >>> append_dataset("growing", "runs").runs
-        2
+        >>> again = append_dataset("growing", "runs")
+        >>> again.runs, again.copies
+        (0, 2)
     """
     target = Path(os.path.abspath(path))
     with contextlib.ExitStack() as stack:
@@ -555,10 +557,10 @@ def append_dataset(
             except NotADirectoryError:
                 raise NotASessionError("not a directory", path=target) from None
         old = open_rows(target)
-        opened = _opened(sources, replayer, lossy=lossy, target=Session.of_dataset(target, old))
+        opened = _opened(sources, replayer, lossy=lossy, target=Dataset(target, "mmap"))
         in_shards = old.rows.paths[0].parent.name == SHARDS
         shard_rows = max(1, int(old.rows.counts[0])) if in_shards else None
-        return _write(target, _laid_out(opened, workers, progress), shard_rows, old)
+        return _build(target, opened, workers, progress, shard_rows, old)
 
 
 def write_view(
@@ -630,16 +632,23 @@ def _new_target(output: PathText) -> Path:
     return target
 
 
+def _build(target: Path, sources: Sequence[RunSource], workers: Any, progress: Any, *how: Any) -> Built:
+    built = _write(target, _laid_out(sources, workers, progress), *how)
+    games = sources[0].games if sources else None
+    return msgspec.structs.replace(built, copies=games.left_out if games else 0)
+
+
 def _opened(
-    sources: Sources, replayer: Replayer | None, *, lossy: bool, target: Session | None = None
+    sources: Sources, replayer: Replayer | None, *, lossy: bool, target: Dataset | None = None
 ) -> list[RunSource]:
-    from tape2048.runs.conversion import open_sources
+    from tape2048.runs.conversion import open_sources, share_games
 
     # A str is also an iterable of str: the first of "/data" would be the root directory.
     each = [sources] if isinstance(sources, str | os.PathLike | RunSource) else [*sources]
     paths = [source for source in each if not isinstance(source, RunSource)]
     opened = iter(open_sources(paths, replayer, target=target, lossy=lossy))
-    return [source if isinstance(source, RunSource) else next(opened) for source in each]
+    found = [source if isinstance(source, RunSource) else next(opened) for source in each]
+    return found if len(paths) == len(found) else share_games(found, target)
 
 
 def dataset_records(run: Run) -> tuple[NDArray[np.void], int]:

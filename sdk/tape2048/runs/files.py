@@ -110,9 +110,10 @@ def scan(
 def read(path: Path, kind: str, **_: object) -> RunSource:
     """Open a run's file, or a directory of them, for a conversion."""
     files = [path] if kind == "run" else find_run_files(path)
+    here = Path.cwd()
 
     def read_one(i: int) -> RunFacts:
-        return read_run_file(files[i]), not files[i].name.endswith(JSONL_GZ)
+        return read_run_file(here / files[i]), not files[i].name.endswith(JSONL_GZ)
 
     return numbered(path, kind, len(files), lambda i: str(files[i]), read_one)
 

@@ -138,8 +138,8 @@ def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
 
 def read(path: Path, kind: str, **_: object) -> RunSource:
     """Open JSON lines with a run in each, for a conversion."""
-    count = sum(1 for _ in _lines(path))
-    items = lambda: ((f"{path}: line {line[0]}", line) for line in _lines(path))  # noqa: E731
+    count, whole = sum(1 for _ in _lines(path)), path.absolute()
+    items = lambda: ((f"{path}: line {line[0]}", line) for line in _lines(whole))  # noqa: E731
     return RunSource(path, kind, count, items, lambda line: (parse_line(line[1], path, line[0]),))
 
 

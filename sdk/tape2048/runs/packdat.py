@@ -38,6 +38,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -60,6 +61,7 @@ from tape2048.files.row_source import ROW_DTYPE
 from tape2048.loader.phases import ALL
 from tape2048.runs.a2run2 import VALUE_MAX, legal_bits
 from tape2048.runs.files import scan
+from tape2048.runs.games import GameKey, SeenGames
 from tape2048.runs.run import Run, check_meta, check_rules, read_engine
 from tape2048.runs.tables import (
     ROW_BYTES,
@@ -304,7 +306,8 @@ class DataPack(TableCorpus):
         """
         check_load(load)
         if load == "mmap":
-            return cls._of(open_rows(Path(path)), Path(path), load)
+            place = Path(os.path.abspath(path))
+            return cls._of(open_rows(place), place, load)
         with open_regular(path) as fd:
             size = os.fstat(fd).st_size
             content = allocate(size + ROW_BYTES - HEADER_BYTES)[ROW_BYTES - HEADER_BYTES :]  # aligned records
@@ -321,7 +324,7 @@ class DataPack(TableCorpus):
     @classmethod
     def _of(cls, found: OpenTable, path: Path = _NAME, load: Load = "ram") -> Self:
         pack = object.__new__(cls)
-        pack._become([Session.of_dataset(path, found, load)], "mmap")
+        pack._become([Session.of_dataset(path, found, load)], "mmap", copies=True)
         pack.padded = found.padded
         return pack
 
@@ -336,22 +339,36 @@ class DataPack(TableCorpus):
     def merge(cls, packs: Sequence[DataPack]) -> Self:
         """Join packs and views of whole games, one after the other. The ids count from 0.
 
+        A game that they hold more than once comes once, and a warning names the copies.
+
         Example:
             >>> from tape2048.runs import DataPack, read_run
             >>> pack = DataPack.build([read_run("runs/golden.a2run")])
             >>> DataPack.merge([pack, pack]).runs["id"].tolist()
-            [0, 1]
+            [0]
         """
+        for pack in packs:
+            pack.refuse_parts()
+        games, kept = SeenGames([str(pack.sessions[0].path) for pack in packs]), []
+        for place, pack in enumerate(packs):
+            runs = map(pack.run, range(len(pack.runs)))
+            firsts = [games.source_of(place, i, run, GameKey.of(run)) for i, run in enumerate(runs)]
+            kept.append(pack._of_runs(np.array(firsts, np.int64) < 0))  # noqa: SLF001 - of the same class
+            games.report(place, Counter(first for first in firsts if first >= 0))
+        return cls._joined(kept)
+
+    @classmethod
+    def _joined(cls, packs: Sequence[DataPack]) -> Self:
         table = RunTable.joined([pack.run_table for pack in packs]).renumbered()
         records = allocate(ROW_BYTES * sum(map(len, packs))).view(PACKDAT_STEP_DTYPE)
         begin = 0
         for pack in packs:
-            pack.refuse_parts()
             pack._raw.gather_records(np.arange(len(pack)), records[begin : begin + len(pack)])  # noqa: SLF001
             begin += len(pack)
         records["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
         records.flags.writeable = False
-        return cls._of(_opened(records.view(np.uint8), table, padded=sum(pack.padded for pack in packs)))
+        padded = int(records["padding"].any(axis=1).sum())
+        return cls._of(_opened(records.view(np.uint8), table, padded=padded))
 
     def append(self, runs: Iterable[Run]) -> None:
         """Add runs at the end of the pack in memory; their ids continue after the highest id.
@@ -398,20 +415,27 @@ class DataPack(TableCorpus):
     ) -> None:
         """Add the runs of every run file below a directory, in path order, read by some threads.
 
-        ``on_skip`` is called with path and error of a damaged file, which is left out. Without it, the error
-        is raised, and nothing is added.
+        Games that the pack holds, or that come again, are left out, and a warning counts them. ``on_skip`` is
+        called with path and error of a damaged file, which is left out. Without it, the error is raised, and
+        nothing is added.
         """
+        games, firsts = SeenGames([os.fspath(directory)], self), Counter[int]()
 
         def runs() -> Iterator[Run]:
-            for found in scan(directory, workers):
+            for number, found in enumerate(scan(directory, workers)):
                 if found.run is not None:
-                    yield found.run
+                    first = games.source_of(0, number, found.run, GameKey.of(found.run))
+                    firsts[first] += 1
+                    if first < 0:
+                        yield found.run
                 elif found.error is not None and on_skip is not None:
                     on_skip(str(found.path), found.error)
                 elif found.error is not None:
                     raise found.error
 
         self.append(runs())
+        del firsts[-1]
+        games.report(0, firsts)
 
     def save(
         self, path: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
@@ -436,7 +460,8 @@ class DataPack(TableCorpus):
         return b"".join(self._parts())
 
     def _parts(self) -> list[memoryview]:
-        whole = self.merge([self]) if self.is_view else self
+        self.refuse_parts()
+        whole = self._joined([self]) if self.is_view else self
         table, records = whole._stored()  # noqa: SLF001 - of the same class
         return _file_parts(records, table)
 

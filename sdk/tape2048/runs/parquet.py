@@ -66,7 +66,7 @@ def _schema(pa: Any) -> Any:
 
 def read(path: Path, kind: str, **_: object) -> RunSource:
     """Open a file with a run in each row, for a conversion."""
-    rows = functools.partial(_rows, path)
+    rows = functools.partial(_rows, path, path.absolute())
     return RunSource(path, kind, _count_rows(path), rows, lambda row: (_parse_row(row, path),))
 
 
@@ -132,10 +132,10 @@ def _holds(types: Any, found: Any, due: Any) -> bool:
     return any(is_kind(found) for is_kind in kinds)
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any] | FormatError]]:
+def _rows(path: Path, whole: Path) -> Iterator[tuple[str, dict[str, Any] | FormatError]]:
     """Yield the names and rows; instead of the rows of a group that cannot be read, the error."""
     pa, _ = pyarrow()
-    with _open(path) as file:
+    with _open(whole) as file:
         for group in range(file.num_row_groups):
             name, done, count = f"{path}: row group {group}", 0, file.metadata.row_group(group).num_rows
             try:

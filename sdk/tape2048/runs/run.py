@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import logging
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -20,6 +21,7 @@ from tape2048.base.text import counted, facts_table, is_utf8
 from tape2048.base.threads import map_ordered
 from tape2048.errors import BookkeepingError, FieldError, ReplayError, TapeError
 from tape2048.files.row_source import ROW_DTYPE, RowView, row_numbers
+from tape2048.runs.games import GameKey, SeenGames
 from tape2048.session.layout import RULES_1, TOP_TILE
 
 if TYPE_CHECKING:
@@ -416,6 +418,8 @@ class RunSource:
     _items: Callable[[], Iterable[tuple[str, Any]]]  # names, and what `_read` takes
     _read: Callable[[Any], RunFacts]
     columns: tuple[str, ...] = ()  # that do not become part of its runs
+    games: SeenGames | None = None  # of this source and others, without copies; None: of this source alone
+    place: int = 0  # of this source among them
 
     def __repr__(self) -> str:
         return f"<RunSource {self.path}: {self.kind}, {self.count:,} runs>"
@@ -427,14 +431,41 @@ class RunSource:
             logging.getLogger("tape2048").warning("%s", found)
 
     def runs(self, workers: int | None = None) -> Iterator[SourceRun]:
-        """Decode every run on several threads; iterate over them in order."""
+        """Decode every run on several threads; iterate over them in order, without copies of a game."""
         for found in self.map(lambda runs: runs, workers):
             yield from found
 
-    def map(
-        self, work: Callable[[list[SourceRun]], Any], workers: int | None = None, check: Check = check_rules
+    def map(self, work: Callable[[list[SourceRun]], list[Any]], workers: int | None = None) -> Iterator[Any]:
+        """Do as :meth:`every`, and leave out the results of copies of a game."""
+        games = self.games or SeenGames([str(self.path)])
+        found: Counter[int] = Counter()
+
+        def job(runs: list[SourceRun]) -> list[tuple[Run | None, GameKey | None, Any]]:
+            keys = [None if one.run is None else GameKey.of(one.run) for one in runs]
+            return [*zip([one.run for one in runs], keys, work(runs), strict=True)]
+
+        number = 0
+        for group in self.every(job, workers):
+            kept = []
+            for run, key, result in group:
+                first = -1 if run is None or key is None else games.source_of(self.place, number, run, key)
+                kept += [result] if first < 0 else []
+                found[first] += 1
+                number += 1
+            yield kept
+        del found[-1]
+        games.report(self.place, found)
+
+    def every(
+        self,
+        work: Callable[[list[SourceRun]], list[Any]],
+        workers: int | None = None,
+        check: Check = check_rules,
     ) -> Iterator[Any]:
-        """Apply ``work`` to groups of runs on the threads that decode; iterate over the results in order."""
+        """Apply ``work``, which returns a result for each run, to groups of runs on the threads that decode.
+
+        The groups of results come in the order of the runs.
+        """
 
         def job(items: list[tuple[str, Any]]) -> Any:
             return work([SourceRun.attempt(name, self._read, item, check) for name, item in items])

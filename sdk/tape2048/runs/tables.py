@@ -333,9 +333,15 @@ class TableCorpus(Corpus):
     _mask_tells: ClassVar[bool] = False  # whether ev_legal of a record is 0 at steps without values
 
     def _become(
-        self, sessions: Sequence[Session], load: Load, progress: Callable[[int, int], object] | None = None
+        self,
+        sessions: Sequence[Session],
+        load: Load,
+        progress: Callable[[int, int], object] | None = None,
+        *,
+        copies: bool = False,
     ) -> None:
-        chosen, runs = np.concatenate(distinct_runs(sessions)), RunColumns.of(tuple(sessions))
+        runs = RunColumns.of(tuple(sessions))
+        chosen = np.ones(len(runs), np.bool_) if copies else np.concatenate(distinct_runs(sessions))
         runs = runs if chosen.all() else runs.take(chosen)
         super().__init__(load_rows(tuple(sessions), runs, load, progress=progress))
 
@@ -473,9 +479,11 @@ def run_source(rows: TableCorpus, path: Path, kind: str) -> Tables:
     """Make the source of runs of an open data set or pack.dat."""
 
     def serve(served: list[NDArray[np.int64]]) -> RunSource:
-        ids, (chosen,) = rows.runs["id"], served
+        (session,), (mine,) = rows.sessions, served
+        ids = rows.runs["id"]  # without copies
+        chosen = ordinals_of(ids, session.runs["id"][mine])
         of_runs = {"ev_legal", "ev_mask", "ev_q", "ev_values"}  # become branch values
-        names = {name for one in rows.sessions for name in one.columns} - of_runs
+        names = {*session.columns} - of_runs
         source = numbered(
             path, kind, len(chosen),
             lambda i: f"{path}: run {ids[chosen[i]]}", lambda i: rows.run_and_losses(int(chosen[i])),

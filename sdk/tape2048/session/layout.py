@@ -130,6 +130,15 @@ PACKED_SCHEMA = (
 #: Name of a published session: start in UTC, model tag, and the counter after a taken name.
 SESSION_NAME = re.compile(r"(?P<ts>[0-9]{8}T[0-9]{6}Z)_model=(?P<tag>[A-Za-z0-9][A-Za-z0-9._+-]*)")
 
+#: Bits of a game's number within its lease.
+NUMBER_BITS = 40
+
+
+def name_key(name: str) -> tuple[str, int, str]:
+    """Return a sort key of session names: the start, the tag, and the counter as a number."""
+    stem, _, count = name.rpartition("-")
+    return (stem, int(count), name) if stem and count.isdecimal() else (name, 1, name)
+
 
 class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Size in bytes and CRC-32C of one file of a session, and in a store its SHA-256."""

@@ -26,6 +26,7 @@ from tape2048.session.layout import (
     SESSION_NAME,
     START_BOARDS,
     Manifest,
+    name_key,
     step_dtype,
 )
 from tape2048.session.metadata import read_metadata
@@ -525,7 +526,7 @@ class Session(RowView):
 
 
 def sessions(root: str | os.PathLike[str]) -> list[Path]:
-    """List the finished sessions directly in a directory, sorted.
+    """List the finished sessions directly in a directory, by start, model tag and counter.
 
     A directory is listed if it has the name of a session, or holds ``metadata.db`` or rows. Damaged sessions
     are therefore listed, and opening them raises their error. Data sets, and names that start with ``.``
@@ -550,7 +551,7 @@ def session_names(root: str | os.PathLike[str]) -> list[str]:
     except OSError as error:
         kind = MissingPathError if isinstance(error, FileNotFoundError) else StorageError
         raise kind(f"cannot be listed: {error.strerror or error}", path=root) from error
-    return sorted(found)
+    return sorted(found, key=name_key)
 
 
 def _is_session(entry: os.DirEntry[str]) -> bool:

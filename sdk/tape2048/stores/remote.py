@@ -68,6 +68,7 @@ from tape2048.session.layout import (
     SESSION_NAME,
     FileEntry,
     Manifest,
+    name_key,
     parse_manifest,
 )
 from tape2048.session.metadata import Metadata, read_metadata
@@ -155,7 +156,8 @@ def list_files(store: Store) -> dict[str, dict[str, int]]:
         name, _, file = path.partition("/")
         if (parsed := RemoteName.parse(name)) and f"{name}.json" not in removed:
             found.setdefault(parsed, {})[file] = size
-    return {str(name): found[name] for name in sorted(found) if MANIFEST in found[name]}
+    order = sorted(found, key=lambda name: (name_key(name.session), name))
+    return {str(name): found[name] for name in order if MANIFEST in found[name]}
 
 
 def list_copied(store: Store, session: str = "") -> dict[str, dict[str, int]]:
@@ -165,7 +167,7 @@ def list_copied(store: Store, session: str = "") -> dict[str, dict[str, int]]:
         name, _, file = f"{session}/{path}".lstrip("/").partition("/")
         if PLAIN_NAME.fullmatch(file) and SESSION_NAME.fullmatch(name):
             found.setdefault(name, {})[file] = size
-    whole = sorted(name for name in found if MANIFEST in found[name])
+    whole = sorted((name for name in found if MANIFEST in found[name]), key=name_key)
     texts = map_ordered(lambda name: store.get(f"{name}/{MANIFEST}", MANIFEST_BYTES_MAX), whole, REQUESTS)
     return {
         str(RemoteName(name, "", _digest(text))): found[name] for name, text in zip(whole, texts, strict=True)

@@ -34,7 +34,7 @@ from tape2048.session.layout import (
     Manifest,
 )
 from tape2048.session.session import Session
-from tape2048.session.stored import Hold
+from tape2048.session.stored import Hold, is_url
 from tape2048.session.tape_layout import (
     ANCHOR_DTYPE,
     ANCHORS_NPY,
@@ -123,7 +123,8 @@ def open_remote(url: str, cache: str | os.PathLike[str] | None, max_mb: int | No
             message = "found no home directory for the cache of stores"
             raise StorageError(message, hint="choose a directory: cache=DIR")
         cache = base / "tape2048/sessions"
-    return RemoteSessions(os.fspath(url), SessionCache(Path(os.path.abspath(cache)), max_mb))
+    url = os.fspath(url) if is_url(url) else os.path.abspath(url)
+    return RemoteSessions(url, SessionCache(Path(os.path.abspath(cache)), max_mb))
 
 
 class _Part(NamedTuple):

@@ -6,20 +6,24 @@
     tests/bench/engines/build.sh
     python -m tests.bench.engines [--games 30] [--share 1] [--skip NAME] [--no-page]
 
-A killed run continues with the same command. What is skipped or not built is named below the table.
+A killed run continues with the same command. What is skipped or not built is named below the table. Then run
+``make generate``, which writes the table of the players here.
 """
 
 import argparse
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from typing import Any, NamedTuple
 
 from tests.bench.figures import CHECKOUT, cpu_name
 from tests.bench.peers import CACHE
-from tests.pages import table, with_parts
+from tests.pages import STRENGTHS, table, with_parts
+
+from tape2048 import Corpus
 
 PAGE = CHECKOUT / "docs/explanation/strength.md"
 
@@ -105,23 +109,36 @@ def row(entry: Entry, facts: dict[str, Any]) -> list[str]:
     return [entry.name, str(facts["games"]), score, shares, f"{facts['moves_per_cpu_s']:,.0f}", memory]
 
 
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.0f}" if rate >= 0.1 else f"{100 * rate:.2g}"
+def lengths(entry: Entry, games: int) -> dict[str, Any]:
+    """Return the points per move of recorded games, and the mean number of moves of those with a 32768."""
+    out = DIRECTORY / "lengths"
+    shutil.rmtree(out, ignore_errors=True)
+    command = [sys.executable, "-m", "tape2048_tools.cli", "record", "--player", entry.player, "--seed", "2"]
+    command += ["--max-games", str(games), "--max-steps", "off", "--storage", "tape", "--out", str(out)]
+    subprocess.run(command, check=True)
+    runs = Corpus.open(out).runs
+    won = runs["steps"][runs["highest_tile"] >= 32768]
+    return {
+        "points_per_move": round(float(runs["max_score"].sum() / runs["steps"].sum()), 2),
+        "moves_32768": round(float(won.mean())) if len(won) else None,
+    }
 
 
-def players(share: float) -> str:
-    """Return the table of the players here, with this share of their games."""
-    rows = []
+def players(share: float) -> None:
+    """Write the lines of the players here: speeds from this share of their games, and scores if from all."""
+    known = {one["player"]: one for one in map(json.loads, STRENGTHS.read_text().splitlines())}
     for entry in PLAYERS:
         facts = arena(entry, max(2, int(entry.most * share)), "players.jsonl")
-        rates = " / ".join(_percent(facts["reach"][tile][0]) for tile in ("8192", "16384", "32768"))
-        score = f"{facts['mean_score']:,.0f} ± {facts['mean_score_error']:,.0f}"
         name = entry.name if entry.name.startswith("`") else f"`{entry.player}`: {entry.name}"
-        rows.append(
-            [name, f"{facts['games']:,}", score, f"{rates}%", f"{facts['moves_per_cpu_s'] / 1e6:.2g}M"]
-        )
-    heads = ["`player`", "games", "mean score", "8192 / 16384 / 32768", "moves/s per core"]
-    return table(heads, iter(rows)) + f"\nSeed 1, one thread on {cpu_name()}.\n"
+        one = known.setdefault(entry.player, {"player": entry.player, "name": name, "games": 0})
+        one["moves_per_cpu_s"] = float(f"{facts['moves_per_cpu_s']:.2g}")
+        if facts["games"] >= one["games"]:
+            one["games"], one["mean_score"] = facts["games"], round(facts["mean_score"])
+            one["mean_score_error"] = round(facts["mean_score_error"])
+            one["reach"] = {tile: facts["reach"][tile][0] for tile in ("8192", "16384", "32768")}
+        if one["reach"]["32768"]:
+            one |= lengths(entry, entry.most // 5)
+        STRENGTHS.write_text("".join(f"{json.dumps(one)}\n" for one in known.values()))
 
 
 def main() -> None:
@@ -144,10 +161,10 @@ def main() -> None:
     command = shlex.join(["python", "-m", "tests.bench.engines", *sys.argv[1:]])
     text += f"\n`{command}` made this table on {cpu_name()}, seed 1.\n"
     text += f"Skipped or not built: {'; '.join(missing)}.\n" if missing else ""
-    strength = players(args.share)
-    sys.stdout.write(f"{strength}\n{text}")
+    sys.stdout.write(text)
     if not args.no_page:
         PAGE.write_text(with_parts(PAGE.read_text(), {"engines": lambda: text}))
+        players(args.share)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ from tape2048.errors import StartError
 from tape2048.session.layout import (
     MANIFEST,
     METADATA_DB,
+    NUMBER_BITS,
     SESSION_NAME,
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     Manifest,
 )
-from tape2048_recorder.record_options import NUMBER_BITS
 from tape2048_recorder.recording.partial import Facts
 
 from .disk import OUT_DIR

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -245,7 +246,8 @@ def test_positions_follow_from_the_precision(corpus: Corpus, tmp_path: Path) -> 
         shares = play(boards, first=first, progress=progress) / 16
         return np.random.default_rng(first).binomial(16, shares).astype(np.uint16)
 
-    how: Any = {"thresholds": TILES, "per_run": None, "oracle": oracle(tmp_path)._replace(play=draw)}
+    one = msgspec.structs.replace(oracle(tmp_path), play=draw)
+    how: Any = {"thresholds": TILES, "per_run": None, "oracle": one}
     for precision, least, most in ((0.1, 256, 256), (0.004, 300, 7999)):
         found = evaluate(truth, corpus, replicates=100, precision=precision, positions=8000, **how)
         assert least <= found.truth.positions <= most
@@ -266,7 +268,7 @@ def test_rollouts_tell_the_time_that_is_left(
         return play(boards, first=first, progress=progress)
 
     monkeypatch.setattr("tape2048.critic.evaluation._Lines.FIRST_S", 0.0)
-    how: Any = {"replicates": 0, "oracle": oracle(tmp_path)._replace(play=playing)}
+    how: Any = {"replicates": 0, "oracle": msgspec.structs.replace(oracle(tmp_path), play=playing)}
     evaluate(tile_critic(), corpus, positions=500, **how)
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"rollouts: \d+ of 8,000 games, about 0\.\d minutes left", line)
@@ -281,7 +283,7 @@ def test_positions_are_drawn_uniformly(corpus: Corpus, tmp_path: Path) -> None:
         seen.extend(boards.tolist())
         return play(boards, first=first, progress=progress)
 
-    one = oracle(tmp_path)._replace(play=watch)
+    one = msgspec.structs.replace(oracle(tmp_path), play=watch)
     evaluate(tile_critic(), corpus, per_run=None, replicates=0, oracle=one, positions=1200)
     assert len(seen) == 1200
     rows = corpus.fetch(slice(None), ("tokens",))["tokens"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tape2048 import Corpus
-from tape2048.runs import Dataset, append_dataset, build_dataset, open_source
+from tape2048.runs import Dataset, append_dataset, build_dataset, convert, open_source
 from tape2048.session.column_draft import write_column
 from tape2048.session.session import Session
 
@@ -99,17 +99,18 @@ def test_a_selection_is_made_first(pair: Pair) -> None:
 def test_several_sources_of_a_data_set_hold_a_game_once(
     pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Sessions, directories and data sets, by the same rule; what is appended again is named."""
+    """Sessions, directories and data sets, by the same rule, and what a data set holds is not appended."""
     built = build_dataset(tmp_path / "a", [pair.rows, pair.tape])
     text = f"left out: 3 games of {pair.rows}, also in {pair.tape}, which is on tape"
     assert (built.runs, caplog.messages) == (3, [text])
     other = write_tape(tmp_path / "b" / NAME, games_on_tape(2, 4), **FACTS)
     assert build_dataset(tmp_path / "c", [pair.tape, other.parent, tmp_path / "a"]).runs == 4
     caplog.clear()
-    assert append_dataset(tmp_path / "a", [other]).runs == 2
-    text = f"added again: 1 game of {other}, also in {tmp_path / 'a'}, which has them already"
+    again = append_dataset(tmp_path / "a", [other])
+    assert (again.runs, again.copies) == (1, 1)
+    text = f"left out: 1 game of {other}, also in {tmp_path / 'a'}, which has them already"
     assert caplog.messages == [text]
-    assert sorted(Dataset(tmp_path / "a").run_table.rows["seed"].tolist()) == [1, 2, 2, 3, 4]
+    assert sorted(Dataset(tmp_path / "a").run_table.rows["seed"].tolist()) == [1, 2, 3, 4]
     assert len(Dataset([tmp_path / "c", tmp_path / "a"]).runs) == 4
 
 
@@ -119,3 +120,33 @@ def test_a_conversion_has_the_values_of_the_session_with_columns(pair: Pair) -> 
     found = [found.checked() for found in open_source(pair.rows.parent).runs()]
     assert len(found) == 3
     assert all(run.has_branches is not None and run.has_branches.any() for run in found)
+
+
+@pytest.mark.parametrize("names", [(), ("loss",), ("loss", "luck")])
+def test_the_original_precedes_its_conversions(
+    pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...]
+) -> None:
+    """A pack with five fields of zeros, and a data set with two fields."""
+    pack, rows = tmp_path / "pack48", tmp_path / "ds"
+    convert(pair.tape, pack, "pack48", lossy=True)
+    build_dataset(rows, [pair.tape])
+    pair.add(pair.tape, *names)
+    caplog.clear()
+    corpus = Corpus.open([pack, rows, pair.tape])
+    assert [one.path for one in corpus.sessions] == [pair.tape]
+    assert [*corpus.fetch([0], ("tokens", *names))] == ["tokens", *names]
+    why = f"also in {pair.tape}, which is the original, but lacks"
+    left = f"left out: 3 games of {pack}, {why} max_rank; 3 games of {rows}, {why} ev_legal"
+    assert caplog.messages == [left]
+
+
+@pytest.mark.parametrize("is_filled", [True, False])
+def test_a_field_of_zeros_is_no_column(pair: Pair, tmp_path: Path, is_filled: bool) -> None:
+    """Of two packs with the same fields, the pack wins that has values in them."""
+    packs = [tmp_path / "a", tmp_path / "b"]
+    for pack in packs:
+        convert(pair.tape, pack, "pack48", lossy=True)
+    rows = np.load(packs[1] / "steps-00000.npy")
+    rows["board_eval"] = int(is_filled)
+    np.save(packs[1] / "steps-00000.npy", rows)
+    assert Corpus.open(packs).sessions[0].path == packs[is_filled]

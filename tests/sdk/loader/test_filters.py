@@ -321,7 +321,7 @@ PLAYERS: list[tuple[dict[str, Any], str]] = [
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     root = tmp_path_factory.mktemp("players")
     for number, (facts, _) in enumerate(PLAYERS):
-        spec = Spec(games=[Game(i, 3) for i in range(number + 1)], facts={"sample_rate": 1, **facts})
+        spec = Spec(games=[Game(i, 3, seed=i) for i in range(number + 1)], facts={"sample_rate": 1, **facts})
         write_ours(root / f"2025010{number + 1}T030405Z_model=x", spec)
     return Corpus.open(root)
 

@@ -23,6 +23,15 @@ GAMES = (
     game(3, steps_max=45, engine="other é", start_unix_s=3000),
 )
 
+#: Other games with as many steps and the same engines, and further ones.
+MORE, STILL_MORE = (
+    tuple(
+        game(seed + at, steps_max=steps, engine=engine, start_unix_s=1000 * at, with_branches=at != 1)
+        for at, (steps, engine) in enumerate(((30, "toy"), (12, None), (45, "other é")))
+    )
+    for seed in (4, 7)
+)
+
 SEED_SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
     id INTEGER PRIMARY KEY, first_step_idx INTEGER NOT NULL, num_steps INTEGER NOT NULL,

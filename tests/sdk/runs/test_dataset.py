@@ -44,7 +44,9 @@ from ..run_builders import game
 from .set_builders import (
     ALMOST_ONE,
     GAMES,
+    MORE,
     ROW,
+    STILL_MORE,
     dataset_rows,
     level,
     normalised,
@@ -59,6 +61,11 @@ from .set_builders import (
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     return write_runs(tmp_path / "runs")
+
+
+@pytest.fixture
+def more(tmp_path: Path) -> Path:
+    return write_runs(tmp_path / "more", MORE)
 
 
 @pytest.fixture
@@ -123,7 +130,7 @@ class TestBuild:
             path = tmp_path / f"again-{number}"
             build_dataset(path, one)
             assert (path / "steps.npy").read_bytes() == (built / "steps.npy").read_bytes()
-            assert append_dataset(path, one).runs == source.count
+            assert append_dataset(path, one).copies == source.count
 
     def test_bad_runs_are_left_out_by_name(self, runs: Path, tmp_path: Path) -> None:
         (runs / "000x.a2run2").write_bytes(b"\xff" * 20)
@@ -202,13 +209,13 @@ class TestShards:
         np.testing.assert_array_equal(Dataset(tmp_path / "ds").steps, dataset_rows())
         assert verify_dataset(tmp_path / "ds").ok
 
-    def test_appending_links_the_old_shards(self, runs: Path, tmp_path: Path) -> None:
+    def test_appending_links_the_old_shards(self, runs: Path, more: Path, tmp_path: Path) -> None:
         build_dataset(tmp_path / "ds", [runs], shard_rows=50)
         before = {path.name: path.stat().st_ino for path in (tmp_path / "ds/shards").iterdir()}
-        append_dataset(tmp_path / "ds", [runs])
+        append_dataset(tmp_path / "ds", [more])
         after = {path.name: path.stat().st_ino for path in (tmp_path / "ds/shards").iterdir()}
         assert before.items() <= after.items()
-        np.testing.assert_array_equal(Dataset(tmp_path / "ds").steps[87:], dataset_rows(first_id=3))
+        np.testing.assert_array_equal(Dataset(tmp_path / "ds").steps[87:], dataset_rows(MORE, 3))
         assert verify_dataset(tmp_path / "ds").ok
 
     def test_both_forms_or_a_gap(self, tmp_path: Path) -> None:
@@ -223,10 +230,11 @@ class TestShards:
 
 
 class TestAppend:
-    def test_ids_go_on_and_match_the_table(self, built: Path, runs: Path) -> None:
-        result = append_dataset(built, [runs, runs])
+    def test_ids_go_on_and_match_the_table(self, built: Path, more: Path, tmp_path: Path) -> None:
+        result = append_dataset(built, [more, write_runs(tmp_path / "still-more", STILL_MORE)])
         assert (result.runs, result.steps) == (6, 174)
-        expected = np.concatenate([dataset_rows(first_id=first) for first in (0, 3, 6)])
+        games = enumerate((GAMES, MORE, STILL_MORE))
+        expected = np.concatenate([dataset_rows(some, 3 * place) for place, some in games])
         np.testing.assert_array_equal(np.load(built / "steps.npy"), expected)
         assert [row[:2] for row in columns(built)] == [
             (run_id, int(np.flatnonzero(expected["run_id"] == run_id)[0])) for run_id in range(9)
@@ -236,11 +244,11 @@ class TestAppend:
         assert [source["runs"] for source in manifest["sources"]] == [3, 3, 3]
         assert manifest["steps_crc32c"] == crc32c((built / "steps.npy").read_bytes())
 
-    def test_to_a_data_set_of_others(self, tmp_path: Path, runs: Path) -> None:
+    def test_to_a_data_set_of_others(self, tmp_path: Path, more: Path) -> None:
         sql = "UPDATE runs SET id = id + 5;"
         rows = dataset_rows(first_id=5)
         path = write_dataset(tmp_path / "theirs", rows=rows, sql=sql)
-        append_dataset(path, [runs])
+        append_dataset(path, [more])
         np.testing.assert_array_equal(np.load(path / "steps.npy")[:87], rows)
         assert [row[0] for row in columns(path)] == [5, 6, 7, 8, 9, 10]
         assert verify_dataset(path).ok
@@ -257,22 +265,22 @@ class TestAppend:
         assert tree(built) == before
         assert not list(built.parent.glob(".*"))
 
-    def test_whoever_has_it_open_keeps_it(self, built: Path, runs: Path) -> None:
+    def test_whoever_has_it_open_keeps_it(self, built: Path, more: Path) -> None:
         mapped, in_memory = Dataset(built, "mmap"), Dataset(built)
-        append_dataset(built, [runs])
+        append_dataset(built, [more])
         for old in (mapped, in_memory):
             np.testing.assert_array_equal(old.get_batch(np.arange(87)), dataset_rows())
         assert len(Dataset(built)) == 174
 
-    def test_nothing_there_or_two_at_a_time(self, tmp_path: Path, built: Path, runs: Path) -> None:
+    def test_nothing_there_or_two_at_a_time(self, tmp_path: Path, built: Path, more: Path) -> None:
         with pytest.raises(MissingPathError):
-            append_dataset(tmp_path / "none", [runs])
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "runs"]
+            append_dataset(tmp_path / "none", [more])
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "more", "runs"]
         fd = lock_directory(built)
         with pytest.raises(StorageError, match="another process"):
-            append_dataset(built, [runs])
+            append_dataset(built, [more])
         os.close(fd)
-        append_dataset(built, [runs])
+        append_dataset(built, [more])
         assert len(Dataset(built).runs) == 6
 
     def test_where_names_cannot_be_exchanged(
@@ -341,7 +349,7 @@ class TestOpen:
 
     @pytest.mark.parametrize("times", [1, 5])
     def test_exchanged_while_it_is_opened(
-        self, built: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, times: int
+        self, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
     ) -> None:
         """The reader has the old metadata when the directory is exchanged: it has to begin again."""
         from tape2048.runs import dataset as files
@@ -353,7 +361,7 @@ class TestOpen:
             nonlocal left
             result, left = read(path), left - 1
             monkeypatch.setattr(files, "read_runs_db", read)
-            append_dataset(built, [runs])
+            append_dataset(built, [write_runs(tmp_path / f"more-{left}", MORE)])
             monkeypatch.setattr(files, "read_runs_db", read_and_append if left else read)
             return result
 
@@ -429,12 +437,12 @@ class TestRuns:
 
     @pytest.mark.parametrize("shard_rows", [None, 50])
     def test_files_are_flushed_before_the_rename(
-        self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_rows: int | None
+        self, runs: Path, more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard_rows: int | None
     ) -> None:
         naming = Naming(tmp_path, monkeypatch)
         build_dataset(tmp_path / "ds", [runs], shard_rows=shard_rows)
         naming.assert_flushed("ds")
-        append_dataset(tmp_path / "ds", [runs])
+        append_dataset(tmp_path / "ds", [more])
         naming.assert_flushed("ds", "ds")
         write_view(tmp_path / "part", Dataset(tmp_path / "ds"), shard_rows=shard_rows)
         naming.assert_flushed("ds", "ds", "part")
@@ -655,10 +663,10 @@ class TestPhase:
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.parametrize("load", ["ram", "mmap"])
-    def test_views_are_of_the_opened_set(self, built: Path, runs: Path, load: Any) -> None:
+    def test_views_are_of_the_opened_set(self, built: Path, more: Path, load: Any) -> None:
         """Its rows were appended to, then its directory was replaced by another set of as many runs."""
         source = Dataset(built, load)
-        append_dataset(built, [runs])
+        append_dataset(built, [more])
         np.testing.assert_array_equal(source.filter_by_score(0)[:], dataset_rows())
         built.rename(built.with_name("old"))
         write_dataset(built, [game(seed, steps_max=20) for seed in (7, 8, 9)])
@@ -712,12 +720,12 @@ class TestSetOfAPack:
 
 
 def test_a_file_system_without_hard_links(
-    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, runs: Path, more: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_dataset(tmp_path / "ds", [runs], shard_rows=40)
     monkeypatch.setattr(os, "link", raising(PermissionError()))
     naming = Naming(tmp_path, monkeypatch)
-    append_dataset(tmp_path / "ds", [runs])
+    append_dataset(tmp_path / "ds", [more])
     naming.assert_flushed("ds")
     assert verify_dataset(tmp_path / "ds").ok
     assert len(Dataset(tmp_path / "ds")) == 174

@@ -23,10 +23,10 @@ from tape2048.runs.dataset import Dataset, append_dataset, build_dataset
 from tape2048.runs.verify import verify_dataset
 
 from ..builders import note_flushes
-from .set_builders import GAMES, dataset_rows, write_runs
+from .set_builders import GAMES, MORE, STILL_MORE, dataset_rows, write_runs
 
 OLD = dataset_rows()
-NEW = np.concatenate([dataset_rows(), dataset_rows(first_id=len(GAMES))])
+NEW = np.concatenate([dataset_rows(), dataset_rows(MORE, len(GAMES))])
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,8 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def runs(scratch: Path) -> Path:
+    write_runs(scratch / "more", MORE)
+    write_runs(scratch / "still-more", STILL_MORE)
     return write_runs(scratch / "runs")
 
 
@@ -63,7 +65,7 @@ def state_of(target: Path) -> str:
 def the_next_goes_through(target: Path, runs: Path) -> None:
     if target.exists():
         before = len(Dataset(target).runs)
-        append_dataset(target, [runs], workers=1)
+        append_dataset(target, [runs.with_name("still-more")], workers=1)
         assert len(Dataset(target).runs) == before + len(GAMES)
         assert verify_dataset(target).ok
         assert [path for path in target.parent.iterdir() if path != target] == [], "the remains go"
@@ -85,7 +87,7 @@ def test_an_append_that_is_interrupted(
         shutil.copytree(template, target)
 
     def work() -> None:
-        if append_dataset(target, [runs], workers=1).skipped:
+        if append_dataset(target, [runs.with_name("more")], workers=1).skipped:
             raise LookupError  # a run that could not be read, which it said
 
     found: Counter[str] = Counter()

@@ -23,7 +23,7 @@ from tape2048.runs import DataPack, packdat as module
 from tape2048.runs.a2run2 import RunV2
 
 from ..run_builders import a2run2_bytes, game, ref
-from .set_builders import ALMOST_ONE, GAMES, packdat_bytes, seal, write_runs
+from .set_builders import ALMOST_ONE, GAMES, MORE, packdat_bytes, seal, write_runs
 
 
 def runs_of(games: Any = GAMES) -> list[RunV2]:
@@ -157,11 +157,11 @@ class TestAppend:
         pack = DataPack.build(runs_of())
         before = pack.records(np.arange(len(pack)))
         view = pack.filter_by_engine("toy")
-        pack.append_from_directory(write_runs(tmp_path / "runs"))
+        pack.append_from_directory(write_runs(tmp_path / "runs", MORE))
         assert pack.runs["id"].tolist() == list(range(6))
         np.testing.assert_array_equal(pack.records(np.arange(len(before))), before)
         assert len(view) == 30, "a view stays what it was"
-        both = DataPack.build([*runs_of(), *runs_of()])
+        both = DataPack.build([*runs_of(), *runs_of(MORE)])
         np.testing.assert_array_equal(pack.records(np.arange(len(pack))), both.records(np.arange(len(both))))
         np.testing.assert_array_equal(pack.runs, both.runs)
 
@@ -174,7 +174,7 @@ class TestAppend:
         assert len(pack.runs) == 3
         said: list[str] = []
         pack.append_from_directory(directory, on_skip=lambda name, error: said.append(f"{name}: {error}"))
-        assert len(pack.runs) == 6
+        assert len(pack.runs) == 3, "it holds the others"
         assert len(said) == 1
         assert "bad.a2run" in said[0]
 
@@ -189,11 +189,12 @@ class TestAppend:
 
 class TestMerge:
     def test_the_rows_of_all_with_ids_from_0(self) -> None:
+        """A game that several packs, or one pack, hold comes once."""
         pack = DataPack.build(runs_of())
         pack.append(runs_of(GAMES[:1]))
-        part = pack.filter_by_engine("toy")
-        merged = DataPack.merge([part, pack])
-        expected = DataPack.build(runs_of([GAMES[0], GAMES[0], *GAMES, GAMES[0]]))
+        part = DataPack.build(runs_of(MORE)).filter_by_engine("toy")
+        merged = DataPack.merge([part, pack, pack])
+        expected = DataPack.build(runs_of([MORE[0], *GAMES]))
         assert merged.to_bytes() == expected.to_bytes()
         assert DataPack.merge([]).to_bytes() == packdat_bytes([])
 
@@ -307,8 +308,8 @@ class TestBadInput:
         pack = load(path, packdat_bytes(change=change), load=how)
         assert pack.padded == 2
         np.testing.assert_array_equal(pack[:], load(path, packdat_bytes())[:])
-        pack.append(runs_of())
-        assert DataPack.merge([pack, pack]).padded == 4
+        merged = DataPack.merge([pack, pack])
+        assert merged.padded == merged.records(np.arange(87))["padding"].any(axis=1).sum()
 
     def test_an_engine_that_is_not_utf_8(self, path: Path) -> None:
         data = packdat_bytes().replace("other é".encode(), b"other \xc3\x28")

@@ -193,7 +193,7 @@ class TestPackDat:
         (here / "runs/bad.a2run").unlink()
         done = a2pack("append --packfile pack.dat --input runs --output again.dat --json")
         counts = {"runs": 7, "rows": 133, "added": 4, "normalised": 0}
-        assert done.json == {"path": "again.dat", **counts, "left_out": []}
+        assert done.json == {"path": "again.dat", **counts, "left_out": [], "copies": 0}
         assert (here / "again.dat").read_bytes() == (here / "new.dat").read_bytes()
         for source, error in (("pack.dat", errors.NameTakenError), ("runs/0.a2run2", errors.MagicError)):
             a2pack(f"append --packfile {source} --input runs --output new.dat", expect=error)
@@ -205,8 +205,8 @@ class TestPackDat:
     def test_merge(self, a2pack: A2pack, here: Path) -> None:
         (here / "b.dat").write_bytes(packdat_bytes(DAT_GAMES[1:]))
         done = a2pack("merge --packfile pack.dat --packfile b.dat --output both.dat")
-        assert done.out == "both.dat: 5 runs, 144 rows\n"
-        assert (here / "both.dat").read_bytes() == packdat_bytes([*DAT_GAMES, *DAT_GAMES[1:]])
+        assert done.out == "both.dat: 3 runs, 87 rows; 2 runs left out as copies\n"
+        assert (here / "both.dat").read_bytes() == packdat_bytes(DAT_GAMES)
 
 
 def test_quiet_draws_no_bar(a2pack: A2pack, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_from_sessions_to_a_critic(tape: Tape, made: Made, tmp_path: Path) -> No
     assert [line["epoch"] for line in lines] == [1, 2]
     assert lines[0]["base_loss"] == lines[1]["base_loss"] > 0
     again = tape(*TRAIN, *SMALL, "--json")
-    assert re.search(r"info continuing from 4\d\d games \(critic/checkpoint", again.err)
+    assert re.search(r"info continuing from 4\d\d games \(\S*/critic/checkpoint", again.err)
     facts = json.loads(again.out)
     assert (facts["done"], facts["early"], facts["best"]) == (True, False, "critic/best.critic")
     assert (facts["loss"], facts["best_loss"]) == (lines[-1]["loss"], min(line["loss"] for line in lines))

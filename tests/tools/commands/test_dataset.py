@@ -67,8 +67,9 @@ class TestBuildAndAppend:
 
     def test_values_that_were_normalised_are_told(self, cli: Cli, tmp_path: Path) -> None:
         kept = run_builders.game(1, steps_max=9)
-        raw = dataclasses.replace(kept, branches=[(1e4, 2e4, 3e4, 4e4)] * len(kept.moves))
-        for name, played in (("kept", kept), ("raw", raw)):
+        branches = [(1e4, 2e4, 3e4, 4e4)] * len(kept.moves)
+        raw, again = (dataclasses.replace(kept, branches=branches, start_unix_s=start) for start in (7, 8))
+        for name, played in (("kept", kept), ("raw", raw), ("again", again)):
             (tmp_path / f"{name}.a2run2").write_bytes(run_builders.a2run2_bytes(played))
         ds = tmp_path / "ds"
         done = cli("dataset build", tmp_path / "kept.a2run2", "--out", ds)
@@ -76,7 +77,7 @@ class TestBuildAndAppend:
         done = cli("dataset append", ds, tmp_path / "raw.a2run2")
         note = "branch values outside 0 to 1 were normalised in 1 run"
         assert done.out == f"{ds}: 1 run, 9 rows added; {note}\n"
-        assert cli("dataset append", ds, tmp_path / "raw.a2run2", "--json").json["normalised"] == 1
+        assert cli("dataset append", ds, tmp_path / "again.a2run2", "--json").json["normalised"] == 1
         sources = cli("dataset stats", ds, "--json").json["sources"]
         assert [source.get("normalised", 0) for source in sources] == [0, 1, 1]
 

@@ -347,7 +347,7 @@ def test_the_plan_is_that_of_the_rules() -> None:
     draw = random.Random(7)
     for _ in range(300):
         found = [
-            Candidate(float(n), 1, f"s{n}", draw.choice("ab"), draw.randrange(3 * 10**6))
+            Candidate(float(n), f"s{n}", draw.choice("ab"), draw.randrange(3 * 10**6))
             for n in range(draw.randrange(12))
         ]
 

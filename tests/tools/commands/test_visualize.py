@@ -110,7 +110,7 @@ def test_a_run_of_a_pack(cli: Cli, tmp_path: Path) -> None:
 
 def test_the_best_and_the_longest_of_several(cli: Cli, tmp_path: Path) -> None:
     """By score, in each kind of file; runs without an id have their position as one."""
-    games = [build.game(seed, steps_max=steps) for seed, steps in ((11, 12), (12, 40), (13, 7), (12, 40))]
+    games = [build.game(seed, steps_max=steps) for seed, steps in ((11, 12), (12, 40), (13, 7), (14, 30))]
     payloads = [build.a2t1_bytes(game) for game in games]
     (tmp_path / "x.a2pack").write_bytes(build.a2pack_bytes(build.PackSpec(payloads)))
     (tmp_path / "runs").mkdir()

@@ -67,7 +67,7 @@ LANE_MB = 0.008
 #: Files that the daemon holds open for each worker, and other files that it holds open.
 FILES_PER_WORKER, FILES_OF_DAEMON = 4, 64
 
-#: Free space for compiled kernels. Those of one version have about 10 MB.
+#: Free space for compiled kernels.
 CACHE_FREE_MB_MIN = 64
 
 #: systemd's default for ``TimeoutStopSec``.

@@ -1,15 +1,16 @@
 """Plans of the sessions to remove, by limits on age, number, size and free space.
 
-Plans need only names and sizes. The limits are settings: :mod:`tape2048_recorder.retention`. ``tape2048
-prune`` executes plans.
+Plans need names, sizes, a few facts and the ids of games. The limits are settings:
+:mod:`tape2048_recorder.retention`. ``tape2048 prune`` executes plans.
 """
 
 from __future__ import annotations
 
 import functools
+import sqlite3
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -17,7 +18,8 @@ from tape2048.base.text import counted
 from tape2048.errors import MaintenanceError, TapeError
 from tape2048.files.sqlite import WorkLimit, open_untrusted
 from tape2048.maintenance.removal import explain_refusal
-from tape2048.session.layout import METADATA_DB, SESSION_NAME
+from tape2048.session.layout import METADATA_DB, SESSION_NAME, name_key
+from tape2048.session.recorded_order import Recorded, recorded_order
 from tape2048.session.session import sessions
 from tape2048_tools.sessions.ages import start_s
 from tape2048_tools.sessions.summary import directory_bytes
@@ -32,15 +34,14 @@ MEGABYTE = 10**6
 
 NO_LIMIT = "no limit is set: set limits with flags, or in [retention] of the configuration file"
 
-#: Reading one fact by its key takes a few hundred operations of SQLite, for files of any size.
+#: Reading facts and ids by their keys takes a few hundred operations of SQLite, for files of any size.
 _FACT_WORK = WorkLimit(100_000, 1)
 
 
 class Candidate(NamedTuple):
-    """A session that retention may remove: start (Unix seconds), counter of its name, name, tag, bytes."""
+    """A session that retention may remove: start (Unix seconds), name, tag, bytes."""
 
     start_s: float
-    counter: int
     name: str
     tag: str
     bytes: int
@@ -71,41 +72,49 @@ class PrunePlan(NamedTuple):
 
 
 def candidates(root: Path, tags: Collection[str] = ()) -> tuple[list[Candidate], list[tuple[Path, str]]]:
-    """Return the removable sessions of a directory, oldest first, and the skipped sessions with reasons."""
+    """Return the removable sessions in the order of their recording, and the skipped ones with reasons."""
     found: list[Candidate] = []
+    places: list[Recorded] = []
     passed: list[tuple[Path, str]] = []
     for path in sessions(root):
         why = explain_refusal(path)
         try:
             if why is None and (match := SESSION_NAME.fullmatch(path.name)):
-                tag, count = _tag_and_count(path, match["tag"])
-                session = Candidate(start_s(match["ts"]), count, path.name, tag, directory_bytes(path))
-                found += [session] if not tags or tag in tags else []
+                facts, ids = _read_facts(path)
+                start, tag = start_s(match["ts"]), match["tag"]
+                # The tag without the counter that publishing adds to a taken name. ``a-2`` can be a tag, too.
+                if (fact := facts.get("model_tag")) == name_key(tag)[0]:
+                    tag = str(fact)
+                if not tags or tag in tags:
+                    found.append(Candidate(start, path.name, tag, directory_bytes(path)))
+                    places.append(Recorded.of(path.name, start, facts, ids))
         except OSError as error:
             why = error.strerror or str(error)
         except ValueError:
             why = "its name has no valid time"
         if why is not None:
             passed.append((path, why))
-    return sorted(found), passed
+    return [found[i] for i in recorded_order(places)], passed
 
 
-def _tag_and_count(path: Path, text: str) -> tuple[str, int]:
-    """Split the model tag from the counter that publishing adds to a taken name; 1 without a counter.
+def _read_facts(path: Path) -> tuple[dict[str, Any], tuple[int, int] | None]:
+    """Return the facts that say where a session belongs, and the first and last id of its games.
 
-    ``a-2`` can be a tag itself. A tag that ends in a number is therefore looked up in the session.
+    Both are empty if they are damaged. The tag is then the name's with its counter, so that keep_last
+    protects the session.
     """
-    tag, dash, count = text.rpartition("-")
-    if not (dash and tag and count.isascii() and count.isdigit()):
-        return text, 1
     try:
-        with open_untrusted(path / METADATA_DB, {"session"}, _FACT_WORK) as (database, tables):
-            query = "SELECT meta_value FROM session WHERE meta_key = 'model_tag'"
-            row = database.execute(query).fetchone() if "session" in tables else None
-            fact = msgspec.json.decode(row[0]) if row else None
-    except (TapeError, msgspec.DecodeError, TypeError, UnicodeDecodeError, RecursionError):
-        return text, 1  # damaged: count it as a separate tag, so that keep_last protects it
-    return (tag, int(count)) if fact == tag else (text, 1)
+        with open_untrusted(path / METADATA_DB, {"session", "runs"}, _FACT_WORK) as (database, _):
+            rows = database.execute(
+                "SELECT meta_key, meta_value FROM session WHERE meta_key IN ('model_tag', 'instance', 'seed')"
+            )
+            facts = {key: msgspec.json.decode(value) for key, value in rows}
+            query = "SELECT (SELECT min(id) FROM runs), (SELECT max(id) FROM runs)"  # each by the index
+            first, last = database.execute(query).fetchone()
+            is_known = isinstance(first, int) and isinstance(last, int)
+            return facts, (first, last) if is_known else None
+    except (TapeError, sqlite3.Error, msgspec.DecodeError, TypeError, UnicodeDecodeError, RecursionError):
+        return {}, None
 
 
 def make_plan(

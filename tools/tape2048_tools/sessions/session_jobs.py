@@ -33,7 +33,7 @@ from tape2048.errors import MaintenanceError, MissingPathError, NameTakenError, 
 from tape2048.files.durable import Draft, fsync_dir, new_file, rename_noreplace, sweep_drafts, write_all
 from tape2048.files.opening import storage_errors
 from tape2048.files.reading import read_path
-from tape2048.session.layout import MANIFEST
+from tape2048.session.layout import MANIFEST, name_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -202,7 +202,7 @@ def refuse_namesakes(sessions: Sequence[Path]) -> list[Path]:
                 path=path,
                 hint="Use a separate output directory for each directory of sessions.",
             )
-    return [by_name[name] for name in sorted(by_name)]
+    return [by_name[name] for name in sorted(by_name, key=name_key)]
 
 
 def _equal(one: Path, other: Path) -> bool:

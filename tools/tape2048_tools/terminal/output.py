@@ -214,6 +214,13 @@ def complain_left_out(left_out: Iterable[tuple[str, str]]) -> None:
             complain(f"left out: {count - _NAMED_MAX:,} more for this reason")
 
 
+def copies_note(runs: int) -> str:
+    """Return a note on the runs that are copies of others, for the end of a result; empty for 0."""
+    from tape2048.base.text import counted
+
+    return f"; {counted(runs, 'run')} left out as copies" if runs else ""
+
+
 def normalised_note(runs: int) -> str:
     """Return a note on the runs whose branch values were normalised, for the end of a result; empty for 0."""
     from tape2048.base.text import counted

@@ -29,7 +29,7 @@ from tape2048.loader.duplicates import Copies, warn_of_doubled
 from tape2048.loader.filters import Filters, check_filters, choose_runs, session_columns
 from tape2048.players import player_label, player_name, player_text
 from tape2048.session.columns import find_columns
-from tape2048.session.layout import METADATA_DB, RUN_DTYPE, SESSION_NAME
+from tape2048.session.layout import METADATA_DB, RUN_DTYPE, SESSION_NAME, name_key
 from tape2048.session.metadata import read_metadata
 from tape2048.session.session import Session
 from tape2048.session.stored import session_paths
@@ -318,7 +318,7 @@ class Collection:
                 found |= {path: path.rpartition(os.sep)[2] for path in session_paths(root)}
             except TapeError:
                 continue  # removed, or currently unreadable: do not show its sessions
-        order = sorted(found, key=lambda path: (found[path], path))
+        order = sorted(found, key=lambda path: (name_key(found[path]), path))
         paths = {id_of(path): (path, _identity(path)) for path in order}
         with self._lock:
             if paths != self._paths:  # sessions were added, removed or replaced

@@ -14,6 +14,7 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.base.text import unix_s
 from tape2048.errors import MissingPathError, TapeError
+from tape2048.session.layout import name_key
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.players.options import check_player
 from tape2048_recorder.status.status_report import instances, read_snapshot
@@ -170,7 +171,7 @@ class Data:
 
     def judged_by(self, entries: Iterable[Entry]) -> tuple[list[str], set[Entry]]:
         judges, warnings, weaker = dict[str, None](), dict[str, None](), set[Entry]()
-        for entry in sorted(entries, key=lambda one: one.name):
+        for entry in sorted(entries, key=lambda one: name_key(one.name)):
             if (annotation := entry.sums[1]) is not None:
                 judge, message = self.judges.of_annotation(annotation)
                 judges[str(annotation["judge"]) if judge is None else judge.name] = None

@@ -15,6 +15,7 @@ from tape2048.files.training_directory import METRICS, read_metrics
 from tape2048.game.moves import recover
 from tape2048.game.rules import exps_to_boards
 from tape2048.players import player_text
+from tape2048.session.layout import name_key
 from tape2048_recorder.game.kept_starts import load_starts
 from tape2048_recorder.recording.partial import (
     JOURNAL,
@@ -88,7 +89,9 @@ def recorder(root: Path, instance: str) -> dict[str, Any]:
 
 def newest_game(root: Path, instance: str) -> dict[str, Any] | None:
     """Return the end of the last committed game, of the unpublished session; None without a block."""
-    for partial in sorted(root.glob(f".*.{instance}{PARTIAL_SUFFIX}"), reverse=True):
+    end = f".{instance}{PARTIAL_SUFFIX}"
+    partials = sorted(root.glob(f".*{end}"), key=lambda path: name_key(path.name.removesuffix(end)))
+    for partial in reversed(partials):
         with contextlib.suppress(TapeError, OSError):  # published meanwhile, or damaged: try the next session
             facts, stage = read_facts(partial), staging_of(partial)
             blocks = read_journal(stage / JOURNAL, facts.file.row_bytes)

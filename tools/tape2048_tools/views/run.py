@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
@@ -15,7 +16,7 @@ from tape2048.loader.buffers import find_sessions, open_sessions
 from tape2048.loader.duplicates import distinct_runs
 from tape2048.loader.run_columns import RunColumns
 from tape2048.players import facts_of_engine
-from tape2048.runs.run import Run, RunMeta, exps_at
+from tape2048.runs.run import Run, RunMeta, SourceRun, exps_at
 from tape2048.session.layout import RUN_DTYPE
 from tape2048.session.session import Session
 from tape2048_tools.terminal.display import board, number
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
-    from tape2048.runs.run import RunSource, SourceRun
+    from tape2048.runs.run import RunSource
 
 
 class ChosenRun(NamedTuple):
@@ -68,8 +69,6 @@ def choose_run(path: Path, run_id: int | None, *, longest: bool = False, replay:
     """Read one run of a file or a directory: the run with this id, or the best or the longest run."""
     if run_id is not None and longest:
         raise click.UsageError("--run and --longest both select a run: give only one")
-    from itertools import islice
-
     from tape2048.runs.conversion import open_source
     from tape2048.runs.files import read_run_file
     from tape2048.runs.registry import kind_of
@@ -93,10 +92,11 @@ def choose_run(path: Path, run_id: int | None, *, longest: bool = False, replay:
     elif kind in {"dataset", "packdat"}:
         from tape2048.runs import DataPack, Dataset
 
-        table = (Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)).runs
+        rows = Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)
+        table = rows.runs
         position = _choose(table["id"], table["steps" if longest else "max_score"], run_id)
-        (read,) = islice(open_source(path, lossy=True).runs(workers=1), position, position + 1)
-        run, facts = read.checked(), {"run": int(table["id"][position])}
+        run = SourceRun.attempt(str(path), rows.run_and_losses, position).checked()
+        facts = {"run": int(table["id"][position])}
     else:
         read, position = _search(open_source(path, lossy=True), run_id, longest=longest)
         run, facts = read.checked(), {"run": position}
@@ -110,7 +110,7 @@ def _search(source: RunSource, run_id: int | None, *, longest: bool) -> tuple[So
     best: tuple[float, SourceRun, int] | None = None
     count = 0
     with progress_bar(f"reading {source.path.name}") as progress:
-        for position, found in enumerate(source.runs()):
+        for position, found in enumerate(chain.from_iterable(source.every(list))):
             count = position + 1
             if position == run_id:
                 return found, position

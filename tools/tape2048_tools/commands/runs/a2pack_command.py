@@ -12,7 +12,7 @@ from tape2048.base.findings import Finding
 from tape2048.base.text import counted, printable, split_words
 from tape2048.errors import FormatError
 from tape2048.runs.a2pack import PackReader
-from tape2048.runs.conversion import convert, open_source
+from tape2048.runs.conversion import convert, open_sources
 from tape2048.runs.packdat import DataPack
 from tape2048.session.directory import is_packdat
 from tape2048_tools.commands.runs.convert import LOSSY, U64, complain_missing, skipped_documents
@@ -28,7 +28,7 @@ from tape2048_tools.terminal.click_extras import (
     options,
     quiet_option,
 )
-from tape2048_tools.terminal.output import columns, complain, normalised_note, print_result
+from tape2048_tools.terminal.output import columns, complain, copies_note, normalised_note, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,9 +84,9 @@ def pack(
 ) -> None:
     """Pack run files below a directory, or the runs of another source.
 
-    Run files are packed in path order, and stored byte for byte. Games of sessions are replayed, as by
-    `tape2048 convert`. Invalid files and runs are left out and listed on standard error. The exit code is
-    then 1.
+    Run files are packed in path order, and stored byte for byte; copies of a game are left out and counted.
+    Games of sessions are replayed, as by `tape2048 convert`. Invalid files and runs are left out and listed
+    on standard error. The exit code is then 1.
     """
     from tape2048_recorder.replay.replay import replayer
 
@@ -98,8 +98,9 @@ def pack(
     complain_missing(done.lost, done.skipped)
     stats, size = PackReader.open(output).stats, output.stat().st_size
     document = {"path": str(output), "bytes": size, "stats": msgspec.structs.asdict(stats)}
-    document["left_out"] = skipped_documents(done.skipped, "path")
+    document |= {"left_out": skipped_documents(done.skipped, "path"), "copies": done.copies}
     counts = f"{counted(stats.count, 'run')}, {counted(stats.total_steps, 'step')}, {size:,} bytes"
+    counts += copies_note(done.copies)
     print_result(document, lambda: [f"{printable(output)}: {counts}"], as_json=as_json)
     exit_on_findings(done.skipped)
 
@@ -217,9 +218,11 @@ def append(
     """Write a new pack.dat with the runs of a pack.dat and further runs.
 
     The further runs are in run files, packs, data sets or sessions. Their ids continue after the highest id.
-    Unreadable runs are left out and listed on standard error. The exit code is then 1.
+    Games that the pack.dat holds are left out and counted. Unreadable runs are left out and listed on
+    standard error. The exit code is then 1.
     """
-    rows, opened = DataPack.load(packfile, "mmap"), open_source(source)
+    rows = DataPack.load(packfile, "mmap")
+    (opened,) = open_sources([source], target=rows)
     before = len(rows.runs)
     skipped: list[SkippedRun] = []
 
@@ -237,7 +240,9 @@ def append(
     complain_missing({}, skipped)
     more: dict[str, Any] = {"added": len(rows.runs) - before, "normalised": rows.normalised}
     more["left_out"] = skipped_documents(skipped, "run")
+    more["copies"] = opened.games.left_out if opened.games else 0
     note = f"; {counted(more['added'], 'run')} added{normalised_note(rows.normalised)}"
+    note += copies_note(more["copies"])
     _save(rows, output, more, note, as_json=as_json, quiet=quiet)
     exit_on_findings(skipped)
 
@@ -253,10 +258,13 @@ def append(
 def merge(*, packfiles: tuple[Path, ...], output: Path, as_json: bool, quiet: bool) -> None:
     """Merge several pack.dat files into a new one.
 
-    The new ids are 0, 1, 2, ... Rows do not change otherwise.
+    The new ids are 0, 1, 2, ... Rows do not change otherwise. A game that the files hold more than once is
+    written once, and its copies are counted.
     """
-    rows = DataPack.merge([DataPack.load(path, "mmap") for path in packfiles])
-    _save(rows, output, {}, "", as_json=as_json, quiet=quiet)
+    packs = [DataPack.load(path, "mmap") for path in packfiles]
+    rows = DataPack.merge(packs)
+    copies = sum(len(pack.runs) for pack in packs) - len(rows.runs)
+    _save(rows, output, {"copies": copies}, copies_note(copies), as_json=as_json, quiet=quiet)
 
 
 def _save(

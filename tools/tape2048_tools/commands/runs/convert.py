@@ -21,7 +21,7 @@ from tape2048_tools.terminal.click_extras import (
     out_option,
     quiet_option,
 )
-from tape2048_tools.terminal.output import complain, complain_left_out, print_result
+from tape2048_tools.terminal.output import complain, complain_left_out, copies_note, print_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -87,8 +87,9 @@ def command(
     session has one player: without --player, all runs must have the same engine.
 
     If TARGET cannot hold a fact of SOURCE, nothing is written, and the exit code is 5. With --lossy, the fact
-    is dropped and reported on standard error. Unreadable runs are left out and reported, and the exit code is
-    1. If no run is readable, nothing is written, and the exit code is 3.
+    is dropped and reported on standard error. Copies of a game are left out and counted. Unreadable runs are
+    left out and reported, and the exit code is 1. If no run is readable, nothing is written, and the exit
+    code is 3.
     """
     if shard:
         _as_job(source, out, shard=shard, as_json=as_json, quiet=quiet, **how)
@@ -101,6 +102,7 @@ def command(
         converted = convert(source, out, progress=progress, replayer=replayer, **how)
     complain_missing(converted.lost, converted.skipped)
     text = f"{printable(converted.target)}: {counted(converted.runs, 'run')} ({converted.kind})"
+    text += copies_note(converted.copies)
     print_result(msgspec.to_builtins(converted), lambda: [text], as_json=as_json)
     exit_on_findings(converted.skipped)
 

@@ -31,6 +31,7 @@ from tape2048_tools.terminal.display import number, size
 from tape2048_tools.terminal.output import (
     cell,
     columns,
+    copies_note,
     finding,
     normalised_note,
     print_result,
@@ -75,8 +76,9 @@ def command() -> None:
 def build(*, out: Path, shard_rows: int | None, **how: Any) -> None:
     """Build a data set from every run in SOURCES.
 
-    Runs that are unreadable or do not fit are left out and listed on standard error. The exit code is then 1,
-    or 3 if no run is left. The data set appears when it is complete.
+    Copies of a game are left out and counted. Runs that are unreadable or do not fit are left out and listed
+    on standard error. The exit code is then 1, or 3 if no run is left. The data set appears when it is
+    complete.
     """
     _build("building", build_dataset, out, shard_rows=shard_rows, **how)
 
@@ -88,8 +90,9 @@ def build(*, out: Path, shard_rows: int | None, **how: Any) -> None:
 def append(*, dataset: Path, **how: Any) -> None:
     """Add every run in SOURCES to a data set.
 
-    The ids of new runs continue after the highest id. Readers see the old data set or the new one, even after
-    a kill. Like `build`, this leaves out unreadable runs and then exits with 1.
+    Games that the data set holds are left out and counted. The ids of new runs continue after the highest id.
+    Readers see the old data set or the new one, even after a kill. Like `build`, this leaves out unreadable
+    runs and then exits with 1.
     """
     _build("appending", append_dataset, dataset, **how)
 
@@ -104,7 +107,7 @@ def _build(
         built = build(path, replayer=replayer, progress=progress, **how)
     complain_missing(built.lost, built.skipped)
     text = f"{printable(built.path)}: {counted(built.runs, 'run')}, {counted(built.steps, 'row')} added"
-    text += normalised_note(built.normalised)
+    text += normalised_note(built.normalised) + copies_note(built.copies)
     if built.skipped:
         text += f"; {counted(len(built.skipped), 'run')} left out"
     print_result(msgspec.to_builtins(built), lambda: [text], as_json=as_json)

@@ -69,6 +69,9 @@ def command(
 ) -> None:
     """Remove the sessions in ROOT that exceed the retention limits, the oldest first.
 
+    The oldest session was recorded first. Within a lease, the ids of games decide, even if the clock was set
+    back. Ages are counted from the start in the name.
+
     Flags override the [retention] table of the file. ROOT is by default the out_dir of
     `tape2048 record`. Only sessions that the recorder, `merge` or `repack` published are removed. Sessions
     that a process reads stay, and limits of size and number then remove the next sessions. Without a limit,

@@ -16,6 +16,7 @@ from tape2048.errors import StorageError, TapeError
 from tape2048.files.reading import reading
 from tape2048.players import player_label, player_name
 from tape2048.session.layout import METADATA_DB
+from tape2048.session.recorded_order import order_of
 from tape2048.session.run_table import REACH_TILES
 from tape2048.session.session import Session
 from tape2048.session.stored import open_stored, session_paths
@@ -142,7 +143,7 @@ def list_sessions(
         except StorageError as error:
             error.hint = error.hint or f"Give another directory, or record: tape2048 record --out {place}"
             raise
-    good, broken = _divided(found)
+    good, broken = _divided(found, opened)
     twice: list[Doubled] | None = [] if is_few or scores else None  # unknown
     counts: dict[str, Any] = {key: sum(getattr(one, key) for one in good) for key in ("rows", "games")}
     if opened and twice is not None:
@@ -182,9 +183,11 @@ def list_sessions(
 
 
 def _divided(
-    found: Sequence[tuple[Path | str, Summary | TapeError]],
+    found: Sequence[tuple[Path | str, Summary | TapeError]], opened: Sequence[Session]
 ) -> tuple[list[Summary], list[tuple[Path | str, TapeError]]]:
     good = [one for _, one in found if not isinstance(one, TapeError)]
+    if len(opened) == len(good):  # otherwise, the names decide
+        good = [good[i] for i in order_of(opened, [session.runs["id"] for session in opened])]
     return good, [(where, one) for where, one in found if isinstance(one, TapeError)]
 
 
