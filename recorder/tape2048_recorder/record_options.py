@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -54,9 +54,6 @@ from tape2048.session.tape_layout import TAPE_BLOCK_ROWS
 from tape2048_recorder.players.options import EXEC, REGISTRY, check_player, is_batched, takes_text
 from tape2048_recorder.players.sampling import read_sampling
 from tape2048_recorder.retention import RETENTION, read_retention
-
-if TYPE_CHECKING:
-    from tape2048.ntuple.calibration import Calibration
 
 _PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
 #: The bits of a game's id above ``NUMBER_BITS`` are the lease. Bit 63 stays free: SQLite's ids are signed,
@@ -408,14 +405,6 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             flag="",
         ),
     ] = None
-
-    def calibration(self, player_sha256: str) -> Calibration | None:
-        """Return the calibration of the player's own values in its own games, if its network has one."""
-        if self.player != "ntuple":
-            return None
-        from tape2048.ntuple.calibration import find_calibration
-
-        return find_calibration(str(self.player_args["weights"]), player_sha256, player_sha256)
 
     @property
     def tag(self) -> str:

@@ -296,7 +296,11 @@ class Playing:
         assert self.player_sha256 is not None  # only a ready worker writes blocks
         played = self._played
         assert played.seed is not None
-        known = played.calibration(self.player_sha256) if played.columns else None
+        known = None
+        if played.columns:
+            from tape2048.ntuple.calibration import own_calibration
+
+            known = own_calibration(played.player, played.player_args, self.player_sha256)
         facts = Facts(
             format_version=FORMAT_VERSION,
             engine=f"tape2048/{__version__}",

@@ -26,13 +26,12 @@ from tape2048.game.rules import (
     max_exponent,
     merge_score,
     spread_exps,
-    tile_sum,
     wins,
 )
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import leading_zeros
 from tape2048.jit.memory import claim_in, store8, store32, store64
-from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, phase_at
+from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, phase_at, tile_sum
 from tape2048.session.layout import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.session.tape_layout import WIN_BIT
 from tape2048_recorder.game.player_api import NO_MOVE, choose, choose_valued

@@ -78,7 +78,6 @@ from tape2048.game.rules import (
     max_exponent,
     merge_score,
     slide,
-    tile_sum,
     wins,
 )
 from tape2048.game.spawns import spawn_between
@@ -86,7 +85,7 @@ from tape2048.jit.compiler import kernel
 from tape2048.ntuple.calibration import Calibration, find_calibration
 from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.mapped import check_tables
-from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, outcomes, phase_at, reach_falls
+from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, outcomes, phase_at, reach_falls, tile_sum
 from tape2048.players import player_name, player_text, plies_of
 from tape2048.session.layout import START_BOARDS
 from tape2048_recorder.game.rng import game_seeds, start_boards

@@ -266,15 +266,6 @@ def final_exponent(board: Any) -> Any:
 
 
 @kernel
-def tile_sum(board: Any) -> Any:
-    """Return the sum of a board's tiles."""
-    total = U64(0)
-    for cell in range(16):
-        total += U64(1) << (board >> U64(4 * cell) & U64(15)) & ~U64(1)
-    return total
-
-
-@kernel
 def board_score(board: Any) -> Any:
     """Return the sum over tiles of ``(e - 1) * 2**e``.
 

@@ -27,6 +27,8 @@ from tape2048.errors import ModelError
 from tape2048.ntuple.network import StoredNetwork, map_network, network_path
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 EXPONENT_MAX = 15
@@ -155,6 +157,11 @@ def calibrations_of(weights: str) -> list[Calibration]:
                 hint="Make it again: tape2048 player calibrate",
             )
     return found
+
+
+def own_calibration(player: str, args: Mapping[str, Any], sha256: str) -> Calibration | None:
+    """Return the calibration of a player's own values in its own games, if its network has one."""
+    return find_calibration(str(args["weights"]), sha256, sha256) if player == "ntuple" else None
 
 
 def find_calibration(weights: str, values_of: str, player_sha256: str | None = None) -> Calibration | None:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numba.extending import register_jitable
 
-from tape2048.game.rules import legal_mask, max_exponent, tile_sum
+from tape2048.game.rules import legal_mask, max_exponent
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.calibration import GAMES_MIN, KNOTS, LOWEST, PHASES, QUANTILES, STEPS, VALUES
 
@@ -19,6 +19,15 @@ U64 = np.uint64
 
 #: The table of values that stay as they are.
 UNCALIBRATED = np.empty((3, 0, 0), np.float32)
+
+
+@kernel
+def tile_sum(board: Any) -> Any:
+    """Return the sum of a board's tiles."""
+    total = U64(0)
+    for cell in range(16):
+        total += U64(1) << (board >> U64(4 * cell) & U64(15)) & ~U64(1)
+    return total
 
 
 @register_jitable
