@@ -53,6 +53,7 @@ HEAVY = {
         "sdk/tape2048/game/",
         "sdk/tape2048/critic/ntuple/ntuple_critic.py",
         "sdk/tape2048/ntuple/lookup.py",
+        "sdk/tape2048/ntuple/outcomes.py",
         "sdk/tape2048/runs/a2run2_codec.py",
         "sdk/tape2048/loader/boards.py",
         "sdk/tape2048/session/tape_codec.py",

@@ -28,7 +28,7 @@ from tape2048.game.rules import (
 )
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.calibration import LOWEST, PARTS, SIZES, STEPS, Calibration, Differences
-from tape2048.ntuple.outcomes import Outcomes, fit, isotonic, phases_of
+from tape2048.ntuple.outcomes import BoardOutcomes, fit, isotonic, phases_of
 from tape2048.players import player_text
 from tape2048.session.layout import START_BOARDS
 from tape2048_recorder.evaluation.evaluated_games import rollout_seeds
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.corpus import Corpus
 
     Progress = Callable[[int, int], object]
 
@@ -63,7 +62,7 @@ _ROLLOUTS_AT_ONCE = 4096
 _POSITIONS_MIN = 10  # of a class of differences; smaller classes take the ratio of the class below
 
 
-class Sample(NamedTuple):
+class PhaseSample(NamedTuple):
     """Rows of recorded games: a random row of each game and step of the phase, as far as the game went."""
 
     rows: NDArray[np.int64]
@@ -74,7 +73,7 @@ class Sample(NamedTuple):
     moves: NDArray[np.float64]  # moves of the step that the row represents
 
 
-def sample_of(corpus: Corpus, seed: int) -> Sample:
+def sample_of(corpus: Any, seed: int) -> PhaseSample:
     """Draw rows evenly over the phases of games, which must hold every board from the first one on."""
     random, runs = np.random.default_rng(seed), corpus.runs
     if (runs["rows"] != runs["steps"]).any():
@@ -97,10 +96,10 @@ def sample_of(corpus: Corpus, seed: int) -> Sample:
     found = corpus.fetch(at[order], ("tokens", "score_to_go", "highest"))
     reached = found["highest"] > found["tokens"].max(axis=1)
     boards, owners = exps_to_boards(found["tokens"]), np.concatenate(games)[order]
-    return Sample(at[order], owners, boards, found["score_to_go"], reached, np.concatenate(moves)[order])
+    return PhaseSample(at[order], owners, boards, found["score_to_go"], reached, np.concatenate(moves)[order])
 
 
-def player_of(corpus: Corpus) -> Mapping[str, Any]:
+def player_of(corpus: Any) -> Mapping[str, Any]:
     """Return the facts of the only player of a corpus, which must be an n-tuple player from new games."""
     if not len(corpus.runs):
         raise EmptyCorpusError("found no games", path=corpus.sessions[0].path if corpus.sessions else None)
@@ -123,7 +122,7 @@ def player_of(corpus: Corpus) -> Mapping[str, Any]:
 
 
 def calibrate(
-    corpus: Corpus,
+    corpus: Any,
     *,
     positions: int,
     rollouts: int,
@@ -134,7 +133,7 @@ def calibrate(
     """Calibrate the judge of a player's games, and the values of the player itself if they differ.
 
     Args:
-        corpus: games of one n-tuple player.
+        corpus: games of one n-tuple player, a :class:`tape2048.Corpus`.
         positions: number of positions to play on; 0: differences have no real part.
         rollouts: number of times that each move of a position is played on.
         seed: seed of the sample and of the rollouts.
@@ -165,7 +164,7 @@ def calibrate(
             continue
         values = _values(one, sample.boards, threads)
         tables: Any = fit(
-            Outcomes(phases_of(sample.boards), values, sample.scores, sample.reached, sample.games)
+            BoardOutcomes(phases_of(sample.boards), values, sample.scores, sample.reached, sample.games)
         )
         found.append(Calibration(values_of, sha256, text, len(corpus.runs), **tables))
     if positions:
@@ -196,7 +195,7 @@ class Position(NamedTuple):
 
 
 def positions_of(
-    judge: Judge, corpus: Corpus, sample: Sample, count: int, seed: int
+    judge: Judge, corpus: Any, sample: PhaseSample, count: int, seed: int
 ) -> tuple[Position, NDArray[np.float32], NDArray[np.int64]]:
     """Return positions of all parts and sizes, about as many of each; and losses of a random part of rows."""
     random = np.random.default_rng(seed + 1)
@@ -222,7 +221,7 @@ def _edges() -> NDArray[np.float64]:
 
 
 def _differences(
-    judge: Judge, player: Any, corpus: Corpus, sample: Sample, count: int, rollouts: int, seed: int,
+    judge: Judge, player: Any, corpus: Any, sample: PhaseSample, count: int, rollouts: int, seed: int,
     progress: Progress | None,
 ) -> tuple[Differences, float]:  # fmt: skip
     chosen, loss, some = positions_of(judge, corpus, sample, count, seed)

@@ -1,4 +1,4 @@
-"""Outcomes by a calibration's table, compiled, and the fit of the table. See :mod:`tape2048.ntuple.calibration`."""
+"""BoardOutcomes by a calibration's table, compiled, and the fit of the table. See :mod:`tape2048.ntuple.calibration`."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def reach_falls(
     return out
 
 
-class Outcomes(msgspec.Struct, frozen=True):
+class BoardOutcomes(msgspec.Struct, frozen=True):
     """Boards of recorded games, with one board at most for each game and step of the phase.
 
     Args:
@@ -141,7 +141,7 @@ class Outcomes(msgspec.Struct, frozen=True):
     games: Any
 
 
-def fit(found: Outcomes) -> dict[str, list[Any]]:
+def fit(found: BoardOutcomes) -> dict[str, list[Any]]:
     """Fit the tables of a :class:`Calibration`: its fields from ``values`` to ``phase_games``."""
     order = np.argsort(found.phases, kind="stable")
     phases, values, scores, reached, games = (

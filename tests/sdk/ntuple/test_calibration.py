@@ -21,22 +21,22 @@ from tape2048.ntuple.calibration import (
     calibrations_of,
     find_calibration,
 )
-from tape2048.ntuple.outcomes import Outcomes, fit, isotonic, outcomes, phases_of
+from tape2048.ntuple.outcomes import BoardOutcomes, fit, isotonic, outcomes, phases_of
 
 U64 = np.uint64
 
 
-def sampled(games: int, seed: int = 0, knots: int = 3 * KNOTS) -> Outcomes:
-    """Outcomes of a phase-dependent law: the score is 10 times the value, less 100 per step, plus noise."""
+def sampled(games: int, seed: int = 0, knots: int = 3 * KNOTS) -> BoardOutcomes:
+    """BoardOutcomes of a phase-dependent law: the score is 10 times the value, less 100 per step, plus noise."""
     random = np.random.default_rng(seed)
     phases = np.tile(np.arange(knots) + 0.5, games)
     values = random.uniform(100, 200, len(phases))
     scores = 10 * values - 100 * phases / KNOTS + random.normal(0, 50, len(phases))
     reached = random.random(len(phases)) < (values - 100) / 100
-    return Outcomes(phases, values, scores, reached, np.repeat(np.arange(games), knots))
+    return BoardOutcomes(phases, values, scores, reached, np.repeat(np.arange(games), knots))
 
 
-def calibration(found: Outcomes, games: int, **more: Any) -> Calibration:
+def calibration(found: BoardOutcomes, games: int, **more: Any) -> Calibration:
     return Calibration("a" * 64, "b" * 64, "a player", games, **fit(found), **more)
 
 
@@ -75,7 +75,7 @@ def test_rare_phases_have_no_figures() -> None:
     parts = (np.concatenate([a, b]) for a, b in zip(*map(msgspec.structs.astuple, (few, many)), strict=True))
     phases, values, scores, reached, games = parts
     games[len(few.games) :] += 99
-    found = calibration(Outcomes(phases, values, scores, reached, games), 399)
+    found = calibration(BoardOutcomes(phases, values, scores, reached, games), 399)
     assert len(found.values) == len(found.phase_games) == KNOTS
     assert min(found.phase_games) >= 300
     assert (found.table[:, KNOTS:] == found.table[:, KNOTS - 1 : KNOTS]).all()

@@ -13,7 +13,6 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.files.durable import check_new_file
-from tape2048.game.rules import max_exponent
 from tape2048.ntuple.calibration import GAMES_MIN, SIZES
 from tape2048.ntuple.network import SHIPPED, TILES, file_facts, load_network, save_network, tuple_text
 from tape2048.ntuple.tdl2048 import split_name
@@ -360,7 +359,7 @@ def play_on_moves(*, board: str, text: str, games: int, seed: int, threads: int,
     with progress_bar("playing on") as progress:
         found = play_moves_on(packed, player, games=games, seed=seed, threads=threads, progress=progress)
     cost = time.process_time() - begin
-    tile = 2 << int(max_exponent(np.uint64(packed)))
+    tile = 2 << max(packed >> 4 * cell & 15 for cell in range(16))
     shown = table("move", ">score that came", f">reached {tile}")
     for one in sorted(found, key=lambda each: -each.score):
         interval = share_between(*wilson(one.reached, games))
