@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-
     Progress = Callable[[int, int], object]
 
 U64 = np.uint64
@@ -118,7 +117,8 @@ def player_of(corpus: Any) -> Mapping[str, Any]:
             f"found games of {len(players)} players ({'; '.join(players.values())}), expected one player",
             hint="Pass the sessions of one player.",
         )
-    return metas[0]
+    found: Mapping[str, Any] = metas[0]
+    return found
 
 
 def calibrate(
@@ -234,17 +234,7 @@ def _differences(
             _class(chosen.differences[each], measured[each], noise[each], SIZES[number])
             for number, each in enumerate(here)
         ]
-        real, spread, errors, positions = (np.array(each, float) for each in zip(*rows, strict=True))
-        known = np.flatnonzero(positions >= _POSITIONS_MIN)
-        if len(known):
-            fitted = np.maximum(isotonic(real[known], 1 / np.maximum(errors[known], 1) ** 2), 0)
-            nearest = np.clip(np.searchsorted(known, np.arange(len(SIZES)), "right") - 1, 0, None)
-            scale = np.array(SIZES) / np.array(SIZES)[known[nearest]]  # in proportion, without positions
-            real, spread, errors = (
-                fitted[nearest] * scale,
-                spread[known[nearest]] * scale,
-                errors[known[nearest]] * scale,
-            )
+        real, spread, errors, positions = fitted_differences(np.array(rows))
         for name, values in zip(
             ("real", "spread", "errors", "positions"), (real, spread, errors, positions), strict=True
         ):
@@ -255,6 +245,27 @@ def _differences(
     kept, _ = calibration.real_differences(boards_to_exps(sample.boards[some]).max(axis=1), loss[:, None])
     lost = (kept[:, 0] * sample.moves[some]).sum() * len(sample.rows) / max(len(some), 1) / len(corpus.runs)
     return differences, float(lost)
+
+
+def fitted_differences(classes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the real part, the spread, the error and the positions of each size, ``f64[4, S]``.
+
+    ``classes`` has them as measured, ``f64[S, 4]``. The real share of a difference does not fall with its size,
+    and neither does the spread, by isotonic regression. A class with few positions takes the shares of the class
+    below. The spread includes the error of the mean.
+    """
+    real, spread, errors, positions = classes.T
+    sizes, known = np.array(SIZES), np.flatnonzero(positions >= _POSITIONS_MIN)
+    if not len(known):
+        return np.array([sizes, sizes, sizes, positions])
+    weights = (sizes / np.maximum(errors, 1))[known] ** 2
+    shares = np.maximum(isotonic(real[known] / sizes[known], weights), 0)
+    spreads = isotonic(np.hypot(spread, errors)[known], positions[known])
+    nearest = np.maximum(np.searchsorted(known, np.arange(len(sizes)), "right") - 1, 0)
+    scale = sizes / sizes[known[nearest]]
+    return np.array(
+        [shares[nearest] * sizes, spreads[nearest] * scale, errors[known[nearest]] * scale, positions]
+    )
 
 
 def _class(
