@@ -99,7 +99,7 @@ def pack(
     if judged is not None:
         facts = {**facts, "sums": judged.sums, "grades": list(GRADES[judged.unit].items())}
         unit = _POINT if judged.unit == "points" else _PROBABILITY
-        arrays["loss"] = np.round(judged.loss) if small and judged.unit == "points" else judged.loss, {}
+        arrays["loss"] = np.floor(judged.loss) if small and judged.unit == "points" else judged.loss, {}
         arrays["grade"] = judged.grade, {}
         for name, values in (("state", judged.state), ("luck", judged.luck)):
             arrays[name] = _whole(np.nan_to_num(values), unit, np.int32) if small else (values, {})
@@ -108,7 +108,11 @@ def pack(
             best = np.where(known, judged.values, -np.inf).argmax(axis=1)
             arrays["best"] = np.where(known.any(axis=1), best, _NO_MOVE).astype(np.uint8), {}
         else:
-            arrays |= {"values": (judged.values, {}), "reach": (judged.reach, {}), "spread": (judged.spread, {})}
+            arrays |= {
+                "values": (judged.values, {}),
+                "reach": (judged.reach, {}),
+                "spread": (judged.spread, {}),
+            }
     if critic is not None:
         stride = -(-len(critic) // _CURVE_POINTS) if small else 1
         arrays["critic"] = _whole(critic[::stride].T, _PROBABILITY, np.uint16)

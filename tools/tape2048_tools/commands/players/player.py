@@ -13,9 +13,10 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.files.durable import check_new_file
-from tape2048.ntuple.calibration import GAMES_MIN, SIZES
+from tape2048.ntuple.calibration import CALIBRATIONS, GAMES_MIN, SIZES, calibrations_of
 from tape2048.ntuple.network import SHIPPED, TILES, file_facts, load_network, save_network, tuple_text
 from tape2048.ntuple.tdl2048 import split_name
+from tape2048.players import player_text
 from tape2048_recorder.players.options import check_player, make_player
 from tape2048_tools.commands.players.contests import (
     GAMES,
@@ -27,7 +28,7 @@ from tape2048_tools.commands.players.contests import (
     play_each,
     strength_table,
 )
-from tape2048_tools.options.recorder_options import complete_player
+from tape2048_tools.options.recorder_options import complete_player, parse_player
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -77,6 +78,7 @@ def info(*, weights: str, as_json: bool) -> None:
     network = load_network(weights)
     layout = network.layout
     used = int((network.table != 0).sum())
+    known = calibrations_of(weights)
     facts: dict[str, Any] = {
         "weights": weights,
         **file_facts(weights),
@@ -86,7 +88,11 @@ def info(*, weights: str, as_json: bool) -> None:
         "entries_used": used,
         "dtype": str(network.table.dtype),
         "scales": network.scales.tolist(),
-        "facts": network.facts,
+        "calibrations": [
+            {"player": one.player, "player_sha256": one.player_sha256, "games": one.games, "lost": one.lost}
+            for one in known
+        ],
+        "facts": {name: fact for name, fact in network.facts.items() if name != CALIBRATIONS},
     }
     training = network.facts.get("training")
     settings = training.items() if isinstance(training, dict) else ()
@@ -98,9 +104,17 @@ def info(*, weights: str, as_json: bool) -> None:
         "tables": f"{number(layout.entries)} entries of {facts['dtype']}, "
         f"{size(network.table.nbytes)} in memory, {share(used / layout.entries)} of them used",
         "trained": _trained(network.facts),
+        "calibrated": "; ".join(dict.fromkeys(_calibrated(one) for one in known)) or "no",
         "settings": ", ".join(f"{name}={value}" for name, value in settings) or "-",
     }
     print_result(facts, lambda: [columns(shown)], as_json=as_json)
+
+
+def _calibrated(one: Calibration) -> str:
+    name, args = parse_player(one.player)
+    normal = check_player(name, {})
+    brief = player_text({"player": name, "player_args": {k: v for k, v in args.items() if normal[k] != v}})
+    return f"for {brief}, by {number(one.games)} games"
 
 
 def _trained(facts: dict[str, Any]) -> str:
@@ -288,7 +302,6 @@ def calibrate(*, sessions: Path, out: Path, force: bool, as_json: bool, **how: i
     calibration for the player that they judge.
     """
     from tape2048 import Corpus
-    from tape2048.ntuple.calibration import CALIBRATIONS, calibrations_of
     from tape2048_recorder.evaluation.calibrating import calibrate as calibrate_player, player_of
 
     check_new_file(out, replace=force)
@@ -346,7 +359,6 @@ def play_on_moves(*, board: str, text: str, games: int, seed: int, threads: int,
 
     from tape2048.base.intervals import wilson
     from tape2048_recorder.evaluation.calibrating import play_moves_on
-    from tape2048_tools.options.recorder_options import parse_player
     from tape2048_tools.viewer.game_data import parse_board
 
     try:
@@ -369,7 +381,9 @@ def play_on_moves(*, board: str, text: str, games: int, seed: int, threads: int,
         "moves": msgspec.to_builtins(found),
     }  # fmt: skip
     print_result(
-        document, lambda: [shown, f"{games} games from each move, {duration(cost)} of CPU"], as_json=as_json
+        document,
+        lambda: [shown, f"{games} games from each move, {cost:.1f} s of processor time"],
+        as_json=as_json,
     )
 
 
