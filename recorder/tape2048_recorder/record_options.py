@@ -39,6 +39,7 @@ from tape2048.base.settings import (
     from_file,
     from_flags,
     located,
+    misplaced,
     read_given,
     read_value,
     refuse,
@@ -53,7 +54,7 @@ from tape2048.session.layout import STEPS_BLOCK_ROWS, TAPE
 from tape2048.session.tape_layout import TAPE_BLOCK_ROWS
 from tape2048_recorder.players.options import EXEC, REGISTRY, check_player, is_batched, takes_text
 from tape2048_recorder.players.sampling import read_sampling
-from tape2048_recorder.retention import RETENTION, read_retention
+from tape2048_recorder.retention import LIMITS, RETENTION, read_retention
 
 _PathText = Annotated[str, msgspec.Meta(pattern=r"^[^~].*$")]
 #: The bits of a game's id above ``NUMBER_BITS`` are the lease. Bit 63 stays free: SQLite's ids are signed,
@@ -508,7 +509,7 @@ def merge_sources(
         _from_env(env),
         from_flags(RecorderConfig, flags),
     ):
-        given = read_given(RecorderConfig, source, also=[RETENTION])
+        given = read_given(RecorderConfig, source, also=[RETENTION], places=LIMITS)
         for name, (value, origin) in _with_player(given).items():
             values[name], origins[name] = value, origin
     if path is None:
@@ -584,7 +585,7 @@ def columns_row_bytes(config: RecorderConfig) -> int:
 def _from_file(path: Path | str, text: bytes | None) -> Iterator[Given]:
     for name, raw, origin in from_file(path, text=text):
         if name == RETENTION:  # only `tape2048 prune` uses it, but its errors show at the start
-            read_retention(raw, origin)
+            read_retention(raw, origin, settings_of(RecorderConfig))
         else:
             yield name, raw, origin
 
@@ -596,7 +597,10 @@ def _from_env(env: Mapping[str, str]) -> Iterator[Given]:
         if variable in by_variable:
             yield by_variable[variable], raw, Origin("env", variable)
         elif variable.startswith(ENV_PREFIX) and variable not in OTHER_ENV:
-            removed = RecorderConfig.removed.get(variable.removeprefix(ENV_PREFIX).lower())
+            setting = variable.removeprefix(ENV_PREFIX).lower()
+            if setting in LIMITS:
+                raise misplaced(variable, LIMITS[setting], Origin("env", variable))
+            removed = RecorderConfig.removed.get(setting)
             known = [*by_variable, *OTHER_ENV]
             raise unknown_key(variable, known, Origin("env", variable), removed=removed)
 

@@ -185,7 +185,7 @@ def run(
     load: Callable[[], RecorderConfig] | None = None,
     changed: Callable[[RecorderConfig], None] = lambda _: None,
     signals: Signals | None = None,
-    boards: npt.NDArray[np.uint64] | None = None,
+    boards: npt.NDArray[np.void] | None = None,
     settings_sha256: str | None = None,
 ) -> RecordingSummary:
     """Record until a limit is reached or a signal is received. Main thread only.
@@ -196,7 +196,8 @@ def run(
         load: a function that reads the settings again at SIGHUP; None: SIGHUP drains.
         changed: a function to call with the configuration after a reload.
         signals: the open signal handler, if the caller has one.
-        boards: the boards to start from, ``u64[n]``, drawn by each game's seed; None: start with two tiles.
+        boards: the boards to start from, ``START_DTYPE[n]``, drawn by each game's seed; None: start with two
+            tiles.
         settings_sha256: SHA-256 of the file of settings, which sessions record with ``to``.
 
     Returns:

@@ -18,7 +18,7 @@ change it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -34,9 +34,11 @@ from tape2048.base.settings import (
     as_table,
     from_file,
     from_flags,
+    misplaced,
     read_given,
     read_table,
     refuse,
+    settings_of,
 )
 
 #: The table with the general limits, and its subtable with the limits of tags.
@@ -84,6 +86,10 @@ class RetentionLimits(Settings, frozen=True, kw_only=True):
         return (self.max_total_mb, self.max_age_s, self.max_sessions) != (None, None, None)
 
 
+#: The table of each limit.
+LIMITS = dict.fromkeys(settings_of(RetentionLimits), RETENTION)
+
+
 class Retention(msgspec.Struct, frozen=True):
     general: RetentionLimits = RetentionLimits()
     tags: dict[str, RetentionLimits] = {}
@@ -97,11 +103,14 @@ class Retention(msgspec.Struct, frozen=True):
         return self.tags.get(tag, self.general).keep_last
 
 
-def read_retention(raw: object, origin: Origin) -> Retention:
-    """Read the limits in a file's ``[retention]`` table; ConfigError for an invalid limit."""
+def read_retention(raw: object, origin: Origin, outer: Collection[str] = ()) -> Retention:
+    """Read the limits in a file's ``[retention]`` table; ConfigError for an invalid limit.
+
+    ``outer`` are the settings outside of the table, for the error of a misplaced setting.
+    """
     table = dict(as_table(raw, RETENTION, origin))
     tags = as_table(table.pop("tags", {}), _TAGS, origin)
-    general = read_table(RetentionLimits, table, RETENTION, origin)
+    general = read_table(RetentionLimits, table, RETENTION, origin, outer)
     by_tag = {}
     for tag, limits in tags.items():
         name = f"{_TAGS}.{tag}"
@@ -109,7 +118,7 @@ def read_retention(raw: object, origin: Origin) -> Retention:
             hint = "Find the tags in the sessions' names, <start>_model=<tag>: tape2048 list."
             refuse(f"found {tag!r}, expected a model tag, as in a session's name", name, origin, hint=hint)
         own = {"keep_last": general.keep_last, **as_table(limits, name, origin)}
-        by_tag[tag] = read_table(RetentionLimits, own, name, origin)
+        by_tag[tag] = read_table(RetentionLimits, own, name, origin, outer)
     return Retention(general, by_tag)
 
 
@@ -119,6 +128,8 @@ def load_retention(flags: Mapping[str, object], path: Path | None = None) -> Ret
     for name, raw, origin in [] if path is None else from_file(path):
         if name == RETENTION:
             retention = read_retention(raw, origin)
+        elif name in LIMITS:
+            raise misplaced(name, RETENTION, origin)
     source = from_flags(RetentionLimits, flags)
     given = {name: value for name, (value, _) in read_given(RetentionLimits, source).items()}
     general = msgspec.structs.replace(retention.general, **given)

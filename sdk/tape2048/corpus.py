@@ -39,7 +39,7 @@ from tape2048.loader.filters import (
 from tape2048.loader.phases import ALL, Phase, make_phase
 from tape2048.loader.row_view import ViewTables
 from tape2048.loader.run_columns import RunColumns, ordinals_of_mask
-from tape2048.loader.splits import check_shares, parts_of_hashes, run_hash, split_hash
+from tape2048.loader.splits import check_shares, parts_of_hashes, run_hash, split_hash, warn_of_unknown_games
 from tape2048.loader.stages import even_shares, stage_firsts
 from tape2048.players import (
     PlayerGames,
@@ -528,7 +528,8 @@ class Corpus(RowView):
     def split(self, *, salt: str = "", **parts: float) -> dict[str, Self]:
         """Split the runs by a hash of their identity, so that a game is always in the same part.
 
-        Games that start from the same given board (``record --from``) are in the same part, too.
+        A game that starts from a given board (``record --from``) is in the part of the board's game. If that
+        game is unknown, games from the same board are in the same part, and a warning is logged.
 
         Args:
             salt: text that selects another split.
@@ -552,14 +553,15 @@ class Corpus(RowView):
         if not isinstance(salt, str):
             raise TypeError(f"salt={salt!r}; expected text")
         runs = self._tables.runs
+        warn_of_unknown_games([self.sessions[each] for each in np.flatnonzero(np.diff(runs.firsts))])
 
         def hint() -> str:
             hashes = runs.each(lambda table: split_hash(table, self.sessions, salt))
             if (different := len(np.unique(hashes))) == len(hashes):
                 return "Use more games, or a larger share."
             return (
-                "Use games with other seeds or start boards. Runs with the same player and seed, or from the "
-                f"same given board, go to one part; distinct runs: {different:,} of {len(hashes):,}."
+                "Use games with other seeds or start boards. Runs with the same player and seed, or from "
+                f"boards of one game, go to one part; distinct runs: {different:,} of {len(hashes):,}."
             )
 
         part = runs.each(

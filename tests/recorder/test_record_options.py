@@ -25,6 +25,7 @@ from tape2048_recorder.record_options import (
     row_bytes,
     split_player,
 )
+from tape2048_recorder.retention import load_retention
 
 SETTINGS = settings_of(RecorderConfig)
 
@@ -206,6 +207,26 @@ def test_an_unknown_key_names_the_nearest(tmp_path: Path, found: str, nearest: s
     assert isinstance(error, ConfigError)
     assert str(error).startswith(f"{file}:2: found {found!r}")
     assert f"The nearest is {nearest!r}" in str(error) or not nearest
+
+
+def test_a_setting_in_another_table_names_its_table(tmp_path: Path) -> None:
+    outside = write(tmp_path / "a.toml", "workers = 1\nmax_total_mb = 5\n")
+    error = refused(file=outside)
+    assert str(error) == f"{outside}:2: found 'max_total_mb'; expected it below [retention]"
+    with pytest.raises(ConfigError, match=r"a\.toml:2: found 'max_total_mb'; expected it below"):
+        load_retention({}, outside)  # else, `prune` would remove nothing
+    for table in ("[retention]", "[retention.tags.greedy]"):
+        inside = write(tmp_path / "b.toml", f"{table}\nmax_total_mb = 5\nrotate_s = 60\n")
+        assert "found 'rotate_s'; expected it above the first [table]" in str(refused(file=inside))
+    error = refused(env={"TAPE2048_MAX_TOTAL_MB": "5"})
+    assert str(error) == "found 'TAPE2048_MAX_TOTAL_MB'; expected it in the file only"
+    assert error.hint == "Write it below [retention] in the file of --config."
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfworkers = 7\n[retention]\nkeep_last = 2\n")
+    assert load_config({}, {}, tmp_path / "a.toml").config.workers == 7
+    assert load_retention({}, tmp_path / "a.toml").general.keep_last == 2
 
 
 def test_a_removed_setting_is_explained(tmp_path: Path) -> None:

@@ -10,19 +10,22 @@ from numpy.typing import NDArray
 from tests import reference
 
 from tape2048 import Corpus, Session, errors, sessions, validate_session
+from tape2048.critic import evaluate
 from tape2048.game.rules import board_score, exps_to_boards
 from tape2048.game.spawns import START_FAULTS, start_faults
 from tape2048.jit.mix import mix64
+from tape2048.loader.splits import split_hash
 from tape2048.maintenance import merge_sessions
-from tape2048.runs import audit, repack_session
+from tape2048.runs import audit, convert, repack_session
 from tape2048_recorder.game.game_loop import Buffer, play_all
-from tape2048_recorder.game.kept_starts import StartBoards, keep_starts, load_starts, seeds_key
+from tape2048_recorder.game.kept_starts import StartBoards, keep_starts, load_starts, seeds_key, with_games
 from tape2048_recorder.game.rng import game_seeds, start_boards
-from tape2048_recorder.game.start_files import write_starts
+from tape2048_recorder.game.start_files import read_starts, write_starts
 from tape2048_recorder.players.options import make_player, player_sha256
 from tape2048_recorder.recording.partial import PartialSession
 from tape2048_recorder.recording.publish import recover_all
 from tape2048_recorder.replay.replay import replay_session, replayer
+from tape2048_tools.sessions.start_boards import boards_of_sessions
 
 from .checks import assert_sessions_valid, published_runs
 from .lanes import batched
@@ -47,19 +50,21 @@ BOARDS = boards_of(
 )
 
 
-def played(starts: StartBoards, root: Path, storage: str, games: int = GAMES) -> Prepared:
-    """A block of games from the boards, as a worker plays them."""
-    ids, path = np.arange(games, dtype=np.uint64), starts.path(root)
-    seeds = game_seeds(SEED ^ seeds_key(path), ids)
+def played(starts: StartBoards | None, root: Path, storage: str, games: int = GAMES) -> Prepared:
+    """A block of games from the boards, or from two tiles, as a worker plays them."""
+    ids, path = np.arange(games, dtype=np.uint64), None if starts is None else starts.path(root)
+    seeds = game_seeds(SEED if path is None else SEED ^ seeds_key(path), ids)
     buffer = Buffer(rows_max=64, runs_max=games, record_action=True, sample_rate=1, storage=storage)
-    buffer.give(ids, seeds, start_boards(seeds, load_starts(path)))
+    buffer.give(ids, seeds, start_boards(seeds, None if path is None else load_starts(path)))
     play_all(buffer, PLAYER)
     return Prepared(buffer.rows.tobytes(), buffer.runs.copy(), storage, record_action=True)
 
 
-def partial(root: Path, storage: str, boards: NDArray[np.uint64] = BOARDS) -> PartialSession:
+def partial(root: Path, storage: str, boards: NDArray[Any] | None = BOARDS) -> PartialSession:
     """A session of one confirmed block, as a killed recorder leaves it."""
-    starts = keep_starts(root, boards)
+    starts = (
+        None if boards is None else keep_starts(root, boards if boards.dtype.names else with_games(boards))
+    )
     facts: dict[str, Any] = {"storage": storage, "start_boards": starts, "record_action": True}
     facts |= {"player_sha256": player_sha256("random", PLAYER), "player_args": {}, "rules": 2}
     session = PartialSession(root, make_facts(**facts), 1)
@@ -68,7 +73,7 @@ def partial(root: Path, storage: str, boards: NDArray[np.uint64] = BOARDS) -> Pa
     return session
 
 
-def published(root: Path, storage: str, boards: NDArray[np.uint64] = BOARDS) -> Path:
+def published(root: Path, storage: str, boards: NDArray[Any] | None = BOARDS) -> Path:
     root.mkdir()
     publish(root, partial(root, storage, boards))
     (path,) = sessions(root)
@@ -118,9 +123,78 @@ def test_every_check_knows_it(given: Path) -> None:
     assert found["given starts"].sample == GAMES
     assert found["cells of starts"].sample == 0
     session = Session.open(given)
-    assert session.meta["start_boards"] == {"count": 4, "sha256": keep_starts(given.parent, BOARDS).sha256}
+    assert session.meta["start_boards"] == {
+        "count": 4,
+        "sha256": keep_starts(given.parent, with_games(BOARDS)).sha256,
+    }
     at_start = session.start_boards == BOARDS[0]
     assert session.run_labels([16384])[at_start].all(), "a tile that it was given counts as reached"
+
+
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return published(tmp_path_factory.mktemp("ordinary") / "root", "rows", None)
+
+
+@pytest.mark.parametrize("load", ["mmap", "ram", "packed"])
+def test_targets_count_from_the_boards(given: Path, ordinary: Path, load: Any) -> None:
+    """Points and later tiles of each row, by sliding its board; also beside ordinary games, and in a view."""
+    session, corpus = Session.open(given), Corpus.open([ordinary, given], load=load)
+    here, rows = corpus.where(corpus.runs["session"] == 1), session[:]
+    fields = ("score_to_go", "return_3", "highest_after_2", "highest_after_999999")
+    for view, chosen in (
+        (here, slice(None)),
+        (here.select(np.arange(0, len(rows), 7)), slice(None, None, 7)),
+    ):
+        found = view.fetch(slice(None), fields)
+        run = np.searchsorted(session.runs["id"], rows["run_id"])
+        points = [reference.slide(row["exps"].tolist(), int(row["action"]))[1] for row in rows]
+        sums, end = np.append(0, np.cumsum(points)), np.cumsum(session.runs["rows"]).astype(int)[run]
+        at = np.arange(len(rows))
+        assert found["score_to_go"].tolist() == (sums[end] - sums[at])[chosen].tolist()
+        assert found["return_3"].tolist() == (sums[np.minimum(at + 3, end)] - sums[at])[chosen].tolist()
+        best = np.log2(session.runs["highest_tile"]).astype(int)[run]
+        later = rows["exps"].max(axis=1)[np.minimum(at + 2, end - 1)]
+        assert found["highest_after_2"].tolist() == np.where(at + 2 < end, later, best)[chosen].tolist()
+        assert found["highest_after_999999"].tolist() == best[chosen].tolist()
+
+
+@pytest.mark.parametrize("kind", ["session", "packdat", "dataset", "pack48"])
+def test_a_conversion_counts_from_the_boards(given: Path, tmp_path: Path, kind: Any) -> None:
+    """The fact is lost, and the first row of each game has the board."""
+    convert(given, tmp_path / "converted", to=kind, lossy=True, replayer=replayer)
+    sums = [
+        int(Corpus.open(path).fetch(slice(None), ("score_to_go",))["score_to_go"].sum())
+        for path in (given, tmp_path / "converted")
+    ]
+    assert sums[0] == sums[1]
+
+
+def test_stages_and_baselines_count_from_two_tiles(given: Path, ordinary: Path) -> None:
+    """Exactly for ordinary games; a 2 is as likely as in any game among the tiles of a given board."""
+    corpus, scores = Corpus.open([ordinary, given]), []  # type: Corpus, list[int]
+
+    def score(boards: NDArray[np.uint64], found: NDArray[np.int64]) -> NDArray[np.int64]:
+        scores.extend(found.tolist())
+        return found
+
+    found = evaluate(
+        lambda tokens: np.zeros((len(tokens), 1)), corpus, thresholds=[32768], baselines={"score": score},
+        per_run=None, replicates=0,
+    )  # fmt: skip
+    rows = corpus.fetch(slice(None), ("tokens", "run", "score", "score_to_go"))
+    before = scores - (rows["score"].astype(int) - rows["score_to_go"])
+    late = corpus.runs["session"][rows["run"]] == 1
+    assert not before[~late].any()
+    firsts = corpus.row_starts[:-1][corpus.runs["session"] == 1]
+    for row in firsts.tolist():
+        fours = sum(1 << tile for tile in rows["tokens"][row].tolist() if tile) / 22
+        assert (
+            abs(before[row] - (board_score(exps_to_boards(rows["tokens"][row : row + 1])[0]) - 4 * fours))
+            <= 4
+        )
+    about = {stage.name: stage.about for stage in found.stages}["late"]
+    assert int(about.split()[-1].replace(",", "")) > 29_000, "moves to a board with two 32768"
 
 
 def test_a_wrong_score_is_found(given: Path, tmp_path: Path) -> None:
@@ -153,6 +227,58 @@ def test_games_from_one_board_stay_together(given: Path, tmp_path: Path) -> None
     assert not seeds[0] & seeds[1], "one seed is one game for every reader"
 
 
+@pytest.mark.parametrize("storage", ["rows", "tape"])
+def test_a_game_is_in_the_part_of_its_boards_game(ordinary: Path, tmp_path: Path, storage: str) -> None:
+    """Also through a file, from a board of a game that started from a board, and after `repack`."""
+    write_starts(tmp_path / "starts.npy", boards_of_sessions(ordinary, None, "step >= 10"))
+    late = published(tmp_path / "late", storage, read_starts(tmp_path / "starts.npy"))
+    later = published(tmp_path / "later", storage, boards_of_sessions(late, None, "step >= 3"))
+    other = "rows" if storage == "tape" else "tape"
+    again = repack_session(later, tmp_path / "again", other, replayer=replayer).path
+    for paths in ([ordinary, late, later], [ordinary, late, again]):
+        corpus = Corpus.open(paths)
+        boards = exps_to_boards(corpus.tokens(slice(None)))
+        game_of = dict(
+            zip(boards[::-1].tolist(), corpus.fetch(slice(None), ("run",))["run"][::-1].tolist(), strict=True)
+        )
+        session, found = corpus.runs["session"], split_hash(corpus.runs, corpus.sessions, "3")
+        for run in np.flatnonzero(session > 0).tolist():
+            source = game_of[int(boards[corpus.row_starts[run]])]
+            assert session[source] < session[run]
+            assert found[run] == found[source]
+        assert {*np.unique(found[session == 0]).tolist()} > {*found[session > 0].tolist()}
+
+
+def test_a_split_names_boards_of_unknown_games(
+    given: Path, ordinary: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Corpus.open(given).split(a=0.5, b=0.5)
+    assert not caplog.records
+    Corpus.open([given, ordinary]).split(a=0.5, b=0.5)
+    assert f"split: 1 session with start boards of unknown games (the first: {given.name})" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"games": 5}, "is invalid: Expected `object | null`, got `int`"),
+        ({"games": {"players": [], "games": "AAA"}}, "is invalid"),
+        ({"games": {"players": ["a"], "games": "AAAA"}}, "has 3 bytes of games, expected 40"),
+        (
+            {"games": {"players": ["a"], "games": "AQ" + "E" * 52 + "=="}},
+            "has the player .*, expected below 1",
+        ),
+        ({"count": 0, "games": {"players": ["a"], "games": ""}}, "has 0 bytes of games, expected 0"),
+    ],
+)
+def test_invalid_games_of_boards_are_an_error(given: Path, change: dict[str, Any], said: str) -> None:
+    corpus = Corpus.open(given)
+    corpus.sessions[0].meta["start_boards"] |= change  # type: ignore[index]
+    with pytest.raises(errors.FieldError, match=said) as caught:
+        corpus.split(a=0.5, b=0.5)
+    assert caught.value.path == str(given)
+
+
 def test_repacked_and_merged_sessions_keep_it(given: Path, tmp_path: Path) -> None:
     session = Session.open(given)
     storage = "rows" if session.tape is not None else "tape"
@@ -175,7 +301,7 @@ def test_a_killed_recorders_games_are_recovered(root: Path, storage: str) -> Non
     assert validate_session(path).findings == ()
     assert replay_session(path).findings == ()
     partial(root, storage)
-    kept = keep_starts(root, BOARDS).path(root)
+    kept = keep_starts(root, with_games(BOARDS)).path(root)
     kept.write_bytes(kept.read_bytes()[:-8])
     found = recover_all(root, "default", reporter)
     if storage == "rows":
@@ -189,7 +315,7 @@ def test_a_killed_recorders_games_are_recovered(root: Path, storage: str) -> Non
 @pytest.mark.parametrize("player", ["random", f"python:{batched.__file__}:hashed"])
 def test_workers_record_the_same_games(tmp_path: Path, player: str) -> None:
     """Any number of workers, a restart, and both storages."""
-    write_starts(tmp_path / "starts.npy", BOARDS)
+    write_starts(tmp_path / "starts.npy", with_games(BOARDS))
     games: dict[tuple[int, str], set[Any]] = {}
     settings = {"seed": 3, "player": player, "start_from": str(tmp_path / "starts.npy"), "lanes": 16}
     for workers, storage, lives in ((1, "rows", 1), (2, "tape", 2)):

@@ -16,10 +16,12 @@ from tape2048.files.durable import write_all
 from tape2048.files.training_directory import (
     CHECKPOINT,
     METRICS,
+    ArrayCheckpoint,
     Training,
     TrainingDirectory,
     TrainingProgress,
     check_same,
+    write_checkpoint,
 )
 
 from .builders import open_files
@@ -169,6 +171,24 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def steps(path: Path) -> list[int]:
     return [line["step"] for line in training_module.read_metrics(path / METRICS)]
+
+
+@pytest.mark.parametrize(
+    ("form", "hint"),
+    [
+        ("toy checkpoint 1", "start over with another --out"),
+        ("toy checkpoint 3", "install tape2048 2.3.4 or newer, or start over with another --out"),
+    ],
+)
+def test_a_checkpoint_of_another_version(tmp_path: Path, form: str, hint: str) -> None:
+    """No release that is newer than this one reads an older format again."""
+    path = tmp_path / CHECKPOINT
+    write_checkpoint(path, form, {}, {}, release="2.3.4")
+    with pytest.raises(
+        StateError, match=rf"found the format '{form}', expected 'toy checkpoint 2'"
+    ) as caught:
+        ArrayCheckpoint.of(memoryview(path.read_bytes()), path, "toy checkpoint 2")
+    assert caught.value.hint == hint
 
 
 def test_a_training_resumes_from_its_checkpoint(tmp_path: Path, clock: Clock) -> None:

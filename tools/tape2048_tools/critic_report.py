@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tape2048.base.text import counted
+from tape2048.base.text import counted, printable
 from tape2048.critic.facts import check_embeddings, stranger_remarks
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
 from tape2048.files.training_directory import METRICS, read_metrics
@@ -109,6 +109,7 @@ def examine(
         "part": name,
         "where": where,
         "by": by,
+        "oracle_player": None if oracle is None else tables_of(chosen).runs.players()[0].player_name,
         "runs_in_all": len(corpus.runs),
         "notes": notes,
     }
@@ -188,10 +189,9 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
 
 
 def expected_score(player: str) -> Baseline:
-    """Return the baseline of the final score that an n-tuple player expects: score so far plus best value."""
+    """Return the baseline of the final score that an n-tuple player expects: points plus best value."""
     import numpy as np
 
-    from tape2048.critic.evaluation import score_so_far
     from tape2048.ntuple.calibration import find_calibration
     from tape2048.ntuple.outcomes import outcomes
     from tape2048_recorder.players.ntuple import move_values
@@ -208,7 +208,7 @@ def expected_score(player: str) -> Baseline:
     sha256 = player_sha256(name, made)
     calibration = find_calibration(str(full["weights"]), sha256, sha256)
 
-    def value(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.float64]:
+    def value(boards: NDArray[np.uint64], points: NDArray[np.int64]) -> NDArray[np.float64]:
         best = np.nan_to_num(move_values(made, boards), nan=-np.inf).max(axis=1)
         # Without a legal move the game adds nothing.
         to_come = np.where(np.isinf(best), 0.0, best).astype(np.float64)
@@ -297,7 +297,7 @@ def facts(evaluation: Evaluation, about: dict[str, Any]) -> dict[str, str]:
         kept = f", {number(truth.known)} of them from disk" if truth.known else ""
         known["rollouts"] = (
             f"{number(truth.rollouts)} from each of {counted(truth.positions, 'position')}{kept}, "
-            f"by the player {truth.player_sha256[:16]}..., seed {truth.seed}"
+            f"by {printable(about['oracle_player'])}, seed {truth.seed}"
         )
         if truth.precision is not None:
             known["precision"] = _precision_text(evaluation, truth)

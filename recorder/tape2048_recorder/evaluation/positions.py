@@ -18,6 +18,7 @@ import numpy as np
 from tape2048.critic.ntuple.ntuple_critic import GameBoards
 from tape2048.errors import ConfigError, EmptyCorpusError
 from tape2048.game.rules import boards_to_exps, exps_to_boards
+from tape2048.game.scores import SPAWN, potentials
 from tape2048.loader.buffers import find_sessions, open_sessions
 from tape2048.loader.duplicates import distinct_runs
 from tape2048.session.run_table import exponents_of
@@ -52,11 +53,8 @@ def analyse(games: GameBoards, values: Values) -> dict[int, Falls]:
 
 def _fall(boards: npt.NDArray[np.uint64], values: Values) -> tuple[float, ...]:
     """Return moves, points, moves left, empty cells of the last board, and empty cells at the fall."""
-    exps = boards_to_exps(boards).astype(np.int64)
-    tiles = np.where(exps > 0, 1 << exps, 0)
-    # A tile 2**e made from spawned 2s has scored (e - 1) * 2**e. A spawned 4 adds 4 to that without a score.
-    scores = np.where(exps > 0, (exps - 1) * tiles, 0).sum(axis=1)
-    rewards = np.append(np.diff(scores) - 4 * (np.diff(tiles.sum(axis=1)) == 4), 0)
+    exps = boards_to_exps(boards)
+    rewards = np.append(np.diff(potentials(exps)) + SPAWN, 0)
     found = values(boards).astype(np.float64)
     drops = found - rewards - np.append(found[1:], 0)
     highest = exps.max(axis=1)

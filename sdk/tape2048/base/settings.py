@@ -23,7 +23,7 @@ import math
 import re
 import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -219,10 +219,15 @@ def _checked(kind: type[S], given: Mapping[str, tuple[Any, Origin]], origin: Ori
     return config
 
 
-def read_table(kind: type[S], raw: object, name: str, origin: Origin = DEFAULT) -> S:
-    """Read a table of settings into a configuration. Settings that it lacks have their defaults."""
+def read_table(
+    kind: type[S], raw: object, name: str, origin: Origin = DEFAULT, outer: Collection[str] = ()
+) -> S:
+    """Read a table of settings into a configuration. Settings that it lacks have their defaults.
+
+    ``outer`` are the names of the settings outside of the table, for the error of a misplaced setting.
+    """
     given = [(key, value, origin) for key, value in as_table(raw, name, origin).items()]
-    return _checked(kind, read_given(kind, given, table=name), origin)
+    return _checked(kind, read_given(kind, given, table=name, places=dict.fromkeys(outer, "")), origin)
 
 
 def as_table(raw: object, name: str, origin: Origin) -> dict[str, object]:
@@ -256,15 +261,19 @@ def read_given(
     *,
     table: str = "",
     also: Iterable[str] = (),
+    places: Mapping[str, str] = MappingProxyType({}),
     listed_by: str = "tape2048 config show",
 ) -> dict[str, tuple[Any, Origin]]:
     """Parse and check values, and return each with its origin. A later value replaces an earlier one.
 
-    For messages, ``table`` is the name of the table that they are in, ``also`` are other valid names, and
+    For messages, ``table`` is the name of the table that they are in, ``also`` are other valid names,
+    ``places`` are the tables of the settings of other tables ("" for those outside of a table), and
     ``listed_by`` is the command that lists the settings.
     """
     settings, found = settings_of(kind), {}
     for name, raw, origin in given:
+        if name not in settings and name in places:
+            raise misplaced(name, places[name], origin)
         if name not in settings:
             removed = getattr(kind, "removed", {}).get(name)
             raise unknown_key(
@@ -404,6 +413,16 @@ def unknown_key(
     return ConfigError(message, path=path, hint=hint)
 
 
+def misplaced(found: str, table: str, origin: Origin) -> ConfigError:
+    """Make the error of a setting that belongs in another table, or in none (``""``)."""
+    place = f"below [{table}]" if table else "above the first [table]"
+    if origin.kind == "file":
+        hint = f"Move the line {place}."
+        return ConfigError(f"found {found!r}; expected it {place}", path=origin.where, hint=hint)
+    hint = f"Write it {place} in the file of --config."
+    return ConfigError(f"found {found!r}; expected it in the file only", hint=hint)
+
+
 def _plain(bound: float) -> str:
     return str(int(bound) if bound == int(bound) else bound)  # 18446744073709551615, not 1.8e+19
 
@@ -427,7 +446,7 @@ def read_toml(
         if len(data) > CONFIG_BYTES_MAX:
             found = f"found more than {CONFIG_BYTES_MAX:,} bytes, expected a page of TOML"
             raise ConfigError(found, path=path, hint=sample_hint)
-        text = data.decode()
+        text = data.decode("utf-8-sig")
     except OSError as error:
         found = f"found {error.strerror or error}, expected a TOML file that can be read"
         raise ConfigError(found, path=path, hint=sample_hint) from error

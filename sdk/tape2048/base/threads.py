@@ -23,6 +23,9 @@ _WAITING_PER_WORKER = 2  # results that may wait for their turn, for each thread
 
 _running: weakref.WeakSet[Prefetcher[Any]] = weakref.WeakSet()
 
+#: The message of the error for an iteration that another call has ended.
+OVER = "this iteration is over: the loader was moved, or iterated over again"
+
 
 def worker_count(workers: int | None) -> int:
     """Return the number of threads to use. None: the number of available cores. ValueError below 1."""
@@ -101,12 +104,15 @@ class Prefetcher(Generic[R]):
             raise
 
     def take(self) -> R:
-        """Wait for the next result; raises the error of its ``make``."""
+        """Wait for the next result; raises the error of its ``make``, or RuntimeError if it was closed."""
         begin = time.perf_counter()
         try:
-            return self._take()
+            result = self._take()
         finally:
             self._waits[0] += time.perf_counter() - begin
+        if self._closed:
+            raise RuntimeError(OVER)
+        return result
 
     def _take(self) -> R:
         number = self._next_taken
@@ -119,6 +125,8 @@ class Prefetcher(Generic[R]):
                 f"to {os.getpid()}; start a new iteration in this process"
             )
         while number not in self._early:
+            if self._closed:
+                raise RuntimeError(OVER)
             if self._done.empty():
                 self._make_room()
             made, outcome = self._done.get()
@@ -138,8 +146,9 @@ class Prefetcher(Generic[R]):
         self._taken = 0
 
     def close(self) -> None:
-        """End the threads, and wait for their current work. Nothing can be taken afterwards."""
+        """End the threads, and wait for their current work. A :meth:`take` that waits raises its error."""
         self._closed = True
+        self._done.put((-1, (None, None)))  # wake the caller that waits for a result
         for _ in self._threads:  # wake the threads that wait for room
             self._room.put(None)
         for thread in self._threads:

@@ -1,7 +1,8 @@
 """Evaluation of a critic by stage of the game and threshold, beside baselines, with intervals by game.
 
 **Stages.** A critic scores boards of games in progress, so a stage must depend on the past alone. By default
-``early``, ``middle`` and ``late`` are thirds of all rows by move number. (The share of the game's
+``early``, ``middle`` and ``late`` are thirds of all rows by move number. The number includes the moves before
+a given start board, estimated from the sum of its tiles. (The share of the game's
 length, ``by="progress"``, depends on the future: in its last tenth a game is about to be lost. Within one
 highest tile, ``by="tile"``, the baseline of that name has no information.) Two stages are always present:
 ``all`` rows, and ``undecided``, the rows whose board does not have the tile yet. The labels of the other
@@ -57,7 +58,9 @@ from tape2048.critic.results import (
 )
 from tape2048.errors import MissingPackageError
 from tape2048.game.rules import boards_to_exps, exps_to_boards
+from tape2048.game.scores import SPAWN, TWO_TILES, potentials
 from tape2048.loader.row_view import tables_of
+from tape2048.loader.starts import starts_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
 
 if TYPE_CHECKING:
@@ -81,9 +84,9 @@ class Sample(NamedTuple):
     boards: NDArray[np.uint64]  # `u64[N]`
     runs: NDArray[np.int32]  # the run of each row, `i32[N]`: an index into `highest` and `lengths`
     highest: NDArray[np.int64]  # the highest tile of each run, `i64[R]`
-    lengths: NDArray[np.int64]  # moves of each run, `i64[R]`
+    lengths: NDArray[np.int64]  # moves of each run from two tiles, `i64[R]`
     weights: NDArray[np.float32]  # rows that a row of each run represents, `f32[R]`
-    steps: NDArray[np.uint32]  # move number of each row, `u32[N]`
+    steps: NDArray[np.int64]  # moves from two tiles to each row, `i64[N]`
     tiles: NDArray[np.uint8]  # exponent of the highest tile on the board, `u8[N]`
     probabilities: NDArray[np.float32]  # the critic's, `f32[N, T]`; `f32[N, 0]` without a critic
     baselines: dict[str, NDArray[Any]]  # scores by name, `[N]` each
@@ -111,14 +114,16 @@ def take_sample(
     )  # fmt: skip
     parts: list[tuple[Any, ...]] = []
     done = 0
+    before = starts_of(corpus.runs, corpus.sessions).moves
     for batch in batches:
-        boards, steps = exps_to_boards(batch["tokens"]), batch["step"].copy()
+        tokens, runs = batch["tokens"], batch["run"].astype(np.int32)
+        boards, steps = exps_to_boards(tokens), batch["step"] + before[runs]
+        points = potentials(tokens) - TWO_TILES + SPAWN * steps
         probabilities = np.empty((len(boards), 0), np.float32)
         if critic is not None:
             probabilities = critic.from_embeddings(batch["embeddings"]) if embedded else critic(boards)
-        scores = [baseline(boards, steps) for baseline in baselines.values()]
-        runs = batch["run"].astype(np.int32)
-        parts.append((boards, runs, steps, highest_tile(boards, steps), probabilities, *scores))
+        scores = [baseline(boards, points) for baseline in baselines.values()]
+        parts.append((boards, runs, steps, highest_tile(boards, points), probabilities, *scores))
         done += len(boards)
         progress(done, len(source))
     boards, runs, steps, tiles, probabilities, *scores = map(np.concatenate, zip(*parts, strict=True))
@@ -126,7 +131,7 @@ def take_sample(
         boards,
         runs,
         corpus.runs["highest_tile"].astype(np.int64),
-        corpus.runs["steps"].astype(np.int64),
+        corpus.runs["steps"] + before,
         source.weights,
         steps,
         tiles,
@@ -135,25 +140,12 @@ def take_sample(
     )
 
 
-#: Function from boards ``u64[n]`` and their step numbers ``u32[n]`` (0: the first board) to scores ``[n]``.
-Baseline: TypeAlias = Callable[["NDArray[np.uint64]", "NDArray[np.uint32]"], "NDArray[Any]"]
+#: Function from boards ``u64[n]`` and their scores since two tiles, ``i64[n]``, to numbers ``[n]``.
+Baseline: TypeAlias = Callable[["NDArray[np.uint64]", "NDArray[np.int64]"], "NDArray[Any]"]
 
 
-def highest_tile(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.uint8]:  # noqa: ARG001
+def highest_tile(boards: NDArray[np.uint64], points: NDArray[np.int64]) -> NDArray[np.uint8]:  # noqa: ARG001
     return np.asarray(boards_to_exps(boards).max(axis=1, initial=0))
-
-
-def score_so_far(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Return the score of the game at each board, computed from the board and its step number: ``i64[n]``.
-
-    Merges keep the sum S of the tiles' values, so with a spawned twos and b spawned fours, ``S = 2 a + 4 b``.
-    By step t, ``a + b = t + 2``, so ``b = S / 2 - (t + 2)``. Building each tile from twos scores
-    ``sum (e - 1) 2^e``, and each spawned four saves a merge worth 4.
-    """
-    exps = boards_to_exps(boards).astype(np.int64)
-    values = np.where(exps > 0, np.int64(1) << exps, 0)
-    fours = values.sum(axis=1) // 2 - (steps.astype(np.int64) + 2)
-    return np.asarray(((exps - 1) * values).sum(axis=1) - 4 * fours)
 
 
 def calibrate(
@@ -259,7 +251,9 @@ def evaluate(
         thresholds: the T tiles of a module or function. A critic has its own thresholds.
         train: games of the training part, on which baselines are calibrated; None: baselines have no Brier
             score and ECE.
-        baselines: a mapping of names to functions, beside the prevalence and the highest tile.
+        baselines: a mapping of names to functions, beside the prevalence and the highest tile. A function
+            maps boards ``u64[n]`` and their scores, ``i64[n]``, to numbers ``[n]`` that rank the boards. A
+            score counts from two tiles. The score of a given start board is estimated.
         by: the kind of stages; see the module.
         per_run: maximum number of rows of each game, >= 1, weighted; None: all.
         replicates: number of replicates of the bootstrap by run; 0: no intervals.

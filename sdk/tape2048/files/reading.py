@@ -10,6 +10,7 @@ opened, read or mapped, and TruncatedError for a file that shrinks while it is r
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import ctypes
 import functools
@@ -22,16 +23,20 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tape2048.base.text import counted
-from tape2048.errors import ChecksumError, MissingPathError, StorageError, TruncatedError
+from tape2048.errors import ChecksumError, FormatError, MissingPathError, StorageError, TruncatedError
 from tape2048.files.opening import NO_FILES, storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
 #: Most bytes of one read, so that signals are handled in between. Linux reads at most 2 GiB at once.
 READ_BYTES_MAX = 256 * 1024 * 1024
+
+#: Most bytes of a file of text or JSON, unless a format has its own limit.
+DOCUMENT_BYTES_MAX = 16 << 20
 
 # Smaller files are read. Mapping takes time for each page and each file, and copying for each byte: reading a
 # file of 180 KB takes two thirds of the time of mapping it, and mapping 1.8 MB is a fifth faster than reading
@@ -176,6 +181,14 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[int]:
     finally:
         if fd >= 0:
             os.close(fd)
+
+
+def read_document(path: Path, bytes_max: int = DOCUMENT_BYTES_MAX, error: Any = FormatError) -> bytes:
+    """Return a file of text or JSON without its byte order mark; raise ``error`` for a larger file."""
+    with open_regular(path) as fd:
+        if (size := os.fstat(fd).st_size) > bytes_max:
+            raise error(f"the file has {size} bytes; expected at most {bytes_max}", path=path)
+        return os.pread(fd, bytes_max, 0).removeprefix(codecs.BOM_UTF8)
 
 
 def first_bytes(path: str | os.PathLike[str], count: int) -> bytes:

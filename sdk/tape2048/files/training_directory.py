@@ -246,12 +246,11 @@ class ArrayCheckpoint(NamedTuple):
             arrays, texts = decode(content, str(path))
         except FormatError as error:
             raise StateError(error.message, path=path, offset=error.offset, hint=_DAMAGED) from error
-        if texts.get("format") != form:
-            raise StateError(
-                f"found the format {texts.get('format')!r:.60}, expected {form!r}",
-                path=path,
-                hint=f"{reader_hint(texts.get('release'))}, or train into another directory",
-            )
+        if (found := texts.get("format", "")) != form:
+            hint = "start over with another --out"
+            if found > form:  # of a later version: formats end with a number
+                hint = f"{reader_hint(texts.get('release'))}, or {hint}"
+            raise StateError(f"found the format {found!r:.60}, expected {form!r}", path=path, hint=hint)
         config = decode_state(texts.get("config", ""), path, dict[str, Any])
         return cls(arrays, config, texts)
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048.errors import CorpusError
+from tape2048.game.scores import SPAWN, TERMS
 from tape2048.jit.compiler import kernel
 from tape2048.loader.batch import Outputs, output_of, windows_of
 from tape2048.loader.order import Order
 from tape2048.loader.row_map import address_of
 from tape2048.loader.row_view import sample_rate
+from tape2048.loader.starts import starts_of
 from tape2048.session.batch_fields import field_of
-from tape2048.session.layout import START_BOARDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,11 +29,9 @@ if TYPE_CHECKING:
 
 
 #: Columns of the table of games: the difference between a row's number among all rows of the games and its
-#: number in the map; numbers of the game's first and last row; steps from a row to the next one; the outcome.
-_ADDED, _FIRST, _LAST, _RATE, _SCORE, _HIGHEST = range(6)
-
-#: A tile's term in the score, by its exponent; a look-up takes 0.7 of the time of a shift and a product.
-_TERMS = np.array([(e - 3) << e if 0 < e < 32 else 0 for e in range(256)], np.int64)
+#: number in the map; numbers of the game's first and last row; steps from a row to the next one; the outcome;
+#: the potential of the game's first board.
+_ADDED, _FIRST, _LAST, _RATE, _SCORE, _HIGHEST, _START = range(7)
 
 
 @kernel
@@ -49,10 +48,6 @@ def _expand(rows: Any, games: Any, apart: Any, numbers: Any, valid: Any) -> None
 def _fill_points(rows: Any, games: Any, moves: Any, exps: Any, points: Any) -> Any:
     """Write the points after boards, or subtract those after boards that are ``moves`` ahead.
 
-    Merges keep the sum S of the tiles' values, so with a spawned twos and b spawned fours, ``S = 2 a + 4 b``.
-    By step t, ``a + b = t + 2``, so ``b = S / 2 - (t + 2)``. Building each tile from twos scores
-    ``sum (e - 1) 2^e``, and each spawned four saves a merge worth 4: ``sum (e - 3) 2^e + 4 (t + 2)``.
-
     Returns:
         The index of a board that contradicts its game, or -1.
     """
@@ -61,13 +56,13 @@ def _fill_points(rows: Any, games: Any, moves: Any, exps: Any, points: Any) -> A
     for i in range(base.shape[0]):
         total = 0
         for cell in range(16):
-            total += _TERMS[exps[i, cell]]
+            total += TERMS[exps[i, cell]]
         r = run[i]  # not a view of the game's row, whose reference count would be updated atomically
         number = base[i] + games[r, _ADDED] + moves
         if number > games[r, _LAST]:
             continue
         step = (number - games[r, _FIRST]) * games[r, _RATE]
-        score, final = total + 4 * (step + 2), games[r, _SCORE]
+        score, final = total - games[r, _START] + SPAWN * step, games[r, _SCORE]
         if score < 0 or score > final or (step == 0 and score != 0):
             bad = i
         left = final - score
@@ -87,7 +82,7 @@ def _fill_highest(rows: Any, games: Any, moves: Any, exps: Any, highest: Any) ->
 
 
 class Games:
-    """The games of a view with all their rows; ``table`` is ``i64[R, 6]``."""
+    """The games of a view with all their rows; ``table`` is ``i64[R, 7]``."""
 
     def __init__(
         self,
@@ -95,12 +90,13 @@ class Games:
         whole: ViewTables,
         gatherer: Any,
         rates: NDArray[np.int64] | None = None,
+        potentials: NDArray[np.int64] | int = 0,
     ) -> None:
         runs, starts = tables.runs, whole.rowmap.run_starts.astype(np.int64)
         per_run = 1 if rates is None else rates[runs["session"]]
         columns = (
             tables.whole_starts(whole), starts[:-1], starts[1:] - 1, np.broadcast_to(per_run, len(runs)),
-            runs["max_score"], tables.exponents,
+            runs["max_score"], tables.exponents, np.broadcast_to(potentials, len(runs)),
         )  # fmt: skip
         self.table = np.stack([column.astype(np.int64) for column in columns], axis=1)
         self.gatherer = gatherer
@@ -155,8 +151,11 @@ class Ahead:
         for ordinal in np.flatnonzero(np.diff(tables.runs.firsts)).tolist():
             session = tables.store.sessions[ordinal]
             rates[ordinal] = _check_session(session, *max(self._fields, key=lambda each: each[1]))
-        whole = tables.whole
-        self._games = Games(tables, whole, make(whole, ("tokens",)), rates)
+        whole, sessions = tables.whole, tables.store.sessions
+        starts: NDArray[np.int64] | int = 0
+        if any("highest" not in name for name, _ in self._fields):
+            starts = tables.runs.each(lambda table: starts_of(table, sessions).potentials)
+        self._games = Games(tables, whole, make(whole, ("tokens",)), rates, starts)
         self._runs = tables.runs
 
     def fill(self, batch: Batch) -> None:
@@ -185,21 +184,18 @@ class Ahead:
         if bad < 0:
             return
         number, run = (int(each[bad]) for each in numbers_and_runs(batch))
-        added, first, _, rate, score, _ = self._games.table[run].tolist()
+        added, first, _, rate, score, *_ = self._games.table[run].tolist()
         step, name = (number + added + moves - first) * rate, self._runs["id"][run]
         raise CorpusError(
-            f"the board at step {step} of run {name} contradicts the start from two tiles, or the "
+            f"the board at step {step} of run {name} contradicts the game's first board, or the "
             f"final score of {score:,}",
-            hint="Leave out games that start from other boards. `tape2048 validate` finds wrong scores.",
+            hint="Leave out the game's session. `tape2048 validate` finds wrong scores.",
         )
 
 
 def _check_session(session: Any, name: str, moves: int) -> int:
     """Return the steps from a row to the next one; raise CorpusError if a field needs boards in between."""
     rate = sample_rate(session)
-    if START_BOARDS in session.meta:
-        msg = f"{name} needs the score of each board; games that start from given boards do not have it"
-        raise CorpusError(msg, path=session.path, hint="Leave this session out.")
     if rate != 1 and (moves or not rate):
         msg = f"{name} needs the board after every move; found a session without some of them"
         hint = "Leave this session out, or take windows of its rows."

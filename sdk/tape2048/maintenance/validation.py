@@ -57,6 +57,7 @@ _EXPONENT_MAX = 15
 #: For rules under which a game continues after two 32768 tiles merge. No game reaches 2**18.
 _FOREIGN_EXPONENT_MAX = 17
 _ACTION_MAX = 3
+_OF_MOVES = np.dtype(("<f4", (4,)))
 
 #: A row of a run: whether a session serves it, its step, its board, and its move (above 3: unknown).
 _ROW_DTYPE = np.dtype([("served", "?"), ("step", "<i8"), ("board", "<u8"), ("move", "u1")])
@@ -191,8 +192,31 @@ class RowChecks:
             "illegal", illegal, place,
             lambda at: f"has move {rows['move'][at]}, which is illegal on its board {board[at]:#018x}",
         )  # fmt: skip
-        if "ev_legal" in (given.dtype.names or ()) and given.dtype["ev_legal"] == np.uint8:
+        types = {name: given.dtype[name] for name in given.dtype.names or ()}
+        if types.get("max_rank") == np.uint8:
+            rank, high = given["max_rank"], exps.max(axis=1)
+            most = _EXPONENT_MAX + 1  # that a mask can tell
+            self._note(
+                "max_rank", (owner >= 0) & (np.minimum(rank, most) != np.minimum(high, most)), place,
+                lambda at: f"has max_rank {rank[at]}; the highest exponent of its board is {high[at]}",
+            )  # fmt: skip
+        if types.get("seed") in (np.uint32, np.uint64):
+            seed = given["seed"]  # 0 in rows of converted runs
+            due = self._runs["seed"][owner].astype(seed.dtype) if len(self._runs) else seed
+            self._note(
+                "seed", (owner >= 0) & (seed != 0) & (seed != due), place,
+                lambda at: f"has seed {seed[at]}; the run table has {due[at]}",
+            )  # fmt: skip
+        if types.get("ev_legal") == np.uint8:
             said = given["ev_legal"]  # 0 where no move has a value
+            if types.get("branch_evs") == _OF_MOVES:
+                values = given["branch_evs"]
+                bits = said[:, None] >> np.arange(4, dtype=np.uint8) & 1
+                self._note(
+                    "branch_evs", (owner >= 0) & (~np.isfinite(values) & (bits > 0)).any(axis=1), place,
+                    lambda at: f"has branch_evs {values[at].tolist()} with ev_legal {said[at]:#06b}; "
+                    "expected finite numbers",
+                )  # fmt: skip
             self._note(
                 "ev_legal", rows["served"] & (said != 0) & (said != legal), place,
                 lambda at: f"has ev_legal {said[at]:#06b}; its board {board[at]:#018x} has {legal[at]:#06b}",
@@ -522,7 +546,8 @@ def validate_session(
     - each row's ``run_id`` and ``step_idx``, exponents <= 15, actions <= 3, and that no board is empty;
     - each run's ``rows == ceil(steps / sample_rate)``, and its ``highest_tile`` with the tiles of its rows;
     - for games of this project's recorder, score and highest tile with the outcomes of the last row;
-    - without a manifest, each row with the rules, its ``ev_legal`` and the previous row of its game;
+    - without a manifest, each row with the rules, its ``ev_legal``, ``branch_evs``, ``max_rank`` and
+      ``seed``, and the previous row of its game;
     - the facts ``rows`` and ``runs``, the copy of the run table, and each column's type, shape, length and
       rows;
     - for a session on tape, each game with the rules and with its row of the run table, and each anchor.

@@ -22,8 +22,9 @@ are two formats:
   The second plane holds the low bytes of these sums, and the third plane holds the high bytes. A distance
   above 255 is split by stored entries of value 0.
 
-The second format is smaller, and takes a seventh of the time to read. Networks that expand to 4 GiB or more
-are not compressed, because readers reject such files.
+The second format is smaller, and takes a seventh of the time to read. Readers reject a compressed file that
+expands to 4 GiB or more, or to more than 256 MiB and 1,000 bytes for each byte of the file. The writer does
+not compress such a network.
 
 **In a player**, tuples that share all cells but one share cache lines. The entries of a board are spread over
 megabytes, beyond the first caches of a core, so the number of cache lines determines the time for a value.
@@ -58,6 +59,7 @@ from tape2048.base.text import counted
 from tape2048.errors import ChecksumError, ConfigError, FormatError, ModelError, StorageError, reader_hint
 from tape2048.files.bulk_read import allocate
 from tape2048.files.durable import publishing_file
+from tape2048.files.expansion import expanded_max
 from tape2048.files.reading import map_path
 from tape2048.files.safetensors import HEADER_END_MAX, decode, encode, read_tensor_table
 from tape2048.files.xz import XzReader, is_xz
@@ -385,12 +387,12 @@ class StoredNetwork(NamedTuple):
         if not (np.isfinite(scales).all() and (scales > 0).all()):
             raise ModelError("scales are not all above 0 and finite", path=path)
         if dtypes == {np.dtype("u1")}:
-            _check_expanded(2 * layout.entries, EXPANDED_BYTES_MAX, path)
+            _check_expanded(2 * layout.entries, _expanded_max(data), path)
         return cls(layout, arrays, np.array(scales), facts, path)
 
     @classmethod
     def _of_tdl2048(cls, data: memoryview | bytes, path: str, sums: tuple[int, ...]) -> StoredNetwork:
-        tables = {(each.stage, each.cells): each for each in read_tables(data, path, EXPANDED_BYTES_MAX)}
+        tables = {(each.stage, each.cells): each for each in read_tables(data, path, _expanded_max(data))}
         stages = 1 + max(stage for stage, _ in tables)
         layout = NetworkLayout(
             tuple(cells for stage, cells in tables if stage == 0), check_sums(sums, "stages")
@@ -490,7 +492,7 @@ def decode_tables(
         raise ModelError(f"found arrays {tables}, expected {layout.names}", path=path)
     if head is not data:
         most = header.begin + _ENTRY_BYTES_MAX * layout.entries
-        _check_expanded(header.end, min(EXPANDED_BYTES_MAX, most), path)
+        _check_expanded(header.end, min(_expanded_max(data), most), path)
     # One byte more, so that the reader reaches the end of the compressed part.
     return *decode(_expanded(data, path, header.end + 1), path), layout, found
 
@@ -502,9 +504,14 @@ def _other_format(texts: dict[str, str], form: str, command: str) -> str:
     return f"`tape2048 {command}` makes such files"
 
 
+def _expanded_max(data: memoryview | bytes) -> int:
+    return min(EXPANDED_BYTES_MAX, expanded_max(len(data)))
+
+
 def _check_expanded(found: int, most: int, path: str) -> None:
     if found > most:
-        raise ModelError(f"it expands to {found:,} bytes, expected at most {most:,}", path=path)
+        message = f"it expands to {found:,} bytes, expected at most {most:,} for a file of its size"
+        raise ModelError(message, path=path)
 
 
 def file_texts(form: str, layout: NetworkLayout, facts: object, **more: str) -> dict[str, str]:
@@ -561,7 +568,7 @@ def save_network(
     Args:
         network: the network.
         path: path of the file.
-        compress: whether to compress a file below 4 GiB. Larger files are never compressed.
+        compress: whether to compress, unless readers would reject the file; see this module.
 
     Raises:
         StorageError: the operating system could not write the file. An existing file stays.
@@ -587,12 +594,23 @@ def _parts(network: Network, *, compress: bool) -> Iterable[bytes | memoryview]:
     layout = network.layout
     arrays = dict(zip(layout.names, layout.tables(network.table).values(), strict=True))
     parts = list(encode({**arrays, "scales": network.scales}, file_texts(FORMAT, layout, network.facts)))
-    if not compress or sum(len(part) for part in parts) >= EXPANDED_BYTES_MAX:
+    if not compress or sum(map(len, parts)) >= EXPANDED_BYTES_MAX:
         return parts
     if network.table.dtype == np.float32:
-        return compressed(parts, 1)  # floats hardly repeat, and preset 6 takes ten times as long
+        return readable(
+            parts, compressed(parts, 1)
+        )  # floats hardly repeat, and preset 6 takes ten times as long
     packed = {name: _pack(entries) for name, entries in arrays.items()}
-    return encode({**packed, "scales": network.scales}, file_texts(SPARSE_FORMAT, layout, network.facts))
+    texts = file_texts(SPARSE_FORMAT, layout, network.facts)
+    return readable(parts, encode({**packed, "scales": network.scales}, texts))
+
+
+def readable(
+    parts: Sequence[bytes | memoryview], packed: Iterable[bytes | memoryview]
+) -> Sequence[bytes | memoryview]:
+    """Return the compressed parts of a file, or ``parts`` if readers would reject them."""
+    packed = [*packed]
+    return packed if sum(map(len, parts)) <= expanded_max(sum(map(len, packed))) else parts
 
 
 def compressed(parts: Iterable[bytes | memoryview], preset: int) -> Iterator[bytes]:

@@ -58,6 +58,7 @@ from tape2048.errors import (
     ReplayError,
     TruncatedError,
     VersionError,
+    reader_hint,
 )
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.opening import storage_errors
@@ -65,7 +66,7 @@ from tape2048.files.reading import check_crc, map_path, read_exactly
 from tape2048.jit.mix import shuffled
 from tape2048.runs import a2run, a2run2
 from tape2048.runs.a2run2 import Cursor, RunV2, varint
-from tape2048.runs.run import Run, RunMeta, check_rules, numbered
+from tape2048.runs.run import ENGINE_BYTES_MAX, Run, RunMeta, check_rules, numbered
 from tape2048.session.tape_layout import GAME_STEPS_MAX
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ _ALIGN_MAX = 1 << 20
 
 #: Most bytes to decompress, since a frame of a few bytes can claim gigabytes of zeros: the longest file of a
 #: game, of a2run2 steps (at most 32 bytes; A2T1 steps have 9), the engine and other metadata.
-RAW_BYTES_MAX = 32 * GAME_STEPS_MAX + 2**16 + 128
+RAW_BYTES_MAX = 32 * GAME_STEPS_MAX + ENGINE_BYTES_MAX + 128
 
 #: Bytes of a write, and of a move when the index needs more space than expected.
 _BUFFER_BYTES = 4 << 20
@@ -131,10 +132,13 @@ def _read_layout(data: NDArray[np.uint8], path: PathLike) -> _Layout:
     count, footer_at = 0, len(data) - _FOOTER.size
     if footer_at >= _HEADER.size:
         _, version, flags, count, crc = _HEADER.unpack(data[: _HEADER.size].tobytes())
+        if version != 1:  # before the checksum, which a newer header may have elsewhere
+            message = f"pack version {version}; expected 1"
+            raise VersionError(message, path=path, offset=8, hint=reader_hint())
         summed(0, _SUMMED, crc, "the header")
-        for what, value, known, at in (("pack version", version, 1, 8), ("header flags", flags, 0, 12)):
-            if value != known:
-                raise VersionError(f"{what} {value}; expected {known}", path=path, offset=at)
+        if flags:
+            message = f"header flags {flags}; expected 0"
+            raise VersionError(message, path=path, offset=12, hint=reader_hint())
     index_end = _HEADER.size + INDEX_DTYPE.itemsize * count
     if index_end > footer_at:
         needed = f"expected at least {index_end + _FOOTER.size} for {count} entries"

@@ -33,12 +33,19 @@ from typing import TYPE_CHECKING, Literal
 
 from crc32c import crc32c
 
-from tape2048.errors import FieldError, FormatError, MagicError, TruncatedError, VersionError
+from tape2048.errors import (
+    FieldError,
+    FormatError,
+    MagicError,
+    TruncatedError,
+    VersionError,
+    reader_hint,
+)
 from tape2048.files.durable import fsync_dir, new_file, write_all
 from tape2048.files.npy import Load, check_load
 from tape2048.files.opening import storage_errors
 from tape2048.files.reading import check_crc, load_path, map_path, read_path
-from tape2048.runs.run import Run, RunMeta, check_meta, read_engine
+from tape2048.runs.run import Run, RunMeta, check_meta, check_step_count, read_engine
 
 if TYPE_CHECKING:
     import os
@@ -94,7 +101,8 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
         TruncatedError: fewer bytes than the header claims.
         FormatError: more bytes than the header claims.
         ChecksumError: bytes changed after they were written.
-        FieldError: the engine is not UTF-8, a move is above 3, ``elapsed_s`` is not finite.
+        FieldError: more steps than a game can have, the engine is not UTF-8, a move is above 3,
+            ``elapsed_s`` is not finite.
 
     Example:
         >>> import numpy as np
@@ -111,7 +119,8 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
     _, version, order, steps, start, elapsed, score, tile, engine_len = _HEADER.unpack(head)
     for what, value, due, at in (("A2T1 version", version, 1, 4), ("byte order", order, 0, 5)):
         if value != due:
-            raise VersionError(f"{what} {value}; expected {due}", path=path, offset=at)
+            message = f"{what} {value}; expected {due}"
+            raise VersionError(message, path=path, offset=at, hint=reader_hint())
     states_at = _HEADER.size + engine_len
     moves_at = states_at + 8 * (steps + 1)
     crc_at = moves_at + steps
@@ -120,6 +129,7 @@ def parse_run(data: NDArray[np.uint8], path: str | os.PathLike[str] | None = Non
         found = f"found {len(data)} bytes, expected {end} for {steps} steps and an engine of {engine_len}"
         kind, at = (TruncatedError, len(data)) if len(data) < end else (FormatError, end)
         raise kind(f"{found} bytes, as the header claims", path=path, offset=at)
+    check_step_count(steps, path, 6)
     stored = int.from_bytes(data[crc_at:].tobytes(), "little")
     check_crc(crc32c(data[:crc_at].data), stored, "the content", path=path, offset=crc_at)
     moves = data[moves_at:crc_at]
@@ -148,8 +158,6 @@ def run_bytes(run: Run) -> list[bytes]:
     meta = run.meta
     check_meta(meta)
     engine = (meta.engine or "").encode()
-    if len(engine) >= 2**16:
-        raise FieldError(f"engine has {len(engine)} bytes; expected at most {2**16 - 1}")
     if len(run) and int(run.moves.max()) > 3:
         raise FieldError(f"a move is {run.moves.max()}; expected 0 to 3")
     facts = (meta.steps, meta.start_unix_s, meta.elapsed_s, meta.max_score, meta.highest_tile)

@@ -40,7 +40,7 @@ from tape2048.base.text import counted
 from tape2048.errors import FieldError, FormatError, TruncatedError
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.reading import load_path
-from tape2048.runs.run import Run, RunMeta, check_meta, read_engine
+from tape2048.runs.run import Run, RunMeta, check_engine, check_meta, check_step_count, read_engine
 
 if TYPE_CHECKING:
     import os
@@ -125,8 +125,8 @@ class RunV2(Run):
             TruncatedError: the bytes end too early, or a count is more than they can hold.
             FormatError: bytes follow the final board.
             FieldError: a varint that is too long, or the number of an unknown variant.
-            FieldError: ``steps`` is not the length of the list, ``elapsed_s`` is not finite, or the
-                engine is not UTF-8.
+            FieldError: ``steps`` is not the length of the list, or more than a game can have;
+                ``elapsed_s`` is not finite; or the engine is too long or not UTF-8.
         """
         from tape2048.runs import a2run2_codec as kernels
 
@@ -144,6 +144,7 @@ class RunV2(Run):
                 f"found {cursor.left} bytes, expected at least {steps * _STEP_BYTES_MIN} for {steps} steps"
             )
             raise TruncatedError(found, path=path, offset=len(array))
+        check_step_count(steps, path, at)
         states, moves, legal = (
             np.empty(steps + 1, np.uint64),
             np.empty(steps, np.uint8),
@@ -326,6 +327,8 @@ def _read_meta(cursor: Cursor) -> RunMeta:
         raise FieldError(found, path=cursor.path, offset=option_at)
     if option:
         length, begin = cursor.varint(64), cursor.at
+        if length <= cursor.left:
+            check_engine(length, cursor.path, option_at)
         engine = read_engine(cursor.take(length, "the engine"), cursor.path, begin)
     if not math.isfinite(elapsed):
         found = f"elapsed_s is {elapsed}; expected a finite number"

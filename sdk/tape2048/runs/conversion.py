@@ -235,7 +235,7 @@ def convert(
             hint=f"name a directory, which gets a file for each run: --to {kind} {where.with_suffix('')}",
         )
     sweep_drafts(where.parent)
-    source.warn_of_columns()
+    source.warn_of_columns(FORMATS[kind].fields)
     try:
         load(kind).write(flow)
     except FormatError as error:

@@ -45,7 +45,7 @@ from tape2048.errors import BookkeepingError, FieldError, FormatError, Truncated
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.reading import open_regular, reading
 from tape2048.runs.a2run2 import RunV2, legal_bits
-from tape2048.runs.run import Run, RunMeta, RunSource, check_meta
+from tape2048.runs.run import Run, RunMeta, RunSource, check_meta, check_step_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from tape2048.runs.conversion import Conversion
     from tape2048.runs.run import U64
 
-#: Most bytes of a line. The longest game, of 131,000 steps, has 4 MB.
-LINE_BYTES_MAX = 32 * 1024 * 1024
+#: Most bytes of a line. The longest game that the rules allow, of 262,000 steps, has 8 MB.
+LINE_BYTES_MAX = 16 * 1024 * 1024
 
 _MOVES = {"UP": 0, "DOWN": 1, "LEFT": 2, "RIGHT": 3}
 _NAMES = np.array(list(_MOVES), object)
@@ -175,6 +175,7 @@ def parse_line(line: bytes, path: Path, number: int) -> Run:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(f"{where}not a run: {error}", path=path) from error
     steps, moves = fields.steps, fields.moves
+    check_step_count(max(steps, len(moves)), path)
     if final is not None and len(states) == steps:
         states = [*states, final]
     if len(moves) != steps or len(states) != steps + 1:
@@ -212,7 +213,7 @@ class _GameStep(msgspec.Struct, gc=False):
     branch_evs: dict[str, float | None] = {}
 
 
-#: Most bytes of a game's JSON. A game of 60,000 steps has 15 MB, and the longest, of 131,000 steps, 33 MB.
+#: Most bytes of a game's JSON. A game of 60,000 steps has 15 MB.
 GAME_JSON_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -224,7 +225,8 @@ def _decode(path: Path, decode: Callable[[bytes], Any]) -> Any:
         if len(content) > GAME_JSON_BYTES_MAX:
             message = f"found more than {GAME_JSON_BYTES_MAX} bytes of JSON, expected fewer"
             raise FormatError(message, path=path)
-        return decode(content)
+        check_step_count(content.count(b"\n"), path)
+        return decode(content.removeprefix(codecs.BOM_UTF8))
     except EOFError as error:
         size, hint = path.stat().st_size, "restore the file from a copy"
         message = f"the gzip stream is cut off after {size} bytes"

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import counted, json_bytes, pretty_json
-from tape2048.errors import MaintenanceError
+from tape2048.errors import FieldError, MaintenanceError
 from tape2048.files.durable import Draft, fsync_dir, rename_numbered, write_file
 from tape2048.files.opening import storage_errors
 from tape2048.files.sqlite_writer import fresh_database, insert_rows
@@ -33,6 +33,7 @@ from tape2048.maintenance.validation import check_draft
 from tape2048.runs.a2run2 import legal_bits
 from tape2048.runs.sessions import run_record, session_facts
 from tape2048.runs.tables import ShardWriter
+from tape2048.session.columns import ColumnInfo
 from tape2048.session.layout import METADATA_DB, RUN_DTYPE
 from tape2048.session.metadata import read_metadata
 from tape2048.session.metadata_writer import flush_entry
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048.runs.conversion import Conversion
-    from tape2048.runs.run import Run
+    from tape2048.runs.run import Run, SourceRun
     from tape2048.session.foreign import ForeignRows
 
 #: Most rows of a shard, which then has 480 MB.
@@ -53,9 +54,9 @@ _PIECE_ROWS = 1 << 18  # rows that are copied together
 _RUN_FACTS = ("seed", "steps", "max_score", "highest_tile")
 
 #: A row, of 48 bytes with the padding: ``board`` before the move; bit m of ``ev_legal`` if move m has a value
-#: in ``branch_evs``; ``max_rank``, the exponent of the highest tile. Converted runs have 0 in ``board_eval``,
-#: in ``tile_65536_mask``, since games end with the first 65536, in ``valuation_type``, which names it
-#: ``converted``, and in ``seed``. The run table has the seed.
+#: in ``branch_evs``; ``max_rank``, the exponent of the highest tile. ``tile_65536_mask`` is 0, since games
+#: end with the first 65536. Runs of a pack keep ``board_eval``, ``valuation_type`` and ``seed``. Other runs
+#: have 0 there: ``valuation_type`` names it ``converted``, and the run table has the seed.
 PACK48_DTYPE = np.dtype(
     [
         ("run_id", "<u4"), ("step_index", "<u4"), ("board", "<u8"), ("board_eval", "<i4"),
@@ -65,6 +66,8 @@ PACK48_DTYPE = np.dtype(
     align=True,
 )  # fmt: skip
 assert PACK48_DTYPE.itemsize == 48
+_TYPE, _CONVERTED = "valuation_type", {"converted": 0}
+_KEPT = ("board_eval", "seed", _TYPE)
 
 
 def _write_rows(directory: Path, dtype: np.dtype[Any], pieces: Iterable[NDArray[np.void]]) -> int:
@@ -115,18 +118,44 @@ def write(flow: Conversion) -> None:
     table: list[tuple[int, ...]] = []
     players: dict[tuple[str, str | None], None] = {}
     starts: set[int] = set()
+    sessions = flow.source.sessions
+    names = _joint_names(sessions, _TYPE) or ({} if sessions else _CONVERTED)
+    own_names = [_names_in(one, _TYPE).facts.get("names") for one in sessions]
+
+    def keep(found: SourceRun) -> tuple[Run, dict[str, NDArray[Any]], int | None]:
+        """Return a run, the fields that its pack has, and its seed there."""
+        run, seed = found.checked(), None
+        fields: dict[str, NDArray[Any]] = {}
+        if found.place is not None:
+            number, ordinal = found.place
+            session, own = sessions[number], own_names[number]
+            if (foreign := session.foreign) is not None:
+                rows = foreign.take(foreign.index_of(np.r_[session.numbers_of(ordinal)][: len(run)]))
+                fields = {name: rows[name] for name in _KEPT if name in (rows.dtype.names or ())}
+                seed = int(session.runs["seed"][ordinal])
+            if own and own != names:
+                given = fields.get(_TYPE, np.zeros(len(run), np.uint8))
+                fields[_TYPE] = renumbered(given, own, names, session.path / f"{_TYPE}s.json")
+        return run, fields, seed
 
     def pieces() -> Iterator[NDArray[np.void]]:
-        for run_id, run in enumerate(flow.runs()):
-            table.append(run_record(run, run_id, 0, players))
+        for run_id, (_, _, (run, fields, seed)) in enumerate(flow.each(keep)):
+            record = run_record(run, run_id, 0, players)
+            table.append(record if seed is None else (run_id, seed, *record[2:]))
             starts.add(run.meta.start_unix_s)
-            yield pack48_rows(run, run_id)
+            rows = pack48_rows(run, run_id)
+            for name, values in fields.items():
+                rows[name] = values if values.ndim == 1 else 0
+                if not np.array_equal(rows[name], values):
+                    text = f"its field {name} is {values.dtype} {list(values.shape)}"
+                    raise FieldError(f"{text}; expected numbers that {PACK48_DTYPE[name]} can hold")
+            yield rows
 
     with storage_errors(flow.target, "writing it"), Draft(flow.target) as draft:
         _write_rows(draft.path, PACK48_DTYPE, pieces())
         facts = {**session_facts(players, starts), "converted_from": flow.source.kind}
         facts |= {"player": flow.player} if flow.player else {}
-        _write_facts(draft.path, np.array(table, RUN_DTYPE), facts, {"valuation_type": {"converted": 0}})
+        _write_facts(draft.path, np.array(table, RUN_DTYPE), facts, {_TYPE: names} if names else {})
         draft.publish()
 
 
@@ -212,19 +241,32 @@ def _rows_of(parts: Sequence[Session]) -> list[ForeignRows]:
 
 
 def _joint_names(parts: Sequence[Session], field: str) -> dict[str, int]:
-    infos = [part.columns[field] for part in parts]
+    infos = [_names_in(part, field) for part in parts]
     if all(info.facts.get("names") is None for info in infos):
         return {}
     joint: dict[str, int] = {}
     for part, info in zip(parts, infos, strict=True):
         own = names_of(msgspec.structs.replace(info, facts={"names": None, **info.facts}))
-        found = None if own is None else join_names(joint, own, np.iinfo(info.numpy_dtype).max + 1)
+        if own is None:
+            text = (
+                f"found {info.facts.get('names')!s:.80}; expected another {info.dtype} number for each name"
+            )
+            hint = 'Write it as {"search": 0}, {"0": "search"} or ["search"].'
+            raise MaintenanceError(text, path=part.path / f"{field}s.json", hint=hint)
+        most = np.iinfo(info.numpy_dtype).max + 1
+        found = join_names(joint, own, most)
         if found is None:
-            text = f"names {info.facts.get('names')!s:.80}; "
-            text += f"expected a different {info.dtype} number for each name"
-            raise MaintenanceError(text, path=part.path / f"{field}s.json")
+            text = f"found {len({*joint, *own})} names; expected at most {most} for {info.dtype} numbers"
+            raise MaintenanceError(text, path=part.path / f"{field}s.json", hint="Merge fewer packs.")
         joint = found
     return joint
+
+
+def _names_in(part: Session, field: str) -> ColumnInfo:
+    """Describe a field of a session's rows; rows without it get the name of converted runs."""
+    if part.foreign is not None and part.columns.is_field(field):
+        return part.columns[field]
+    return ColumnInfo(field, "u8", facts={"names": _CONVERTED})
 
 
 def _pieces(

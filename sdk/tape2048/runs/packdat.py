@@ -52,6 +52,7 @@ from tape2048.errors import (
     MagicError,
     TruncatedError,
     VersionError,
+    reader_hint,
 )
 from tape2048.files.bulk_read import FileRange, allocate, read_into, read_rows
 from tape2048.files.durable import new_file, write_all
@@ -62,7 +63,7 @@ from tape2048.loader.phases import ALL
 from tape2048.runs.a2run2 import VALUE_MAX, legal_bits
 from tape2048.runs.files import scan
 from tape2048.runs.games import GameKey, SeenGames
-from tape2048.runs.run import Run, check_meta, check_rules, read_engine
+from tape2048.runs.run import ENGINE_BYTES_MAX, Run, check_meta, check_rules, read_engine
 from tape2048.runs.tables import (
     ROW_BYTES,
     OpenTable,
@@ -110,7 +111,8 @@ def read_header(head: bytes, size: int, path: str | os.PathLike[str]) -> tuple[i
         raise TruncatedError(text, path=path, offset=size)
     _, version, runs, steps, offset = _HEADER.unpack(head)
     if version != VERSION:
-        raise VersionError(f"pack.dat version {version}; expected {VERSION}", path=path, offset=4)
+        message = f"pack.dat version {version}; expected {VERSION}"
+        raise VersionError(message, path=path, offset=4, hint=reader_hint())
     if offset != HEADER_BYTES + ROW_BYTES * steps:
         expected = HEADER_BYTES + ROW_BYTES * steps
         text = f"metadata_offset is {offset}; expected {expected} for {steps} steps"
@@ -250,7 +252,7 @@ def _file_parts(records: NDArray[np.uint8], table: RunTable) -> list[memoryview]
     columns = zip(*(table.rows[name].tolist() for name in _RUN_FIELDS), table.engine_names(), strict=True)
     for *head, start, elapsed, engine in columns:
         name = (engine or "").encode()
-        _check_fits(f"engine_len of run {head[0]}", len(name), 2**16 - 1)
+        _check_fits(f"engine_len of run {head[0]}", len(name), ENGINE_BYTES_MAX)
         runs += _RUN_HEAD.pack(*head, len(name)) + name + _RUN_TAIL.pack(start, elapsed)
     header = _HEADER.pack(MAGIC, VERSION, len(table), len(records) // ROW_BYTES, HEADER_BYTES + len(records))
     pieces, checksum = [memoryview(header), records.data, memoryview(runs)], 0

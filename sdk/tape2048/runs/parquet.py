@@ -25,7 +25,9 @@ import numpy as np
 
 from tape2048.errors import FieldError, FormatError, MissingPackageError
 from tape2048.files.durable import new_file
+from tape2048.files.expansion import expanded_max
 from tape2048.runs.run import Run, RunMeta, RunSource, check_meta
+from tape2048.session.tape_layout import GAME_STEPS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,6 +43,15 @@ GROUP_RUNS = 16
 _META = ("steps", "start_unix_s", "elapsed_s", "max_score", "highest_tile", "engine")
 _LISTS = (("states", np.uint64), ("moves", np.uint8))
 _BRANCHES = (("branch_values", np.float32), ("branch_legal", np.uint8), ("has_branches", np.uint8))
+
+#: Most values of a run in each list.
+_VALUES_MAX = {
+    "states": GAME_STEPS_MAX + 1,
+    "moves": GAME_STEPS_MAX,
+    "branch_values": 4 * GAME_STEPS_MAX,
+    "branch_legal": GAME_STEPS_MAX,
+    "has_branches": GAME_STEPS_MAX,
+}
 
 
 def pyarrow() -> tuple[Any, Any]:
@@ -140,15 +151,50 @@ def _rows(path: Path, whole: Path) -> Iterator[tuple[str, dict[str, Any] | Forma
             name, done, count = f"{path}: row group {group}", 0, file.metadata.row_group(group).num_rows
             try:
                 with _reading(path, f"row group {group}"):
+                    _check_group(file.metadata.row_group(group), path)
                     for rows in file.iter_batches(GROUP_RUNS, [group], _schema(pa).names):
-                        yield from (
-                            (f"{name}, row {done + i}", row) for i, row in enumerate(rows.to_pylist())
-                        )
+                        long = _find_long(rows, path)
+                        for i in range(len(rows)):
+                            row = long[i] if i in long else rows.slice(i, 1).to_pylist()[0]
+                            yield f"{name}, row {done + i}", row
                         done += len(rows)
                     if done != count:
                         raise ValueError(f"it ends after {done} of {count} rows")
             except FormatError as error:
                 yield f"{name}, rows {done} to {count - 1}", error.detach()
+
+
+def _check_group(group: Any, path: Path) -> None:
+    """Raise FormatError for a row group with more values than its games can have, before it is read."""
+    needed = stored = 0
+    for chunk in map(group.column, range(group.num_columns)):
+        name = chunk.path_in_schema.partition(".")[0]
+        if name not in {*_META, *_VALUES_MAX}:
+            continue
+        most = group.num_rows * _VALUES_MAX.get(name, 1)
+        if chunk.num_values > most:
+            text = f"{name} has {chunk.num_values} values for {group.num_rows} rows; expected at most {most}"
+            raise FieldError(text, path=path)
+        needed += max(8 * chunk.num_values, chunk.total_uncompressed_size)
+        stored += chunk.total_compressed_size
+    if needed > (most := expanded_max(min(stored, path.stat().st_size))):
+        text = f"{stored} bytes of a row group expand to {needed}; expected at most {most}"
+        raise FormatError(text, path=path)
+
+
+def _find_long(rows: Any, path: Path) -> dict[int, FieldError]:
+    """Return the errors of the rows that have more values than a game can have, by row."""
+    from pyarrow import compute, types
+
+    found = {}
+    for name, most in _VALUES_MAX.items():
+        lists = rows.column(name)
+        if types.is_null(lists.type):
+            continue
+        for row in np.flatnonzero(compute.fill_null(compute.list_value_length(lists), 0).to_numpy() > most):
+            text = f"{name} has {len(lists[int(row)])} values; expected at most {most}, as no game is longer"
+            found[int(row)] = FieldError(text, path=path)
+    return found
 
 
 def _open(path: Path) -> Any:

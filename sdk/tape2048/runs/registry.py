@@ -36,6 +36,7 @@ class Format(NamedTuple):
         lacks: facts of a run that it cannot hold.
         compressions: compressions of a table, the default first; empty if it holds no tables.
         is_text: whether a table has lines, which can go to a pipe.
+        fields: fields of a pack's rows that become fields of its rows.
     """
 
     suffix: str
@@ -44,6 +45,7 @@ class Format(NamedTuple):
     lacks: tuple[str, ...] = ()
     compressions: tuple[str, ...] = ()
     is_text: bool = False
+    fields: tuple[str, ...] = ()
 
 
 _WHOLE = (UNCERTAIN, LOST_VALUES)
@@ -57,7 +59,12 @@ FORMATS = {
     "packdat": Format(".dat", "packdat", b"2048", (FINAL_BOARD, VALUES_16_BITS, LOST_VALUES)),
     "dataset": Format("", "dataset", b"", (VALUES_0_TO_1,)),
     "session": Format("", "sessions", b"", (FINAL_BOARD, VALUES, *_OF_SESSIONS)),
-    "pack48": Format("", "pack48", b"", (FINAL_BOARD, LOST_VALUES, *_OF_SESSIONS)),
+    "pack48": Format(
+        "",
+        "pack48",
+        lacks=(FINAL_BOARD, LOST_VALUES, *_OF_SESSIONS),
+        fields=("board_eval", "max_rank", "seed", "valuation_type"),
+    ),
     "tape": Format("", "sessions", b"", (UNCERTAIN, VALUES, *_OF_SESSIONS)),
     "jsonl": Format(".jsonl", "jsonl", b"", (UNCERTAIN, VALUES), ("none",), is_text=True),
     "parquet": Format(".parquet", "parquet", b"PAR1", _WHOLE, ("zstd", "snappy", "none")),

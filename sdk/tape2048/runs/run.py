@@ -23,10 +23,11 @@ from tape2048.errors import BookkeepingError, FieldError, ReplayError, TapeError
 from tape2048.files.row_source import ROW_DTYPE, RowView, row_numbers
 from tape2048.runs.games import GameKey, SeenGames
 from tape2048.session.layout import RULES_1, TOP_TILE
+from tape2048.session.tape_layout import GAME_STEPS_MAX
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import ArrayLike, NDArray
@@ -47,13 +48,15 @@ if TYPE_CHECKING:
     Replayer = Callable[[Path, Mapping[str, Any]], Play]
 
 
-#: The largest values that fit every run format's fields.
+#: The largest number of steps that the rules allow, and the largest values that fit every format's fields.
 _UNSIGNED_MAX = {
-    "steps": 2**32 - 1,
+    "steps": GAME_STEPS_MAX,
     "start_unix_s": 2**64 - 1,
     "max_score": 2**64 - 1,
     "highest_tile": 2**32 - 1,
 }
+#: Most bytes of an engine: A2T1 and pack.dat have 16 bits for their number.
+ENGINE_BYTES_MAX = 2**16 - 1
 _U64, _U8, _F32, _BOOL = map(np.dtype, (np.uint64, np.uint8, np.float32, np.bool_))
 
 
@@ -112,6 +115,22 @@ def check_meta(meta: RunMeta, path: str | os.PathLike[str] | None = None, **high
     engine: object = meta.engine
     if engine is not None and not (isinstance(engine, str) and is_utf8(engine)):
         raise FieldError(f"engine is {engine!r}; expected text or None", path=path)
+    check_engine(len((meta.engine or "").encode()), path)
+
+
+def check_engine(length: int, path: str | os.PathLike[str] | None = None, offset: int | None = None) -> None:
+    if length > ENGINE_BYTES_MAX:
+        text = f"engine has {length} bytes; expected at most {ENGINE_BYTES_MAX}"
+        raise FieldError(text, path=path, offset=offset)
+
+
+def check_step_count(
+    steps: int, path: str | os.PathLike[str] | None = None, offset: int | None = None
+) -> None:
+    """Raise FieldError for more steps than a game can have, before they take memory."""
+    if steps > GAME_STEPS_MAX:
+        text = f"found {steps} steps; expected at most {GAME_STEPS_MAX}, as no game is longer"
+        raise FieldError(text, path=path, offset=offset)
 
 
 def read_engine(raw: bytes, path: str | os.PathLike[str] | None, offset: int, whose: str = "") -> str:
@@ -381,6 +400,7 @@ class SourceRun(NamedTuple):
     lost: tuple[str, ...] = ()  # losses that `lossy` permitted, such as the last move
     id: int | None = None  # in its session; None for other sources
     given_start: bool = False  # whether it started from a given board, as its session says
+    place: tuple[int, int] | None = None  # its session's index in `RunSource.sessions`, and its run there
     error: TapeError | None = None
 
     @property
@@ -420,14 +440,15 @@ class RunSource:
     columns: tuple[str, ...] = ()  # that do not become part of its runs
     games: SeenGames | None = None  # of this source and others, without copies; None: of this source alone
     place: int = 0  # of this source among them
+    sessions: tuple[Session, ...] = ()  # that hold its runs
 
     def __repr__(self) -> str:
         return f"<RunSource {self.path}: {self.kind}, {self.count:,} runs>"
 
-    def warn_of_columns(self) -> None:
-        """Log a warning that names the columns, which no target of runs holds."""
-        if self.columns:
-            found = f"{self.path}: columns left out: {', '.join(self.columns)}"
+    def warn_of_columns(self, held: Collection[str] = ()) -> None:
+        """Log a warning that names the columns, except those that the target holds."""
+        if lost := [name for name in self.columns if name not in held]:
+            found = f"{self.path}: columns left out: {', '.join(lost)}"
             logging.getLogger("tape2048").warning("%s", found)
 
     def runs(self, workers: int | None = None) -> Iterator[SourceRun]:

@@ -21,7 +21,16 @@ from tape2048.files.durable import Draft
 from tape2048.files.opening import storage_errors
 from tape2048.players import engine_text, facts_of_engine, identity_of
 from tape2048.runs.a2run2 import RunV2, legal_bits
-from tape2048.runs.run import Run, RunMeta, Tables, check_meta, check_rules, numbered, until_win
+from tape2048.runs.run import (
+    Run,
+    RunMeta,
+    Tables,
+    check_meta,
+    check_rules,
+    check_step_count,
+    numbered,
+    until_win,
+)
 from tape2048.session.layout import (
     ACTION_STEP_DTYPE,
     FORMAT_VERSION,
@@ -58,6 +67,8 @@ NO_LAST_MOVE = "the last move and the final board"
 NO_CHOICE = "which of two moves was made, where both explain the boards"
 #: Characters of a converted session's player.
 _PLAYER_CHARS = 1000
+#: The engine of a converted session, with a release, and its player if its runs name none.
+_WRITER, _NO_PLAYER = "tape2048 ", "converted"
 #: Part of each error message about rows that were not recorded. An audit recognizes these errors by it, since
 #: such a game is not invalid.
 SAMPLED = "recorded (sample_rate)"
@@ -99,6 +110,7 @@ def session_run(
     from tape2048.game.moves import last_boards
 
     row = session.runs[ordinal]
+    check_step_count(int(row["steps"]), session.path)
     if session.tape is not None:
         made = session.moves(session.numbers_of(ordinal))
         return Run(session.tape.states(ordinal), made, _meta(session, row)), True, ()
@@ -221,10 +233,13 @@ def boards_of(rows: NDArray[np.void], name: str, path: str | os.PathLike[str]) -
 
 def _meta(session: Session, row: np.void) -> RunMeta:
     facts = session.meta
-    player, sha = facts.get("player"), facts.get("player_sha256")
-    text = " ".join(str(fact) for fact in (facts.get("engine"), player) if fact is not None)
-    if isinstance(sha, str) and re.fullmatch("[0-9a-f]{64}", sha):
-        text = engine_text(text, sha, int(row["seed"]))
+    player, engine, sha = facts.get("player"), facts.get("engine"), facts.get("player_sha256")
+    is_known = isinstance(sha, str) and re.fullmatch("[0-9a-f]{64}", sha)
+    if not is_known and str(engine).startswith(_WRITER):  # which did not play
+        engine, player = None, None if player == _NO_PLAYER else player
+    text = " ".join(str(fact) for fact in (engine, player) if fact is not None)
+    if is_known:
+        text = engine_text(text, str(sha), int(row["seed"]))
     return RunMeta(
         steps=int(row["steps"]),
         start_unix_s=max(0, int(np.nan_to_num(unix_s(facts.get("started_at"))))),
@@ -321,9 +336,9 @@ def session_facts(players: Iterable[tuple[str, str | None]], starts: set[int]) -
     started_at = utc_text(max(starts)) if len(starts - {0}) == len(starts) == 1 else None
     return {
         "format_version": FORMAT_VERSION,
-        "engine": f"tape2048 {__version__}",
+        "engine": f"{_WRITER}{__version__}",
         "rules": RULES,
-        "player": " + ".join(sorted(filter(None, names)))[:_PLAYER_CHARS] or "converted",
+        "player": " + ".join(sorted(filter(None, names)))[:_PLAYER_CHARS] or _NO_PLAYER,
         "player_sha256": hashes.pop() if len(hashes) == 1 else None,
         "sample_rate": 1,
         "record_action": True,
@@ -379,13 +394,14 @@ def read(
             return f"{session.path}: run {session.runs['id'][ordinal]}"
 
         def read_one(i: int) -> RunFacts:
-            number, ordinal = at(i)
+            place = number, ordinal = at(i)
             session, column = pairs[number][0], columns[number]
             run, *facts = session_run(session, ordinal, plays[number], lossy=lossy, final_board=final_boards)
             if column is not None:
                 run = with_values(run, session, ordinal, column)
             certain, lost = facts
-            return run, certain, 0, lost, int(session.runs["id"][ordinal]), START_BOARDS in session.meta
+            run_id = int(session.runs["id"][ordinal])
+            return run, certain, 0, lost, run_id, START_BOARDS in session.meta, place
 
         source = numbered(path, kind, ends[-1] if ends else 0, name, read_one)
         unheld: set[str] = set()
@@ -395,7 +411,8 @@ def read(
             if one.foreign is not None and not one.meta.get("player_sha256") and one.runs["seed"].any():
                 unheld.add("seed")
             unheld |= {START_BOARDS} & {*one.meta}
-        return dataclasses.replace(source, columns=tuple(sorted(unheld)))
+        held = tuple(one for one, _ in pairs)
+        return dataclasses.replace(source, columns=tuple(sorted(unheld)), sessions=held)
 
     return Tables(sessions, serve)
 

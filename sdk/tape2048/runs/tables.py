@@ -31,7 +31,7 @@ from tape2048.loader.row_map import NO_TAPE
 from tape2048.loader.run_columns import RunColumns
 from tape2048.players import facts_of_engine, identity_of, join_seed
 from tape2048.runs.a2run2 import VALUE_MAX, legal_bits, normalize
-from tape2048.runs.run import Run, RunMeta, RunSource, Tables, numbered
+from tape2048.runs.run import Run, RunMeta, RunSource, Tables, check_step_count, numbered
 from tape2048.session.layout import RUN_DTYPE, FileEntry
 from tape2048.session.metadata import Metadata
 from tape2048.session.npy_writer import NpyWriter
@@ -167,6 +167,7 @@ class RunTable:
     def check(self, rows: int, path: str | os.PathLike[str]) -> None:
         """Check that the runs cover each row once, and that their ids are different and fit ``run_id``."""
         check_tiles(self.rows, self.rows["steps"], rows, path)
+        check_step_count(int(self.rows["steps"].max(initial=0)), path)
         ids = np.sort(self.rows["id"])
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if twice.size:

@@ -35,7 +35,7 @@ from tape2048.errors import BusyError, ChecksumError, ColumnError, DiskFullError
 from tape2048.files.durable import fsync_dir, fsync_path, new_file, write_all, write_file
 from tape2048.files.npy import rows_header
 from tape2048.files.opening import open_fd, path_exists, storage_errors, try_lock
-from tape2048.files.reading import crc32c, crc32c_file, map_path, open_regular, read_path
+from tape2048.files.reading import crc32c, crc32c_file, map_path, open_regular, read_document, read_path
 from tape2048.session.columns import (
     COLUMN_DTYPES,
     Column,
@@ -419,7 +419,7 @@ class ColumnDraft:
                 write_all(fd, msgspec.json.encode(self.plan))
                 return self.plan
             try:
-                found = msgspec.json.decode(read_path(path).tobytes(), type=ColumnPlan)
+                found = msgspec.json.decode(read_document(path), type=ColumnPlan)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass  # a damaged plan: no process can resume it
             else:

@@ -20,7 +20,6 @@ other fields      facts of the maker, such as the tower's ``model_sha`` and ``po
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ from tape2048.base.text import pretty_json
 from tape2048.errors import ColumnError, FormatError, MissingPathError, TapeError
 from tape2048.files.npy import open_shards, peek_header, read_header
 from tape2048.files.opening import path_exists
-from tape2048.files.reading import map_file, open_regular, read_path
+from tape2048.files.reading import map_file, open_regular, read_document
 from tape2048.session.batch_fields import RESERVED, field_of
 from tape2048.session.directory import list_names, rows_entry
 from tape2048.session.layout import MANIFEST
@@ -70,8 +69,6 @@ _MAKERS = {"embeddings": "tape2048 embed"} | dict.fromkeys(
     ("values", "best", "loss", "luck", "grade", "network_values"), "tape2048 annotate"
 )
 
-# Limit of a column's .json, which usually has about 200 bytes.
-_JSON_BYTES_MAX = 1024 * 1024
 _WIDTH_MAX = 2**31
 
 
@@ -229,9 +226,8 @@ class Columns(Mapping[str, ColumnInfo]):
             check_column_name(name)
             maker, directory = _MAKERS.get(name), self.directories[-1] if self.directories else None
             hint = f"Make it: {maker}" if maker else f"Choose one of: {', '.join(self) or 'no columns'}."
-            raise ColumnError(
-                f"no {name}.json: this session has no column {name!r}", path=directory, hint=hint
-            )
+            message = f"no {name}.json: this session has no column {name!r}"
+            raise ColumnError(message, path=directory, hint=hint)
         directory, files = self._found[name]
         info = _read_info(directory, files, name)
         if files != [info.npy_name]:
@@ -314,12 +310,8 @@ def find_columns(directory: Path) -> dict[str, list[str]]:
 
 def _annotated_fields(path: Path) -> dict[str, ColumnInfo]:
     header = peek_header(path)
-    fields = {} if header.dtype.names is None else {name: header.dtype[name] for name in header.dtype.names}
-    return (
-        {}
-        if not {*_ANNOTATED} <= {*fields}
-        else _columns_of({name: each for name, each in fields.items() if name not in _ANNOTATED}, header.rows)
-    )
+    fields = {name: header.dtype[name] for name in header.dtype.names or () if name not in _ANNOTATED}
+    return _columns_of(fields, header.rows) if {*_ANNOTATED} <= {*(header.dtype.names or ())} else {}
 
 
 def column_files(directory: Path) -> set[str]:
@@ -373,8 +365,7 @@ class _Info(msgspec.Struct):
 
 
 def _read_json(path: Path) -> tuple[_Info, dict[str, Any]]:
-    with open_regular(path) as fd:
-        content = os.pread(fd, _JSON_BYTES_MAX + 1, 0)
+    content = read_document(path, error=ColumnError)
     try:
         return msgspec.json.decode(content, type=_Info), msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -414,9 +405,8 @@ def _read_info(directory: Path, files: list[str], name: str) -> ColumnInfo:
         message = f"half-written: found {path.name} without {expected}"
         if files:
             message = f"dtype {found.dtype!r}; expected the type of the file {' and '.join(files)}"
-        raise ColumnError(
-            message, path=path if files else directory / expected, hint=_again(name, found.maker)
-        )
+        path = path if files else directory / expected
+        raise ColumnError(message, path=path, hint=_again(name, found.maker))
     width = None if found.D is msgspec.UNSET else found.D
     own = {key: value for key, value in facts.items() if key not in _OWN}
     return ColumnInfo(name, found.dtype, width, found.rows, found.steps_crc32c, own)
@@ -446,10 +436,19 @@ def _field_facts(name: str, path: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {"moves": True} if name in _OF_MOVES else {}
     if path.exists():
         try:
-            facts["names"] = msgspec.json.decode(read_path(path).tobytes())
+            facts["names"] = _numbers_by_name(msgspec.json.decode(read_document(path)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ColumnError(f"malformed: {error}", path=path) from error
     return facts
+
+
+def _numbers_by_name(document: Any) -> Any:
+    """Return ``{"search": 0}`` also for ``["search"]`` and ``{"0": "search"}``; other documents unchanged."""
+    given = dict(enumerate(document)) if isinstance(document, list) else document
+    with contextlib.suppress(AttributeError, TypeError, ValueError):
+        names = {name: int(number) for number, name in given.items() if isinstance(name, str)}
+        return names if len(names) == len(given) else document
+    return document
 
 
 def _read_shards(paths: list[Path]) -> ColumnInfo:

@@ -45,7 +45,7 @@ import msgspec
 import numpy as np
 
 from tape2048.errors import ManifestError, StorageError, TruncatedError, VersionError, reader_hint
-from tape2048.files.reading import open_regular
+from tape2048.files.reading import read_document
 
 FORMAT_VERSION = 1
 
@@ -57,7 +57,8 @@ TOP_TILE = 65536
 RULES_1 = "two tiles of 32768 merge, which ends the game, except under rules 1"
 
 #: The fact of a session whose games start from given boards: their number (``count``) and SHA-256, of a
-#: recorder. In other sessions, every game starts with two tiles.
+#: recorder, and, if known, their ``games`` (``session.start_games``). The boards are sorted, and a game
+#: starts from number ``mix64(seed) % count``. In other sessions, every game starts with two tiles.
 START_BOARDS = "start_boards"
 
 STEPS_NPY = "steps.npy"
@@ -190,12 +191,9 @@ M = TypeVar("M")
 def read_manifest_file(path: Path, kind: type[M], *, version: int, what: str, bytes_max: int) -> M | None:
     if not os.path.lexists(path):
         return None
-    with open_regular(path) as fd:
-        size = os.fstat(fd).st_size
-        if size > bytes_max:
-            raise ManifestError(f"the file has {size} bytes; expected at most {bytes_max}", path=path)
-        content = os.pread(fd, bytes_max, 0)
-    return parse_manifest(content, path, kind, version=version, what=what)
+    return parse_manifest(
+        read_document(path, bytes_max, ManifestError), path, kind, version=version, what=what
+    )
 
 
 def parse_manifest(

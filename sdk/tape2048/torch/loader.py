@@ -34,7 +34,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate, get_work
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tape2048.base.text import as_int
-from tape2048.base.threads import Prefetcher
+from tape2048.base.threads import OVER, Prefetcher
 from tape2048.corpus import Capped
 from tape2048.errors import ConfigError, CorpusError
 from tape2048.loader.batch import BatchOptions, BatchPool, check_options
@@ -63,8 +63,6 @@ Tensors = dict[str, torch.Tensor]
 _SIGNED = {np.dtype(f"u{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
 #: The wider types of columns, and the bits of their values.
 _WIDENED = {"u16": (torch.int32, 0xFFFF), "u32": (torch.int64, 0xFFFFFFFF)}
-
-_MOVED = "this iteration is over: the loader was moved, or iterated over again"
 
 #: Bits of words of :attr:`CriticLoader._shared`. The first word has, from the lowest bit, the number of the
 #: state and a checksum of the state. The last word has a pass, its number, and the last bits of the number of
@@ -228,7 +226,7 @@ class CriticLoader(IterableDataset[Tensors]):
                 batches.advance()
                 yield serve(batch)
                 if self._prefetcher is not prefetcher:
-                    raise RuntimeError(_MOVED)
+                    raise RuntimeError(OVER)
             batches.next_epoch()
         finally:
             prefetcher.close()
@@ -339,11 +337,13 @@ class CriticLoader(IterableDataset[Tensors]):
             begin = time.perf_counter()
             for batch in data_loader:
                 self._waits[0] += time.perf_counter() - begin
+                if self._ended != ended:
+                    raise RuntimeError(OVER)
                 self.batches.advance()
                 yield batch
                 begin = time.perf_counter()
                 if self._ended != ended:
-                    raise RuntimeError(_MOVED)
+                    raise RuntimeError(OVER)
             self.batches.next_epoch()
         finally:
             if self._ended == ended:  # otherwise, the move has published the state

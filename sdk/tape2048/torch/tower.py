@@ -34,7 +34,7 @@ from torch import nn
 from tape2048.errors import ConfigError, MissingPackageError, MissingPathError, ModelError, NameTakenError
 from tape2048.files.durable import Draft, fsync_path, write_file
 from tape2048.files.opening import storage_errors
-from tape2048.files.reading import map_path, read_path
+from tape2048.files.reading import map_path, read_document, read_path
 from tape2048.files.safetensors import check_length
 
 TOWER_JSON = "config.json"
@@ -252,7 +252,7 @@ class _CriticWithTower(msgspec.Struct):
 
 def read_json(path: Path, kind: type[S]) -> S:
     try:
-        return msgspec.json.decode(read_path(path).tobytes(), type=kind)
+        return msgspec.json.decode(read_document(path, error=ModelError), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ModelError(f"malformed: {error}", path=path) from error
 

@@ -55,7 +55,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tape2048._version import __version__
 from tape2048.critic.facts import doubts, training_facts
-from tape2048.critic.metrics import ranking
+from tape2048.critic.metrics import cross_entropy, ranking
 from tape2048.errors import ModelError, StateError, TrainingError, reader_hint
 from tape2048.files.durable import publishing_file
 from tape2048.files.training_directory import (
@@ -142,13 +142,14 @@ def load_checkpoint(  # noqa: PLR0917
         )  # fmt: skip
     text = tensors.pop("state", torch.empty(0)).numpy().tobytes()
     state = decode_state(text, path, TrainingState)
-    if state.version > VERSION:
+    if state.version != VERSION:
+        old = "this version cannot continue it: start over with another --out"
         raise StateError(
             f"checkpoint version {state.version}; expected {VERSION}",
             path=path,
-            hint=reader_hint(state.release),
+            hint=old if state.version < VERSION else reader_hint(state.release),
         )
-    known, data = ({"corpus": one.corpus, "version": one.version} for one in (state, expected))
+    known, data = ({"corpus": one.corpus} for one in (state, expected))
     config.check_resumed(state.config, known, {**expected.config, **data}, path)
     state.world_size, state.release = expected.world_size, expected.release
     parts = by_prefix(tensors)
@@ -315,7 +316,7 @@ def validate(
     share = (all_weights.double() / all_weights.double().mean())[:, None]
     loss = binary_cross_entropy_with_logits(all_logits.double(), all_labels.double(), share)
     base = (all_labels.double() * share).mean(dim=0)
-    base_loss = (torch.special.entr(base) + torch.special.entr(1 - base)).mean()
+    base_loss = cross_entropy(base.numpy(), base.numpy()).mean()  # `base` may be a little above 1
     scores, truth, counts = all_logits.numpy(), all_labels.numpy() > 0.5, all_weights.numpy()
     found = {str(tile): auroc(scores[:, i], truth[:, i], counts) for i, tile in enumerate(tiles)}
     return Validation(float(loss), float(base_loss), found, len(all_logits), bad_batch)

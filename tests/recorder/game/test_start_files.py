@@ -15,25 +15,37 @@ from tape2048.errors import (
     TapeError,
 )
 from tape2048_recorder.game import start_files
+from tape2048_recorder.game.kept_starts import with_games
 
 BOARDS = np.array([0x1100000000000000, 0xFE00000000000002, 0x1234123412341230], np.uint64)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
-    start_files.write_starts(path, BOARDS)
-    assert start_files.read_starts(path).tolist() == BOARDS.tolist()
-    assert np.load(path).shape == (3, 16)
+    start_files.write_starts(path, with_games(BOARDS))
+    assert start_files.read_starts(path)["board"].tolist() == BOARDS.tolist()
+    assert np.load(path)["exps"].shape == (3, 16)
     with pytest.raises(NameTakenError, match="Nothing was replaced"):
-        start_files.write_starts(path, BOARDS)
-    start_files.write_starts(path, BOARDS[:1], replace=True)
+        start_files.write_starts(path, with_games(BOARDS))
+    start_files.write_starts(path, with_games(BOARDS[:1]), replace=True)
     assert len(start_files.read_starts(path)) == 1
 
 
 def test_text_has_a_board_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("# late ones\n\n0x1100000000000000  # two\nfe00000000000002\n")
-    assert start_files.read_starts(path).tolist() == BOARDS[:2].tolist()
+    assert start_files.read_starts(path)["board"].tolist() == BOARDS[:2].tolist()
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf0x1100000000000000\r\n")
+    assert start_files.read_starts(tmp_path / "a.txt").tolist() == BOARDS[:1].tolist()
+
+
+def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+    os.truncate(os.open(tmp_path / "a.txt", os.O_RDWR | os.O_CREAT), 1 << 40)
+    with pytest.raises(FieldError, match="has 1099511627776 bytes; expected at most 67108864"):
+        start_files.read_starts(tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +90,7 @@ def test_arrays_that_hold_no_boards_are_refused(
 
 def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
-    start_files.write_starts(path, BOARDS)
+    start_files.write_starts(path, with_games(BOARDS))
     whole = path.read_bytes()
     for size in range(6, len(whole)):
         path.write_bytes(whole[:size])

@@ -103,6 +103,39 @@ def test_closing_ends_threads_that_wait(ahead: int) -> None:
     assert not ours()
 
 
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_closing_ends_a_caller_that_waits(threads: int) -> None:
+    """As when a loader starts an iteration while another thread waits for a batch of the previous one."""
+    begun, go_on = threading.Event(), threading.Event()
+    said: list[str] = []
+
+    def slow(number: int) -> int:
+        if number == 2:
+            begun.set()
+            assert go_on.wait(30)
+        return number
+
+    def take_all() -> None:
+        with pytest.raises(RuntimeError, match="this iteration is over") as found:
+            list(iter(prefetcher.take, None))
+        said.append(str(found.value))
+
+    prefetcher = Prefetcher(slow, 0, 1000, threads, ahead=4)
+    taking = threading.Thread(target=take_all, daemon=True)
+    taking.start()
+    assert begun.wait(30)
+    closing = threading.Thread(target=prefetcher.close)
+    closing.start()
+    while not prefetcher._closed:
+        time.sleep(0.001)
+    go_on.set()
+    taking.join(30)
+    assert said
+    closing.join(30)
+    with pytest.raises(RuntimeError, match="this iteration is over"):
+        prefetcher.take()
+
+
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()], ids=repr)
 def test_a_thread_that_cannot_begin_ends_the_others(
     monkeypatch: pytest.MonkeyPatch, error: BaseException

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests import reference
 
 from tape2048 import Corpus
 from tape2048.critic.evaluation import (
@@ -23,7 +22,6 @@ from tape2048.critic.evaluation import (
     calibrate,
     evaluate,
     highest_tile,
-    score_so_far,
 )
 from tape2048.critic.metrics import calibration_error, reliability
 from tape2048.errors import MissingPackageError
@@ -102,8 +100,8 @@ def test_thresholds_are_scored_separately(corpus: Corpus) -> None:
     def say(exps: NDArray[np.uint8]) -> NDArray[np.float64]:
         return (exps.max(axis=1)[:, None] + exps[:, :3] * np.array([0.0, 0.5, 2.0])) / 40
 
-    def cells_filled(boards: NDArray[np.uint64], steps: NDArray[np.uint32]) -> NDArray[np.int64]:
-        assert len(boards) == len(steps)
+    def cells_filled(boards: NDArray[np.uint64], scores: NDArray[np.int64]) -> NDArray[np.int64]:
+        assert len(boards) == len(scores)
         return (boards_to_exps(boards) > 8).sum(axis=1)
 
     critic: Any = Fake(say)
@@ -450,27 +448,9 @@ def test_the_reliability_curve_has_all_rows(found: Evaluation) -> None:
 # ------------------------------------------------------------------------------------- baselines
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_the_score_so_far_is_the_games(seed: int) -> None:
-    cells, _, generator = reference.new_game(seed)
-    score, boards, scores = 0, [], []
-    while True:
-        boards.append(reference.pack(cells))
-        scores.append(score)
-        move = reference.random_move(cells, generator)
-        if move is None:
-            break
-        cells, gained = reference.slide(cells, move)
-        cells, _ = reference.spawn(cells, generator)
-        score += gained
-    found = score_so_far(np.array(boards, np.uint64), np.arange(len(boards), dtype=np.uint32))
-    assert found.tolist() == scores
-
-
 def test_the_highest_tile() -> None:
     boards = np.array([0, 0x1, 0xF00000000000000A, 0x0123456789ABCDE0], np.uint64)
-    steps = np.zeros(4, np.uint32)
-    assert highest_tile(boards, steps).tolist() == [0, 1, 15, 14]
+    assert highest_tile(boards, np.zeros(4, np.int64)).tolist() == [0, 1, 15, 14]
 
 
 def test_calibration_is_monotone() -> None:

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, strategies as st
 
-from tape2048.errors import StorageError, TruncatedError
+from tape2048.errors import ModelError, StorageError, TruncatedError
 from tape2048.files.reading import (
     crc32c_combine,
     load_path,
@@ -17,6 +17,7 @@ from tape2048.files.reading import (
     map_path,
     open_regular,
     populate,
+    read_document,
     read_exactly,
     read_path,
 )
@@ -41,6 +42,15 @@ def test_a_mapping_needs_no_descriptor(file: Path) -> None:
         rows = map_file(fd, 16384)
     assert open_files() == before
     assert rows.tobytes() == file.read_bytes()
+
+
+def test_a_document_has_a_limit_and_no_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"\xef\xbb\xbf{}")
+    assert read_document(path) == b"{}"
+    os.truncate(path, 1 << 40)
+    with pytest.raises(ModelError, match="has 1099511627776 bytes; expected at most 16777216"):
+        read_document(path, error=ModelError)
 
 
 def test_mapping_goes_with_the_last_array(file: Path) -> None:

@@ -635,6 +635,16 @@ class TestState:
             assert sorted(found) == sorted(order[: len(found)])
         assert len(found) == len(source)
 
+    @pytest.mark.parametrize("world", [2, 3, 8])
+    @pytest.mark.parametrize("first", [0, 3, 11])
+    def test_pools_of_ranks_leave_out_few_rows(self, corpus: Corpus, world: int, first: int) -> None:
+        view = corpus.phase(steps=(first, None))
+        how: dict[str, Any] = {"pool_rows": 256, "world_size": world, "fields": ("row",)}
+        ranks = [view.batches(50, rank=rank, **how) for rank in range(world)]
+        rows = [sum(map(len, served(batches))) for batches in ranks]
+        assert rows == rows[:1] * world
+        assert 0 <= len(view) - sum(rows) <= len(view) / 32
+
     def test_ranks_that_take_turns_at_chunks_stay_as_many(self, corpus: Corpus) -> None:
         batches = corpus.batches(50, pool_rows=256, rank=0, world_size=2, fields=("row",))
         expected = np.concatenate(served(batches))

@@ -170,6 +170,28 @@ def test_the_tables_of_a_sparse_network_are_bounded(monkeypatch: pytest.MonkeyPa
     refused(with_table(zlib.compress(b"")), ModelError, "expands to 131,072 bytes, expected at most 131,071")
 
 
+SPARSE = "012345 123456 234567 345678 456789 56789a 6789ab 789abc 89abcd"
+
+
+def test_a_small_file_cannot_declare_gigabytes(tmp_path: Path) -> None:
+    """The writer does not compress a network that expands to 300 MB with hardly a value."""
+    layout = NetworkLayout.of(SPARSE.split())
+    empty = files._pack(np.zeros(16, np.int16))
+    texts = files.file_texts(files.SPARSE_FORMAT, layout, {})
+    arrays = {**dict.fromkeys(layout.names, empty), "scales": ones(1, 9)}
+    data = b"".join(map(bytes, files.encode(arrays, texts)))
+    tracemalloc.start()
+    refused(data, ModelError, r"expands to 301,989,888 bytes, expected at most 26\d,\d{3},\d{3} for a file")
+    table = np.zeros(layout.entries, np.int16)
+    size = save_network(Network(layout, table, ones(1, 9)), tmp_path / "plain")
+    assert tracemalloc.get_traced_memory()[1] < table.nbytes + (128 << 20)
+    tracemalloc.stop()
+    assert size > table.nbytes
+    table[::1000] = 7
+    assert save_network(Network(layout, table, ones(1, 9)), tmp_path / "packed") < size / 100
+    assert files.StoredNetwork.of((tmp_path / "packed").read_bytes(), "a").layout == layout
+
+
 def header_of(data: bytes) -> tuple[Header, bytes]:
     (length,) = struct.unpack_from("<Q", data)
     return json.loads(data[8 : 8 + length]), data[8 + length :]

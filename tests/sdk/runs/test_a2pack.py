@@ -384,17 +384,17 @@ class TestCompression:
         steps = (16 * 32768 - 4) // 2
         legal = (1.0, 1.0, 1.0, 1.0)
         step = build.a2run2_step(2**64 - 1, 0, legal)
-        run = build.PlainRun([2**64 - 1] * (steps + 1), [0] * steps, [], engine="e" * 2**16)
+        run = build.PlainRun([2**64 - 1] * (steps + 1), [0] * steps, [], engine="e" * (2**16 - 1))
         payload = build.a2run2_meta(run) + build.varint(steps) + step * steps + build.varint(2**64 - 1)
         with PackWriter(tmp_path / "z", compress=compression) as writer:
             writer.add(payload)
-            longer = dataclasses.replace(run, states=run.states + [1] * 99, moves=run.moves + [0] * 99)
-            writer.add(
-                build.a2run2_meta(longer) + build.varint(steps + 99) + step * (steps + 99) + build.varint(1)
-            )
+            longer = dataclasses.replace(run, states=[1] * (steps + 2), moves=[0] * (steps + 1))
+            payload = build.a2run2_meta(longer) + build.varint(steps + 1) + step * (steps + 1) + b"\1"
+            with pytest.raises(errors.FieldError, match=f"found {steps + 1} steps; expected at most {steps}"):
+                writer.add(payload)
         pack = PackReader.open(tmp_path / "z")
-        assert [pack.info(i).compression for i in (0, 1)] == [compression, "none"]
-        assert [len(run) for run in pack] == [steps, steps + 99]
+        assert [pack.info(i).compression for i in range(len(pack))] == [compression]
+        assert len(pack[0]) == steps
         pack.validate()
 
     def test_errors_that_are_kept_hold_no_bytes(self, tmp_path: Path, compression: str) -> None:
@@ -515,9 +515,14 @@ class TestBadInput:
             assert (caught.value.path, caught.value.offset) == (str(path), 28 + 32)
 
     def test_headers_and_footers(self, tmp_path: Path) -> None:
-        for field in ("version", "flags"):
-            with pytest.raises(errors.VersionError):
-                PackReader.open(write(tmp_path / "x", dataclasses.replace(self.SPEC, header={field: 2})))
+        for header in ({"version": 2}, {"flags": 2}):
+            data = bytearray(build.a2pack_bytes(dataclasses.replace(self.SPEC, header=header)))
+            if "version" in header:
+                data[24] ^= 1  # a newer header may have its checksum elsewhere
+            (tmp_path / "x").write_bytes(data)
+            with pytest.raises(errors.VersionError) as caught:
+                PackReader.open(tmp_path / "x")
+            assert caught.value.hint == errors.reader_hint()
         for field in ("data_end", "stats_offset"):
             for value in (0, 1, 2**63, 2**64 - 1):
                 spec = dataclasses.replace(self.SPEC, footer={field: value})

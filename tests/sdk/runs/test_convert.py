@@ -390,7 +390,7 @@ class TestReplay:
         change_database(recorded / "metadata.db", f"UPDATE runs SET steps = {2**31} WHERE id = 1")
         (recorded / "manifest.json").unlink()
         done = convert(recorded, tmp_path / "x.a2pack", replayer=replayer)
-        assert (done.runs, [one.error for one in done.skipped]) == (5, ["ReplayError"])
+        assert (done.runs, [one.error for one in done.skipped]) == (5, ["FieldError"])
 
     def test_unplayable_sessions_are_refused_early(
         self, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -623,6 +623,37 @@ class TestFiles:
             lost += len(damaged)
         assert lost * step > 100
 
+    @pytest.mark.parametrize("rows", [1, 2000], ids=["by-the-metadata", "by-its-lists"])
+    def test_parquet_of_a_game_that_never_ends(self, rows: int, tmp_path: Path) -> None:
+        """A file of 4 kB with 10 million states of one game; the other games of the file are empty."""
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet as pq
+
+        ends = pa.array([0] + [10_000_000] * rows, pa.int32())
+        columns: dict[str, Any] = {name: pa.array([0] * rows, "u4") for name in parquet._META}
+        columns["engine"] = pa.nulls(rows, pa.string())
+        columns |= {name: pa.nulls(rows, pa.list_(pa.uint8())) for name, _ in parquet._BRANCHES}
+        for name, dtype in parquet._LISTS:
+            columns[name] = pa.ListArray.from_arrays(ends, np.zeros(10_000_000, dtype))
+        pq.write_table(pa.table(columns), tmp_path / "x.parquet", compression="zstd")
+        found = list(open_source(tmp_path / "x.parquet").runs())
+        message = f"values for {rows} rows; expected at most" if rows == 1 else "no game is longer"
+        assert message in str(found[0].error)
+        assert isinstance(found[0].error, FieldError)
+        assert len(found) == rows
+
+    def test_parquet_that_expands_too_far(self, tmp_path: Path) -> None:
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet as pq
+
+        convert(write_runs(tmp_path / "runs"), tmp_path / "x.parquet")
+        table = pq.read_table(tmp_path / "x.parquet")
+        engine = pa.array(["e" * 300_000_000] + [None] * (len(table) - 1), pa.string())
+        changed = table.set_column(table.column_names.index("engine"), "engine", engine)
+        pq.write_table(changed, tmp_path / "y.parquet", compression="zstd")
+        (found,) = open_source(tmp_path / "y.parquet").runs()
+        assert "bytes of a row group expand to 300" in str(found.error)
+
     def test_a_line_too_long_for_a_run(
         self, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -698,15 +729,28 @@ class TestFiles:
         kinds = {kind_of(write_dataset(tmp_path / f"{n}", shard_rows=n)) for n in (None, 9)}
         assert kinds == {"dataset"}
 
-    def test_a_run_that_does_not_fit_is_named(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("engine", ["A v1", "", "tape2048 0.1.0 greedy player_sha256=" + "ab" * 32])
+    def test_a_player_stays_through_packs_and_sessions(self, tmp_path: Path, engine: str) -> None:
+        first = game(1, steps_max=30, engine=engine + " seed=5" * ("sha256" in engine))
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs/a.a2run2").write_bytes(a2run2_bytes(first))
+        source, found = tmp_path / "runs", set[str]()
+        for number in range(2):
+            convert(source, tmp_path / f"{number}.a2pack", lossy=True)
+            convert(tmp_path / f"{number}.a2pack", source := tmp_path / f"s{number}", "session", lossy=True)
+            found |= {player.player for player in Corpus.open(source).players}
+        assert found == {{"": "converted", "A v1": "A v1"}.get(engine, "greedy @ababab")}
+
+    def test_an_engine_that_is_too_long(self, tmp_path: Path) -> None:
         runs = tmp_path / "runs"
         runs.mkdir()
         for name, length in (("a", 1), ("b", 2**16), ("c", 1)):
             run = game(1, steps_max=3, engine="e" * length)
             (runs / f"{name}.a2run2").write_bytes(a2run2_bytes(run))
-        with pytest.raises(FieldError, match=r"runs/b\.a2run2: .*engine"):
-            convert(runs, tmp_path / "out", "a2run", lossy=True)
-        assert os.listdir(tmp_path) == ["runs"]  # noqa: PTH208 - dots too
+        done = convert(runs, tmp_path / "out", "a2run2")
+        ((name, error, message),) = map(msgspec.structs.astuple, done.skipped)
+        assert (done.runs, name, error) == (2, str(runs / "b.a2run2"), "FieldError")
+        assert message == "engine has 65536 bytes; expected at most 65535"
 
     @pytest.mark.parametrize("kind", ["a2run", "a2run2", "dataset", "session"])
     def test_drafts_of_killed_conversions_go(self, runs: Path, tmp_path: Path, kind: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tape2048 import Corpus, Session
-from tape2048.errors import ColumnError, MaintenanceError, TapeError
+from tape2048.errors import ColumnError, FieldError, MaintenanceError, TapeError
 from tape2048.game import boards_to_exps
 from tape2048.maintenance.validation import validate_session
 from tape2048.runs import convert, merge_pack48, open_source, pack48
@@ -145,11 +145,14 @@ def test_packs_that_cannot_be_merged(tmp_path: Path) -> None:
     for paths, message in refusals:
         with pytest.raises(MaintenanceError, match=message):
             merge_pack48(paths, tmp_path / "merged")
-    for text in ('["search", "tuple11"]', '{"search": 300}', '{"search": 0, "tuple11": 0}', "7"):
+    for text in ('["search", "search"]', '{"search": 300}', '{"search": 0, "tuple11": 0}', "7"):
         (second / "valuation_types.json").write_text(text)
-        with pytest.raises(MaintenanceError, match="expected a different u8 number for each name") as caught:
+        with pytest.raises(MaintenanceError, match="expected another u8 number for each name") as caught:
             merge_pack48([first, second], tmp_path / "merged")
         assert str(caught.value.path).endswith("d6/valuation_types.json")
+    (second / "valuation_types.json").write_text(json.dumps([f"name {i}" for i in range(254)]))
+    with pytest.raises(MaintenanceError, match="found 257 names; expected at most 256 for u8 numbers"):
+        merge_pack48([first, second], tmp_path / "merged")
     (second / "valuation_types.json").write_text('{"search": 0}')
     with pytest.raises(TapeError, match="is not among its names"):
         merge_pack48([first, second], tmp_path / "merged")
@@ -184,6 +187,41 @@ def test_runs_become_rows_and_come_back(tmp_path: Path, monkeypatch: pytest.Monk
         assert one.run is not None
         np.testing.assert_array_equal(one.run.boards[: len(other)], other.boards[: len(one.run)])
         np.testing.assert_array_equal(one.run.branch_values, other.branch_values[: len(one.run)])
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["pack", "packs"])
+def test_a_pack_of_a_pack_keeps_every_field(
+    tmp_path: Path, both: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also of several packs, which number their kinds otherwise; rows after a 65536 end with the game."""
+    first, _ = packs(tmp_path / "given")
+    assert convert(tmp_path / "given" if both else first, tmp_path / "out", "pack48").lost == {}
+    assert caplog.messages == []
+    rows, runs = load_as_2048former(tmp_path / "out")
+    given = rows_of(PLAYED[: 12 if both else 6])
+    given["board_eval"] = np.concatenate([rows_of(PLAYED[:6]), rows_of(PLAYED[6:])])["board_eval"][
+        : len(given)
+    ]
+    kept = given[np.isin(given[["run_id", "step_index"]], rows[["run_id", "step_index"]])]
+    for name in STEP_ROW.names or ():
+        np.testing.assert_array_equal(rows[name], kept[name], name)
+    assert [run[1] for run in runs] == [game.seed for game in PLAYED[: len(runs)]]
+    names = Session.open(tmp_path / "out").columns["valuation_type"].facts["names"]
+    assert names == {kind: i for i, kind in enumerate(KINDS)}
+
+
+def test_a_field_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    wide = np.dtype(
+        [(name, "<i8" if name == "board_eval" else STEP_ROW[name]) for name in STEP_ROW.names or ()]
+    )
+    rows = rows_of(PLAYED[:1], wide)
+    rows["board_eval"][3] = 1 << 40
+    path = write_pack(tmp_path / "pack", PLAYED[:1], rows=rows)
+    with pytest.raises(
+        FieldError, match=r"pack: run 0: its field board_eval is int64 .* that int32 can hold"
+    ):
+        convert(path, tmp_path / "out", "pack48")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_recorders_games_become_a_pack(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tape2048.errors import (
     TapeError,
     TruncatedError,
     VersionError,
+    reader_hint,
 )
 from tape2048.files.row_source import ROW_DTYPE
 from tape2048.runs import DataPack, packdat as module
@@ -276,8 +277,9 @@ class TestBadInput:
     def test_fields_of_header_and_runs(
         self, path: Path, changes: dict[str, Any], error: type[TapeError]
     ) -> None:
-        with pytest.raises(error):
+        with pytest.raises(error) as caught:
             load(path, packdat_bytes(**changes))
+        assert error is not VersionError or caught.value.hint == reader_hint()
 
     @pytest.mark.parametrize(
         ("offset", "value", "error"),

@@ -168,6 +168,11 @@ def test_names_of_valuations_are_facts(tmp_path: Path) -> None:
     assert Session.open(path).columns["valuation_type"].facts == {
         "names": {k: i for i, k in enumerate(KINDS)}
     }
+    for document in ([*KINDS], {str(i): k for i, k in enumerate(KINDS)}):
+        (path / "valuation_types.json").write_text(json.dumps(document))
+        assert Session.open(path).columns["valuation_type"].facts["names"] == {
+            k: i for i, k in enumerate(KINDS)
+        }
     (path / "valuation_types.json").write_text("{")
     with pytest.raises(errors.ColumnError, match="malformed"):
         Session.open(path).column("valuation_type")
@@ -184,7 +189,7 @@ def test_numbers_of_valuations_are_joined_by_name(tmp_path: Path, load: Any) -> 
         rows["valuation_type"][::5] = len(order) - 1
         path = write_pack(tmp_path / name, given, rows=rows)
         numbers = {kind: i for i, kind in enumerate(order)}
-        (path / "valuation_types.json").write_text(json.dumps(numbers))
+        (path / "valuation_types.json").write_text(json.dumps(numbers if at else [*order]))
     corpus = Corpus.open(tmp_path, load=load)
     batch = next(iter(corpus.batches(10**6, fields=("valuation_type", "run", "row"), shuffle=False)))
     (info,) = batch.layout.columns
@@ -350,6 +355,17 @@ class TestContradictions:
         row = int(order.argsort()[9]) if layout == "taking turns" else 9
         lines = found("overwritten", "board", 9, given["board"][5])
         assert any(line.startswith(f"row {row} has board 0x") for line in lines)
+        (line,) = found("rank", "max_rank", 9, 14)
+        highest = max(low[0].steps[9].board)
+        assert line == f"row {row} has max_rank 14; the highest exponent of its board is {highest}"
+        (line,) = found("seed", "seed", 9, 77)
+        assert line == f"row {row} has seed 77; the run table has {low[0].seed}"
+        for value in (np.nan, -np.inf):
+            values = np.where(given["ev_legal"][9] >> np.arange(4) & 1, value, 0)
+            (line,) = found(f"value {value}", "branch_evs", 9, values)
+            assert line.startswith(f"row {row} has branch_evs [")
+            assert line.endswith("expected finite numbers")
+        assert found("illegal value", "branch_evs", 9, np.where(values, 1, value)) == []
         (line,) = found("legal", "ev_legal", 9, int(given["ev_legal"][9]) ^ 1)
         assert line.startswith(f"row {row} has ev_legal 0b")
         if layout == "documented":
@@ -444,10 +460,11 @@ class TestGames:
                 score = sum(slide(step.board, step.move)[1] for step in steps)
                 assert (len(run), run.meta.max_score, run.meta.highest_tile) == (len(steps), score, 65536)
 
-    def test_packed_facts(self, tmp_path: Path) -> None:
+    def test_packed_facts_with_a_byte_order_mark(self, tmp_path: Path) -> None:
         path = write_raw(tmp_path, 0, self.low()[0])
         facts = next(tmp_path.glob("*.meta.json"))
-        facts.with_name(f"{facts.name}.gz").write_bytes(gzip.compress(facts.read_bytes()))
+        content = b"\xef\xbb\xbf" + facts.read_bytes()
+        facts.with_name(f"{facts.name}.gz").write_bytes(gzip.compress(content))
         facts.unlink()
         assert len(open_source(path).runs().__next__().checked()) == len(self.low()[0].steps)
 

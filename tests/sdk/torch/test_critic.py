@@ -172,6 +172,7 @@ def test_damage_is_named(tmp_path: Path, tower: Tower) -> None:
         open_tower(path)  # else embeddings would be made with it, under a name of their own
     refused(model, whole[model][:50], "not a safetensors file")
     refused(text, b"{}", "malformed")
+    refused(text, b" " * (1 << 24) + b"{}", "has 16777218 bytes; expected at most 16777216")
     refused(text, whole[text].replace(b'"version": 2', b'"version": 3'), "version 3")
     refused(text, whole[text].replace(b'"version": 2', b'"version": 1'), "version 1; expected 2")
     refused(text, whole[text].replace(b"8192,", b"8191,"), "powers of two")

@@ -161,8 +161,9 @@ def test_a_checkpoint_of_version_1_is_rejected(games: Path, trained: Path, tmp_p
     tensors["state"] = torch.frombuffer(bytearray(state), dtype=torch.uint8)
     del tensors["sha256"]
     checkpoint.write_bytes(tensor_bytes(tensors))
-    with pytest.raises(errors.StateError, match="version = 1, not 2"):
+    with pytest.raises(errors.StateError, match="checkpoint version 1; expected 2") as caught:
         train_critic(whole(games, tmp_path / "critic"))
+    assert caught.value.hint == "this version cannot continue it: start over with another --out"
 
 
 @pytest.mark.parametrize("teacher", ["", "critics/one"])

@@ -90,6 +90,18 @@ def test_a_validation_is_that_of_all_rows_once(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("per_run", [7, 11, 19])
+def test_the_base_rate_of_a_tile_that_all_games_reach_is_0(tmp_path: Path, per_run: int) -> None:
+    """The weighted mean of labels that are all true can be a little above 1."""
+    source = Corpus.open(make_uneven(tmp_path / "selfplay")).capped(per_run)
+    fields = ("tokens", "labels", "weight")
+    loader = CriticLoader(source, 500, thresholds=(2, 4, 8), fields=fields, label_dtype="float32")
+    ranks: Any = SimpleNamespace(gather=lambda tensor: [tensor])
+    found = validate(lambda batch: batch["tokens"][:, :3] / 4 - 1, loader, (2, 4, 8), torch.zeros(3), ranks)
+    assert found.base_loss == pytest.approx(0, abs=1e-5)
+    assert set(found.auroc.values()) == {None}
+
+
 def test_validation_weights_capped_rows(tmp_path: Path) -> None:
     """All rows of a game are alike here, so that a validation of twelve of each is that of all rows."""
     corpus = Corpus.open(make_uneven(tmp_path / "selfplay"))

@@ -110,7 +110,8 @@ def test_tables_csv_and_the_report_show_them(tape: Tape, made: Made, browser: An
     out = tmp_path / "report.html"
     done = tape("critic", "eval", made.critic, made.root, *ORACLE, "--out", out)
     assert done.code == 0, done.err
-    assert "rollouts   6 from each of 300 positions, by the player" in done.out
+    player = Corpus.open(made.root).players[0].player
+    assert f"rollouts   6 from each of 300 positions, by {player}, seed" in done.out
     assert "128: against rollouts (AUROC: against outcomes)" in done.out
     assert "128: means over the positions" in done.out
     assert "not measurable" in done.out

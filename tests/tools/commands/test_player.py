@@ -257,7 +257,7 @@ def test_starts_are_collected_from_sessions(cli: Cli, session: Path, tmp_path: P
     how = ("player starts", source, "--out", target)
     document = cli(*how, "--tile", "64", "--json").json
     assert (document["boards"], document["tile"]) == (len(of_game), 64)
-    assert read_starts(target).tolist() == [*of_game.values()]
+    assert read_starts(target)["board"].tolist() == [*of_game.values()]
     cli(*how, "--tile", "64", expect=errors.NameTakenError)
     late = ("--rows-where", "board_highest >= 6 AND step > 2", "--where", "max_score >= 0", "--force")
     assert f"{len(of_game)} boards" in cli(*how, *late).out

@@ -312,7 +312,8 @@ def test_cards_have_what_annotate_wrote(data: Data, copied: Path, cli: Cli) -> N
     for row, card in zip(listed, cards, strict=True):
         assert (max(card["exps"]) >= 1, len(card["spark"])) == (True, min(40, row["steps"]))
         assert card["spark"] == sorted(card["spark"])
-        assert card["spark"][-1] == pytest.approx(row["score"], rel=0.2)
+        assert card["spark"][0] == 0
+        assert row["score"] * 0.8 <= card["spark"][-1] <= row["score"], "the points before the last move"
         if row["name"] == first.name:
             assert [card[name] for name in SUMS] == expected[row["run"]]
         else:

@@ -32,7 +32,7 @@ from tape2048.base.text import pretty_json
 from tape2048.errors import MaintenanceError, MissingPathError, NameTakenError, TapeError
 from tape2048.files.durable import Draft, fsync_dir, new_file, rename_noreplace, sweep_drafts, write_all
 from tape2048.files.opening import storage_errors
-from tape2048.files.reading import read_path
+from tape2048.files.reading import read_document, read_path
 from tape2048.session.layout import MANIFEST, name_key
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _manifest(session: Path) -> str:
 
 def _decode(path: Path, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(read_path(path).tobytes(), type=kind)
+        return msgspec.json.decode(read_document(path), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         hint = "Remove it: the next call does its session again, and compares the outputs."
         raise MaintenanceError(f"malformed: {error}", path=path, hint=hint) from error

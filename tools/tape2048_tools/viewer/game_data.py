@@ -21,6 +21,7 @@ from tape2048.critic.shipped import SHIPPED as CRITICS
 from tape2048.errors import ConfigError, FormatError, MissingPathError, ModelError, TapeError
 from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import WON, boards_to_exps, exps_after, exps_to_boards, legal_masks
+from tape2048.game.scores import SPAWN, TWO_TILES, potentials
 from tape2048.ntuple.network import SHIPPED as NETWORKS
 from tape2048.players import PlayedBy, player_text
 from tape2048.runs.sessions import boards_of
@@ -499,7 +500,7 @@ def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray
 
 
 def card(entry: Entry, run: int | None) -> dict[str, Any]:
-    """Return a game's card; its scores, from spaced boards, are exact except for spawned 4s."""
+    """Return a game's card, with the scores at spaced boards."""
     at = find_run(entry.runs, -1 if run is None else run)
     sums = entry.sums[0]
     judged = {name: float(values[at]) for name, values in sums.items() if not np.isnan(values[at])}
@@ -510,10 +511,13 @@ def card(entry: Entry, run: int | None) -> dict[str, Any]:
         few = numbers[
             np.linspace(0, len(numbers) - 1, min(len(numbers), _SPARK_POINTS)).round().astype(np.int64)
         ]
-        exps = boards_to_exps(boards_of(session.get_batch(few), "a row", session.path)).astype(np.int64)
+        rows = session.get_batch(few)
+        exps = boards_to_exps(boards_of(rows, "a row", session.path))
     except (TapeError, OSError) as error:
         return {"exps": None, "spark": [], "error": str(error), **judged}
-    scores = ((exps - 1) * (1 << exps) * (exps > 0)).sum(axis=1)
+    # From the game's first board, which may be a given one.
+    raised, steps = potentials(exps), rows["step_idx"].astype(np.int64)
+    scores = raised - np.where(steps[:1] == 0, raised[:1], TWO_TILES) + SPAWN * steps
     return {"exps": exps[-1].tolist() if len(exps) else None, "spark": scores.tolist(), **judged}
 
 

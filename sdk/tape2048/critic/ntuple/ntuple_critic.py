@@ -85,7 +85,14 @@ from tape2048.jit.compiler import kernel
 from tape2048.jit.memory import prefetch
 from tape2048.loader.splits import parts_of_seeds
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
-from tape2048.ntuple.network import NetworkLayout, compressed, decode_tables, file_texts, stage_begins
+from tape2048.ntuple.network import (
+    NetworkLayout,
+    compressed,
+    decode_tables,
+    file_texts,
+    readable,
+    stage_begins,
+)
 from tape2048.session.layout import TOP_TILE
 from tape2048.session.run_table import check_thresholds, constant_labels, exponents_of
 
@@ -346,7 +353,8 @@ class NTupleCritic(DrawsBoards):
         }
         texts = file_texts(FORMAT, self.layout, self.info, step=repr(self.step))
         with publishing_file(Path(path), replace=True) as file:
-            file.writelines(compressed(encode(arrays, texts), preset))
+            parts = [*encode(arrays, texts)]
+            file.writelines(readable(parts, compressed(parts, preset)))
             return file.tell()
 
     def __repr__(self) -> str:

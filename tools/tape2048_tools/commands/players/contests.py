@@ -102,7 +102,7 @@ def play_each(
     from tape2048_recorder.evaluation.paired_games import Results, play
     from tape2048_recorder.game.start_files import read_starts
 
-    boards = None if starts is None else read_starts(starts)
+    boards = None if starts is None else read_starts(starts)["board"].copy()
     count = games or (GAMES if boards is None else len(boards))
     facts = {"games": count, "seed": seed, **({} if starts is None else {"from": str(starts)})}
     found: dict[str, Results] = {}

@@ -14,7 +14,16 @@ from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.files.durable import check_new_file
 from tape2048.ntuple.calibration import CALIBRATIONS, GAMES_MIN, SIZES, calibrations_of
-from tape2048.ntuple.network import SHIPPED, TILES, file_facts, load_network, save_network, tuple_text
+from tape2048.ntuple.network import (
+    SHIPPED,
+    TILES,
+    StoredNetwork,
+    file_facts,
+    load_network,
+    map_network,
+    save_network,
+    tuple_text,
+)
 from tape2048.ntuple.tdl2048 import split_name
 from tape2048.players import player_text
 from tape2048_recorder.players.options import check_player, make_player
@@ -75,9 +84,10 @@ def info(*, weights: str, as_json: bool) -> None:
 
     WEIGHTS is a file, a shipped network (strong, small, fast), or tdl2048:FILE, a weight file of TDL2048.
     """
-    network = load_network(weights)
+    network = StoredNetwork.of(map_network(weights), weights)
     layout = network.layout
-    used = int((network.table != 0).sum())
+    bytes_ = layout.entries * network.dtype.itemsize
+    used = sum(int(np.count_nonzero(table)) for tables in network.stages() for table in tables)
     known = calibrations_of(weights)
     facts: dict[str, Any] = {
         "weights": weights,
@@ -86,7 +96,7 @@ def info(*, weights: str, as_json: bool) -> None:
         "stages": list(layout.stages),
         "entries": layout.entries,
         "entries_used": used,
-        "dtype": str(network.table.dtype),
+        "dtype": str(network.dtype),
         "scales": network.scales.tolist(),
         "calibrations": [
             {"player": one.player, "player_sha256": one.player_sha256, "games": one.games, "lost": one.lost}
@@ -102,7 +112,7 @@ def info(*, weights: str, as_json: bool) -> None:
         "tuples": " ".join(facts["tuples"]),
         "stages": "from the start" + "".join(f", from {tile}" for tile in layout.stages),
         "tables": f"{number(layout.entries)} entries of {facts['dtype']}, "
-        f"{size(network.table.nbytes)} in memory, {share(used / layout.entries)} of them used",
+        f"{size(bytes_)} in memory, {share(used / layout.entries)} of them used",
         "trained": _trained(network.facts),
         "calibrated": "; ".join(dict.fromkeys(_calibrated(one) for one in known)) or "no",
         "settings": ", ".join(f"{name}={value}" for name, value in settings) or "-",

@@ -103,8 +103,8 @@ def _record(config_path: str | None, flags: dict[str, Any], signals: Signals) ->
         return run(loaded.config, view, changed=view.changed, **how)
 
 
-def _boards_of(config: RecorderConfig) -> NDArray[np.uint64] | None:
-    """Return the boards that games start from; None if games start with two tiles."""
+def _boards_of(config: RecorderConfig) -> NDArray[np.void] | None:
+    """Return the boards that games start from, and their games; None if games start with two tiles."""
     if config.start_from is None:
         return None
     path: Path = EXISTING.convert(config.start_from, None, None)  # before the compiler is loaded
@@ -123,7 +123,7 @@ def _boards_of(config: RecorderConfig) -> NDArray[np.uint64] | None:
             hint="To choose boards of sessions, write them to a file first: tape2048 player starts",
         )
     read = load_named(_START_BOARDS[is_sessions])
-    boards: NDArray[np.uint64] = read(path, where, rows_where) if is_sessions else read(path)
+    boards: NDArray[np.void] = read(path, where, rows_where) if is_sessions else read(path)
     return boards
 
 

@@ -158,17 +158,17 @@ def _refuse_session(root: Path) -> None:
 
 
 def _edited(path: Path) -> bool:
-    from tape2048.files.reading import read_path
+    from tape2048.files.reading import read_document
     from tape2048_tools.dataset_card import is_own
 
-    return path.exists() and not is_own(bytes(read_path(path)))
+    return path.exists() and not is_own(read_document(path))
 
 
 def _make(
     root: Path, url: str, *, quiet: bool, title: str | None, license_id: str | None
 ) -> tuple[list[Session], dict[str, bytes]]:
     from tape2048.errors import EmptyCorpusError, error_class
-    from tape2048.files.reading import read_path
+    from tape2048.files.reading import read_document
     from tape2048.maintenance.validation import validate_session
     from tape2048.session.session import Session, sessions
     from tape2048_tools.dataset_card import CARDS, card_fact, make_cards
@@ -182,7 +182,7 @@ def _make(
             hint = f"Run `tape2048 validate {root}`: it lists all defects, and --quarantine moves sessions."
             raise error_class(found[0].error)(f"damaged: {found[0].message}", path=path, hint=hint)
     readme = root / CARDS[0]
-    last = bytes(read_path(readme)).decode(errors="replace") if readme.is_file() else ""
+    last = read_document(readme).decode(errors="replace") if readme.is_file() else ""
     title = title or card_fact(last, "pretty_name") or root.resolve().name
     several = [*map(Session.open, paths)]
     return several, make_cards(several, title, license_id or card_fact(last, "license") or "unknown", url)
