@@ -744,8 +744,8 @@ class TestFiles:
     def test_an_engine_that_is_too_long(self, tmp_path: Path) -> None:
         runs = tmp_path / "runs"
         runs.mkdir()
-        for name, length in (("a", 1), ("b", 2**16), ("c", 1)):
-            run = game(1, steps_max=3, engine="e" * length)
+        for seed, (name, length) in enumerate((("a", 1), ("b", 2**16), ("c", 1))):
+            run = game(seed, steps_max=3, engine="e" * length)
             (runs / f"{name}.a2run2").write_bytes(a2run2_bytes(run))
         done = convert(runs, tmp_path / "out", "a2run2")
         ((name, error, message),) = map(msgspec.structs.astuple, done.skipped)
