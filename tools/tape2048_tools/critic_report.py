@@ -214,7 +214,7 @@ def expected_score(player: str) -> Baseline:
         to_come = np.where(np.isinf(best), 0.0, best).astype(np.float64)
         if calibration is not None:
             to_come = outcomes(calibration.table, boards, to_come)[0].astype(np.float64)
-        return np.asarray(score_so_far(boards, steps) + to_come, np.float64)
+        return np.asarray(points + to_come, np.float64)
 
     return value
 
