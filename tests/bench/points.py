@@ -1,15 +1,17 @@
-"""Whether values are the score that comes, and losses what moves cost: the tables of docs/explanation/numbers.md.
+"""Whether values are the score that comes, and losses what moves cost: the tables of "What the numbers mean".
 
     python -m tests.bench.points values     # values and outcomes, by highest tile and class of value
     python -m tests.bench.points losses     # losses, and the difference of both moves played on
     python -m tests.bench.points games      # score = expectation + luck - loss + error; shares of grades
     python -m tests.bench.points choices    # games by network's values, calibrated values, probabilities
 
-``values`` and ``losses`` record games with another seed than those of the shipped calibrations, in --directory,
-and keep them there. ± is twice the standard error, over games and over positions.
+``values`` and ``losses`` record games in --directory, with another seed than those of the shipped
+calibrations, and keep them there. ± is twice the standard error, over games and over positions.
 """
 
 import argparse
+import functools
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +71,13 @@ def over_games(values: Any, games: Any) -> tuple[float, float]:
     return float(values.mean()), 2 * float(np.sqrt((sums**2).sum())) / len(values)
 
 
+def difference(best: Any, came: Any, owners: Any, rows: Any) -> str:
+    """Return how much higher values are than the score that came, in percent."""
+    mean, error = over_games(best[rows] - came[rows], owners[rows])
+    scale = 100 / came[rows].mean()
+    return f"{mean * scale:+.1f} ± {error * scale:.1f}%"
+
+
 def values(texts: list[str], games: int, directory: Path) -> None:
     print("| player | highest tile | came | value | difference | by class of value, lowest to highest 1% |")
     print("|---|---|---|---|---|---|")
@@ -86,13 +95,9 @@ def values(texts: list[str], games: int, directory: Path) -> None:
             if len(np.unique(owners[here])) < 100:
                 continue
 
-            def cell(rows: Any) -> str:
-                mean, error = over_games(best[rows] - came[rows], owners[rows])
-                scale = 100 / came[rows].mean()
-                return f"{mean * scale:+.1f} ± {error * scale:.1f}%"
-
+            cell = functools.partial(difference, best, came, owners)
             edges = np.quantile(best[here], CLASSES)
-            parts = [cell(here & (best >= a) & (best <= b)) for a, b in zip(edges, edges[1:], strict=False)]
+            parts = [cell(here & (best >= a) & (best <= b)) for a, b in itertools.pairwise(edges)]
             means = f"{came[here].mean():,.0f} | {best[here].mean():,.0f}"
             print(f"| `{text}` | {1 << tile} | {means} | {cell(here)} | {', '.join(parts)} |", flush=True)
 
@@ -108,7 +113,7 @@ def losses(texts: list[str], games: int, directory: Path, positions: int, rollou
             make_player("ntuple", check_player("ntuple", facts["player_args"])),
         )
         chosen, _, _ = positions_of(judge, corpus, sample_of(corpus, 8), positions, 9)
-        measured, _ = compare_moves(judge, player, chosen, rollouts, 10)
+        measured = compare_moves(judge, player, chosen, rollouts, 10)
         values, at = judge.judged(judge._values(chosen.boards), chosen.boards)[0], np.arange(len(measured))
         printed, raw = values[at, chosen.best] - values[at, chosen.played], chosen.differences
         size = np.searchsorted(SIZES, raw, "right") - 1
@@ -167,9 +172,7 @@ def choices(games: int, directory: Path) -> None:
     judge = Judge.of_recorded(player_of(corpus))[0]
     seeds = game_seeds(4, np.arange(len(boards), dtype=np.uint64))
     print(f"2-ply, {len(boards)} games from the first board with a 16384\n")
-    print(
-        "| move with the highest | score that came | difference | reached 32768 | difference |\n|---|---|---|---|---|"
-    )
+    print("| move by | score that came | difference | reached 32768 | difference |\n|---|---|---|---|---|")
     base = None
     for by, name in (
         (2, "value of the network"),

@@ -1,10 +1,10 @@
 r"""Calibrations of networks, from recorded games and from positions that are played on.
 
-The outcomes of recorded games give the tables of a :class:`~tape2048.ntuple.calibration.Calibration`. They hold
-for moves that were played. For differences between moves, positions with a loss are drawn from the games, and the
-best move and the played move are each played on several times by the player of the games. After
-:data:`MOVES_ON` moves, the calibrated value of the board replaces the rest of the game, whose spawns would only
-add noise. The mean difference of a class of losses is the part that is real.
+The outcomes of recorded games give the tables of a :class:`~tape2048.ntuple.calibration.Calibration`. They
+hold for moves that were played. For differences between moves, positions with a loss are drawn from the
+games, and the best move and the played move are each played on several times by the player of the games.
+After :data:`MOVES_ON` moves, the calibrated value of the board replaces the rest of the game, whose spawns
+would only add noise. The mean difference of a class of losses is the part that is real.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def player_of(corpus: Any) -> Mapping[str, Any]:
     for session, meta in zip(corpus.sessions, metas, strict=True):
         if meta.get("player") != "ntuple" or START_BOARDS in meta:
             raise ConfigError(
-                f"found games of {player_text(meta)}{', from given boards' * (START_BOARDS in meta)}, expected "
-                "games of an n-tuple network from new boards",
+                f"found games of {player_text(meta)}{', from given boards' * (START_BOARDS in meta)}, "
+                "expected games of an n-tuple network from new boards",
                 path=session.path,
                 hint="Record them: tape2048 record --player ntuple:weights=NETWORK --max-games 20000",
             )
@@ -225,20 +225,18 @@ def _differences(
     progress: Progress | None,
 ) -> tuple[Differences, float]:  # fmt: skip
     chosen, loss, some = positions_of(judge, corpus, sample, count, seed)
-    measured, noise = compare_moves(judge, player, chosen, rollouts, seed, progress)
+    measured = compare_moves(judge, player, chosen, rollouts, seed, progress)
     size = np.searchsorted(_edges(), chosen.differences, "right") - 1
     tables: dict[str, list[list[Any]]] = {name: [] for name in Differences.__struct_fields__}
     for part in range(3):
         here = [(chosen.part == part) & (size == number) for number in range(len(SIZES))]
         rows = [
-            _class(chosen.differences[each], measured[each], noise[each], SIZES[number])
+            _class(chosen.differences[each], measured[each], SIZES[number])
             for number, each in enumerate(here)
         ]
-        real, spread, errors, positions = fitted_differences(np.array(rows))
-        for name, values in zip(
-            ("real", "spread", "errors", "positions"), (real, spread, errors, positions), strict=True
-        ):
-            tables[name].append(values.round().astype(int).tolist())
+        found = fitted_differences(np.array(rows))
+        for table, values in zip(tables.values(), found, strict=True):
+            table.append(values.round().astype(int).tolist())
     differences = Differences(**tables)
     assert judge.calibration is not None
     calibration = msgspec.structs.replace(judge.calibration, differences=differences)
@@ -248,46 +246,39 @@ def _differences(
 
 
 def fitted_differences(classes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the real part, the spread, the error and the positions of each size, ``f64[4, S]``.
+    """Return the real part, its error and the number of positions of each size, ``f64[3, S]``.
 
-    ``classes`` has them as measured, ``f64[S, 4]``. The real share of a difference does not fall with its size,
-    and neither does the spread, by isotonic regression. A class with few positions takes the shares of the class
-    below. The spread includes the error of the mean.
+    ``classes`` has them as measured, ``f64[S, 3]``. The real share of a difference does not fall with its size, by
+    isotonic regression. A class with few positions takes the share of the class below.
     """
-    real, spread, errors, positions = classes.T
+    real, errors, positions = classes.T
     sizes, known = np.array(SIZES), np.flatnonzero(positions >= _POSITIONS_MIN)
     if not len(known):
-        return np.array([sizes, sizes, sizes, positions])
+        return np.array([sizes, sizes, positions])
     weights = (sizes / np.maximum(errors, 1))[known] ** 2
     shares = np.maximum(isotonic(real[known] / sizes[known], weights), 0)
-    spreads = isotonic(np.hypot(spread, errors)[known], positions[known])
     nearest = np.maximum(np.searchsorted(known, np.arange(len(sizes)), "right") - 1, 0)
     scale = sizes / sizes[known[nearest]]
-    return np.array(
-        [shares[nearest] * sizes, spreads[nearest] * scale, errors[known[nearest]] * scale, positions]
-    )
+    return np.array([shares[nearest] * sizes, errors[known[nearest]] * scale, positions])
 
 
 def _class(
-    printed: NDArray[np.float32], measured: NDArray[np.float64], noise: NDArray[np.float64], size: float
-) -> tuple[float, float, float, int]:
-    """Return the real difference at ``size``, the spread of positions, the mean's error, and their number."""
+    printed: NDArray[np.float32], measured: NDArray[np.float64], size: float
+) -> tuple[float, float, int]:
+    """Return the real difference at ``size``, its standard error, and the number of positions."""
     if len(printed) < 2:
-        return size, size, size, len(printed)
+        return size, size, len(printed)
     ratio = size / float(printed.mean())
-    variance = float(measured.var(ddof=1))
-    spread = max(variance - float((noise**2).mean()), 0.0) ** 0.5
-    return (
-        float(measured.mean()) * ratio, spread * ratio, (variance / len(printed)) ** 0.5 * ratio, len(printed)
-    )  # fmt: skip
+    error = float(measured.std(ddof=1)) / len(printed) ** 0.5
+    return float(measured.mean()) * ratio, error * ratio, len(printed)
 
 
 def compare_moves(
     judge: Judge, player: Any, chosen: Position, rollouts: int, seed: int, progress: Progress | None = None,
     moves_on: int = MOVES_ON,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Play on from both moves of positions; return the mean differences and their standard errors."""
-    means, squares = np.empty((2, len(chosen.boards))), np.empty((2, len(chosen.boards)))
+) -> NDArray[np.float64]:  # fmt: skip
+    """Play on from both moves of positions; return the mean differences of their outcomes."""
+    means = np.empty((2, len(chosen.boards)))
     seeds = rollout_seeds(seed, len(chosen.boards), 2 * rollouts).reshape(len(chosen.boards), 2, rollouts)
     at_once = max(1, _ROLLOUTS_AT_ONCE // rollouts)
 
@@ -299,22 +290,22 @@ def compare_moves(
             outcomes = played_on(
                 judge, mine, begins, np.repeat(moves[part], rollouts), seeds[part, side].reshape(-1), moves_on
             )
-            table = outcomes.reshape(-1, rollouts)
-            means[side, part], squares[side, part] = table.mean(axis=1), table.var(axis=1, ddof=1) / rollouts
+            means[side, part] = outcomes.reshape(-1, rollouts).mean(axis=1)
         return first
 
     with ThreadPoolExecutor(judge.threads) as pool:
         for first in pool.map(play, range(0, len(chosen.boards), at_once)):
             if progress:
                 progress(min(first + at_once, len(chosen.boards)), len(chosen.boards))
-    return means[0] - means[1], np.sqrt(squares.sum(axis=0))
+    differences: NDArray[np.float64] = means[0] - means[1]
+    return differences
 
 
 def played_on(
     judge: Judge, player: Any, boards: NDArray[np.uint64], moves: NDArray[np.int64],
     seeds: NDArray[np.uint64], moves_on: int,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Return the points of a move and of the moves after it, ``f64[n]``, with the judge's value of the end."""
+    """Return the points of a move and of those after it, ``f64[n]``, with the value of the last board."""
     gained, ends = play_on(player, boards, moves, seeds, moves_on)
     outcomes: NDArray[np.float64] = gained + judge.outcomes(ends)[0]
     return outcomes

@@ -76,7 +76,7 @@ def _summary(facts: npt.NDArray[np.float64]) -> Falls:
 
 
 def recorded_games(root: Path, games_max: int) -> tuple[GameBoards, str]:
-    """Return the first games of a session or directory, with every board, and their player's SHA-256 or ``""``."""
+    """Return the first games of sessions, with every board, and their player's SHA-256, or ``""``."""
     boards: list[npt.NDArray[np.uint64]] = []
     highest: list[int] = []
     sessions, _ = open_sessions(find_sessions(root))

@@ -136,8 +136,8 @@ def _play(
     tape: Any,
     columns: Any,
 ) -> int:
-    # ``tape`` is None or True, ``columns`` is None or arrays for values and loss, and a calibration's table. numba knows their types at
-    # compile time, so branches on them cost nothing.
+    # ``tape`` is None or True, ``columns`` is None or arrays for values and loss, and a calibration's table.
+    # numba knows their types at compile time, so branches on them cost nothing.
     rows_max = U64(kept.shape[0])
     record_action = actions.shape[0] != 0
     one = U64(1)

@@ -2,10 +2,10 @@
 
 The columns are ``values`` and ``best`` of each board, ``loss`` and ``grade`` of each move and ``luck`` of its
 spawn. :class:`tape2048_recorder.replay.judging.Judge` computes them, as for the viewer, the report and the
-terminal. Values of illegal moves are NaN. If the judge is calibrated, points are the score that comes, the fact
-``calibrated`` names the player that the calibration assumes, and ``network_values`` holds the network's own
-values. Otherwise, all points are the network's, no move has a grade, and ``calibrated`` is empty. Columns without
-this fact are those of earlier versions, and hold the network's points.
+terminal. Values of illegal moves are NaN. If the judge is calibrated, points are the score that comes, the
+fact ``calibrated`` names the player that the calibration assumes, and ``network_values`` holds the network's
+own values. Otherwise, all points are the network's, no move has a grade, and ``calibrated`` is empty. Columns
+without this fact are those of earlier versions, and hold the network's points.
 
 By default, each session's judge is the network of its player, 2-ply or 3-ply
 (:meth:`tape2048_recorder.replay.judging.Judge.of_recorded`). Moves and boards that are not recorded are

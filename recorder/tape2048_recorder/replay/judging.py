@@ -12,11 +12,11 @@ further ahead, moves and boards have the values
     V(b) = \max_a q(b, a)
 
 with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`. The reward :math:`r` counts only for points. If the network has a
-calibration (:mod:`tape2048.ntuple.calibration`), :math:`V_0` is the score that comes in the games of its player,
-by the network's value. Otherwise, it is the network's value, and the judge is **uncalibrated**. A board without
-moves has the value 0. A board with the tile has the probability 1. With ``ahead=2``, :math:`V_0` is the value
-:math:`V` of a judge that looks one spawn ahead. All legal moves of all boards are searched to the same depth,
-because a difference between two depths would count as a loss.
+calibration (:mod:`tape2048.ntuple.calibration`), :math:`V_0` is the score that comes in the games of its
+player, by the network's value. Otherwise, it is the network's value, and the judge is **uncalibrated**. A
+board without moves has the value 0. A board with the tile has the probability 1. With ``ahead=2``,
+:math:`V_0` is the value :math:`V` of a judge that looks one spawn ahead. All legal moves of all boards are
+searched to the same depth, because a difference between two depths would count as a loss.
 
 The move :math:`a_t` with the reward :math:`r_t` and its spawn have
 
@@ -26,10 +26,10 @@ The move :math:`a_t` with the reward :math:`r_t` and its spawn have
     luck_t &= r_t + V_0(b_{t+1}) - q(b_t, a_t) \\
     error_t &= V(b_{t+1}) - V_0(b_{t+1})
 
-A calibrated judge takes the best move from the network's values. The values of the other moves are lower by the
-real part of the network's differences, measured on positions that were played on
-(:mod:`tape2048_recorder.evaluation.calibrating`). In the formula of the luck, :math:`q` is the mean without this
-correction.
+A calibrated judge takes the best move from the network's values. The values of the other moves are lower by
+the real part of the network's differences, measured on positions that were played on
+(:mod:`tape2048_recorder.evaluation.calibrating`). In the formula of the luck, :math:`q` is the mean without
+this correction.
 
 Luck is the value after the spawn minus its expectation over the spawns, both by :math:`V_0`. For any
 :math:`V_0`, its mean over the spawns of a move is 0, and so is its mean over games. The error is the change
@@ -282,7 +282,7 @@ class Judge:
         Args:
             name: ``"ntuple"``.
             args: as for :func:`check_judge`.
-            plays: SHA-256 of the player that continues the games, for the calibration. The judge is uncalibrated
+            plays: SHA-256 of the player that continues the games. The judge is uncalibrated
                 if the network's file has none for it. None: the first calibration of the file.
         """
         judge = check_judge(name, args or {})
@@ -465,11 +465,11 @@ class Judge:
     def judged(
         self, found: NDArray[np.float32], boards: NDArray[np.uint64]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """Return values, probabilities of the next tile, and errors of the differences to the best, ``f32[n, 4]``.
+        """Return values, probabilities of the next tile, and errors of the losses, all ``f32[n, 4]``.
 
-        ``found`` is from :meth:`_values`. The network's values choose the best move: by the means of outcomes,
-        which differ little between moves, a player is far weaker. The values of the other moves are lower by
-        the real part of the network's differences.
+        ``found`` is from :meth:`_values`. The network's values choose the best move: by the means of
+        outcomes, which differ little between moves, a player is far weaker. The values of the other moves are
+        lower by the real part of the network's differences.
         """
         outcome, reach, network = found
         if self.calibration is None:
@@ -487,7 +487,7 @@ class Judge:
         return network
 
     def board_values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Return the values of boards without a search, ``f32[n]``: the score that comes, or network points."""
+        """Return the values of boards unsearched, ``f32[n]``: the score that comes, or network points."""
         leaves = np.asarray(self._leaf(self._seen(boards)), np.float32)
         return leaves if self.calibration is None else outcomes(self._table, boards, leaves)[0]
 

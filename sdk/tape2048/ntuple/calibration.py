@@ -1,15 +1,16 @@
 r"""Calibrations: what a network's values mean, as the score that comes and the probability of the next tile.
 
-A network's value of a board has no fixed relation to the score that still comes. A calibration is fitted on the
-recorded games of one player. For a board with the highest tile :math:`2^h` and the sum of tiles :math:`S`, the
-**phase** is :math:`(h, u)` with :math:`u = (S - 2^h) / 2^h`, from 0 to 1. At each of 17 steps of :math:`u`, the
-table has up to :data:`VALUES` values, and for each of them the mean score that came and the share of games that
-reached the **next tile**, :math:`2^{h+1}`. Between phases and between values, they are interpolated linearly.
-Both rise with the value, by isotonic regression: the fit with the least weighted squares, computed by the
-min-max formula (Barlow et al., "Statistical Inference under Order Restrictions", 1972).
+A network's value of a board has no fixed relation to the score that still comes. A calibration is fitted on
+the recorded games of one player. For a board with the highest tile :math:`2^h` and the sum of tiles
+:math:`S`, the **phase** is :math:`(h, u)` with :math:`u = (S - 2^h) / 2^h`, from 0 to 1. At each of 17 steps
+of :math:`u`, the table has up to :data:`VALUES` values, and for each of them the mean score that came and the
+share of games that reached the **next tile**, :math:`2^{h+1}`. Between phases and between values, they are
+interpolated linearly. Both rise with the value, by isotonic regression: the fit with the least weighted
+squares, computed by the min-max formula (Barlow et al., "Statistical Inference under Order Restrictions", 1972).
 
 The difference of the network's values of two moves is chosen because it is large, and partly by chance.
-:class:`Differences` has the part of it that is real, measured on positions from which both moves were played on.
+:class:`Differences` has the part of it that is real, measured on positions from which both moves were played
+on.
 
 A network's file has its calibrations in the ``facts``, under ``calibrations``.
 """
@@ -50,7 +51,8 @@ GAMES_MIN = 100
 
 #: The exponents of the highest tile that start the middle and the late part of a game: 8192 and 16384.
 PARTS = (13, 14)
-#: Sizes of differences, in points of a network, at which their real part is known. It is proportional above the last one.
+#: Sizes of differences, in points of a network, at which their real part is known. It is proportional above
+#: the last one.
 SIZES = (100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0)
 
 
@@ -58,14 +60,13 @@ class Differences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The real part of differences between moves.
 
     Args:
-        real: mean difference of the outcomes, in points of score, by the part of the game (early, middle, late) and the size.
-        spread: standard deviation of the differences of single positions.
-        errors: standard error of the means.
+        real: mean difference of the outcomes, in points of score, by the part of the game (early, middle,
+            late) and the size.
+        errors: standard error of the means. The differences of single positions scatter more.
         positions: number of positions.
     """
 
     real: list[list[float]]
-    spread: list[list[float]]
     errors: list[list[float]]
     positions: list[list[int]]
 
@@ -105,14 +106,14 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def table(self) -> NDArray[np.float32]:
-        """The table for :func:`tape2048.ntuple.outcomes.look_up`: values, scores and reach, ``f32[3, K, VALUES]``."""
+        """Values, scores and reach, for :mod:`tape2048.ntuple.outcomes`: ``f32[3, K, VALUES]``."""
         found = np.array([self.values, self.scores, self.reach], np.float32)
         return np.pad(found, ((0, 0), (0, PHASES - found.shape[1]), (0, 0)), mode="edge")
 
     def real_differences(
         self, highest: NDArray[np.uint8], differences: NDArray[np.floating[Any]]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the real part of differences, ``f32[n, 4]``, and the standard deviation of single positions.
+        """Return the real part of differences, ``f32[n, 4]``, and its standard error.
 
         ``highest`` is the exponent of each board's highest tile, ``u8[n]``.
         """
@@ -120,15 +121,15 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.differences is None:
             return kept, kept
         part = np.searchsorted(PARTS, highest, "right")
-        spread, sizes = kept.copy(), np.append(0, SIZES)
+        errors, sizes = kept.copy(), np.append(0, SIZES)
         above = np.maximum(differences / SIZES[-1], 1)
-        for number, (real, one_spread) in enumerate(
-            zip(self.differences.real, self.differences.spread, strict=True)
+        for number, (real, error) in enumerate(
+            zip(self.differences.real, self.differences.errors, strict=True)
         ):
             some = part == number
-            for out, known in ((kept, real), (spread, one_spread)):
+            for out, known in ((kept, real), (errors, error)):
                 out[some] = np.interp(differences[some], sizes, np.append(0, known)) * above[some]
-        return kept, spread
+        return kept, errors
 
 
 def calibrations_of(weights: str) -> list[Calibration]:

@@ -1,4 +1,4 @@
-"""BoardOutcomes by a calibration's table, compiled, and the fit of the table. See :mod:`tape2048.ntuple.calibration`."""
+"""Outcomes by the table of a calibration (:mod:`tape2048.ntuple.calibration`), compiled, and its fit."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def outcomes(
 @kernel
 def _fill_falls(table: Any, boards: Any, scores: Any, losses: Any, out: Any) -> None:
     for i in range(boards.shape[0]):
-        knot = int(round(phase_at(max_exponent(boards[i]), tile_sum(boards[i]))))
+        knot = round(phase_at(max_exponent(boards[i]), tile_sum(boards[i])))
         here = _between(table[1, knot], table[2, knot], scores[i])
         for move in range(4):
             loss = losses[i, move]
@@ -116,7 +116,8 @@ def reach_falls(
 ) -> NDArray[np.float32]:
     """Return by how much the probability of the next tile falls with a loss of score, ``f32[n, 4]``.
 
-    In a phase, both rise with the value. ``scores`` are the scores that come after the best moves, ``f32[n]``.
+    In a phase, both rise with the value. ``scores`` are the scores that come after the best moves,
+    ``f32[n]``.
     """
     out = np.empty(losses.shape, np.float32)
     _fill_falls(table, boards, scores, losses, out)

@@ -10,14 +10,13 @@ SIZE = np.array(SIZES)
 
 
 def classes(shares: list[float], errors: list[float], positions: list[int]) -> np.ndarray:
-    return np.array([shares * SIZE, 2 * SIZE, errors, positions]).T
+    return np.array([shares * SIZE, errors, positions]).T
 
 
 def test_a_share_that_rises_with_the_size_is_kept() -> None:
     measured = classes([0.1, 0.1, 0.2, 0.3, 0.5, 0.9], [1.0] * 6, [50] * 6)
-    real, spread, errors, _ = fitted_differences(measured)
+    real, errors, _ = fitted_differences(measured)
     np.testing.assert_allclose(real, measured[:, 0])
-    np.testing.assert_allclose(spread, np.hypot(2 * SIZE, 1))
     assert errors.tolist() == [1] * 6
 
 

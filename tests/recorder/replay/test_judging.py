@@ -114,7 +114,7 @@ def calibrated_judge(ahead: int = 1) -> Judge:
     scores = [[(0.3 + knot / PHASES) * value for value in row] for knot, row in enumerate(values)]
     reach = [[n / VALUES for n in range(VALUES)]] * PHASES
     half, quarter = ([[size / by for size in SIZES]] * 3 for by in (2, 4))
-    known = Differences(half, quarter, quarter, [[20] * len(SIZES)] * 3)
+    known = Differences(half, quarter, [[20] * len(SIZES)] * 3)
     return player_judge(ahead).calibrated(
         Calibration("", "", "toy", 1000, values, scores, reach, scores, [1000] * PHASES, differences=known)
     )

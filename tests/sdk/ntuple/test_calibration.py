@@ -27,7 +27,7 @@ U64 = np.uint64
 
 
 def sampled(games: int, seed: int = 0, knots: int = 3 * KNOTS) -> BoardOutcomes:
-    """BoardOutcomes of a phase-dependent law: the score is 10 times the value, less 100 per step, plus noise."""
+    """A law that depends on the phase: the score is 10 times the value, less 100 per step, plus noise."""
     random = np.random.default_rng(seed)
     phases = np.tile(np.arange(knots) + 0.5, games)
     values = random.uniform(100, 200, len(phases))
@@ -99,7 +99,7 @@ def test_isotonic_is_the_best_ascending_fit(pairs: list[tuple[float, float]]) ->
 def test_differences_shrink_to_their_real_part() -> None:
     real = [[0, 0, 100, 1000, 5000, 20_000]] * 2 + [[100, 300, 1000, 3000, 10_000, 30_000]]
     spread = [[10, 10, 10, 10, 10, 10]] * 3
-    known = calibration(sampled(200), 200, differences=Differences(real, spread, spread, [[20] * 6] * 3))
+    known = calibration(sampled(200), 200, differences=Differences(real, spread, [[20] * 6] * 3))
     found, spreads = known.real_differences(
         np.array([5, 15], np.uint8), np.array([[0, 1000, 60_000, np.nan], [0, 1000, 60_000, np.nan]])
     )

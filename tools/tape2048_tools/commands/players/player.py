@@ -245,9 +245,9 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
     """Show where games are lost.
 
     SOURCE is a player, which plays the games, or a directory of sessions that hold all boards. A network
-    values each board by the score that comes, if it has a calibration for the player, or else by its own points.
-    Unlucky spawns and bad moves lower the value.
-    The tables show the largest drop in each game after its highest tile appeared.
+    values each board by the score that comes, if it has a calibration for the player, or else by its own
+    points. Unlucky spawns and bad moves lower the value. The tables show the largest drop in each game
+    after its highest tile appeared.
     """
     from tape2048_recorder.evaluation.positions import analyse as find_falls, recorded_games
     from tape2048_recorder.replay.judging import Judge
@@ -305,9 +305,9 @@ _MOVES = "up", "down", "left", "right"
 def calibrate(*, sessions: Path, out: Path, force: bool, as_json: bool, **how: int) -> None:
     """Write a network's file with a calibration: what its values mean in the games of SESSIONS.
 
-    SESSIONS is a session, or a directory of sessions, of one n-tuple player. Record at least 20,000 games. The
-    calibration maps the network's values to the score that comes and the probability of the next tile, in the
-    games of this player. For the losses of moves, both moves of some positions are played on. Other
+    SESSIONS is a session, or a directory of sessions, of one n-tuple player. Record at least 20,000 games.
+    The calibration maps the network's values to the score that comes and the probability of the next tile, in
+    the games of this player. For the losses of moves, both moves of some positions are played on. Other
     calibrations of the file are kept. `annotate`, `record --columns`, `view` and `report` use the file's
     calibration for the player that they judge.
     """

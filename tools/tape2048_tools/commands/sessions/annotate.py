@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 def command(*, judge: str, **how: Any) -> None:
     """Judge every move of sessions, and write the result as columns of each session.
 
-    values f32[rows, 4] are the judge's values of the moves up, down, left and right: the score that comes, with
-    NaN for illegal moves. best u8[rows] is the best move. loss f32[rows] is the value of the best move minus
-    the value of the played move. luck f32[rows] is the value after the spawn minus its expectation, so its
-    mean is 0. grade u8[rows] is 0, or 1 to 3 for an inaccuracy, mistake or blunder. All moves are searched to
-    the same depth.
+    values f32[rows, 4] are the judge's values of the moves up, down, left and right: the score that comes,
+    with NaN for illegal moves. best u8[rows] is the best move. loss f32[rows] is the value of the best move
+    minus the value of the played move. luck f32[rows] is the value after the spawn minus its expectation, so
+    its mean is 0. grade u8[rows] is 0, or 1 to 3 for an inaccuracy, mistake or blunder. All moves are
+    searched to the same depth.
 
     The network's file has the calibration that makes its values the score that comes: see `tape2048 player
     calibrate`. network_values f32[rows, 4] are its values without. If the file has no calibration for the
