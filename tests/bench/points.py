@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=Path("points"))
     parser.add_argument("--positions", type=int, default=2000)
     parser.add_argument("--rollouts", type=int, default=64)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     if args.table == "values":
         values(args.players or [*PLAYERS], args.games or 3000, args.directory)
     elif args.table == "losses":
