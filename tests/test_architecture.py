@@ -53,6 +53,7 @@ HEAVY = {
         "sdk/tape2048/game/",
         "sdk/tape2048/critic/ntuple/ntuple_critic.py",
         "sdk/tape2048/ntuple/lookup.py",
+        "sdk/tape2048/ntuple/outcomes.py",
         "sdk/tape2048/runs/a2run2_codec.py",
         "sdk/tape2048/loader/boards.py",
         "sdk/tape2048/session/tape_codec.py",
@@ -114,10 +115,10 @@ SMALL_MODULES: dict[str, str] = {}
 
 #: Most lines that the modules of an entry point reach by imports, with at most 5% of room.
 LINES_MAX = {
-    ("tape2048_recorder.recorder", "tape2048_recorder.workers.__main__"): 17_600,
+    ("tape2048_recorder.recorder", "tape2048_recorder.workers.__main__"): 19_000,
     ("tape2048.session.session",): 7_200,
     ("tape2048.corpus",): 16_500,
-    ("tape2048_tools.commands.recorder.record",): 20_300,
+    ("tape2048_tools.commands.recorder.record",): 22_000,
     ("tape2048_tools.commands.sessions.validate",): 14_000,
     ("tape2048_tools.commands.sessions.show",): 13_500,
 }

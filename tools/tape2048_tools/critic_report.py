@@ -192,8 +192,10 @@ def expected_score(player: str) -> Baseline:
     """Return the baseline of the final score that an n-tuple player expects: points plus best value."""
     import numpy as np
 
+    from tape2048.ntuple.calibration import find_calibration
+    from tape2048.ntuple.outcomes import outcomes
     from tape2048_recorder.players.ntuple import move_values
-    from tape2048_recorder.players.options import check_player, make_player
+    from tape2048_recorder.players.options import check_player, make_player, player_sha256
 
     name, args = parse_player(player)
     if name != "ntuple":
@@ -201,12 +203,17 @@ def expected_score(player: str) -> Baseline:
             f"found the player {name!r}, expected ntuple: no other player estimates a score",
             hint="Pass --player none to leave this baseline out.",
         )
-    made: Any = make_player(name, check_player(name, args))
+    full = check_player(name, args)
+    made: Any = make_player(name, full)
+    sha256 = player_sha256(name, made)
+    calibration = find_calibration(str(full["weights"]), sha256, sha256)
 
     def value(boards: NDArray[np.uint64], points: NDArray[np.int64]) -> NDArray[np.float64]:
         best = np.nan_to_num(move_values(made, boards), nan=-np.inf).max(axis=1)
         # Without a legal move the game adds nothing.
         to_come = np.where(np.isinf(best), 0.0, best).astype(np.float64)
+        if calibration is not None:
+            to_come = outcomes(calibration.table, boards, to_come)[0].astype(np.float64)
         return np.asarray(points + to_come, np.float64)
 
     return value

@@ -300,6 +300,11 @@ class Playing:
         assert self.player_sha256 is not None  # only a ready worker writes blocks
         played = self._played
         assert played.seed is not None
+        known = None
+        if played.columns:
+            from tape2048.ntuple.calibration import own_calibration
+
+            known = own_calibration(played.player, played.player_args, self.player_sha256)
         facts = Facts(
             format_version=FORMAT_VERSION,
             engine=f"tape2048/{__version__}",
@@ -318,6 +323,7 @@ class Playing:
             rules=RULES,
             start_boards=self._starts,
             settings_sha256=self._settings_sha256,
+            calibrated=None if known is None else known.player,
         )
         return facts if self._live is None else self._live.facts(facts, generation)
 

@@ -1,7 +1,7 @@
 r"""The positions at which games are lost.
 
 The position at which a game is lost is found by the values of an n-tuple network. The value of a board is the
-value of its best move, :math:`v(b) = \max_m (r_m + V(s_m))`: the points that the network expects from there.
+value of its best move, :math:`v(b) = \max_m (r_m + V(s_m))`, or the score that comes by its calibration.
 A move and a spawn lower it by :math:`v(b_i) - r_i - v(b_{i+1})`, if the spawn was unlucky or the move worse
 than the network's best. The **fall** of a game is the largest drop on boards with the game's highest tile. On
 earlier boards, a new highest tile changes what a network with stages expects, although nothing is lost. The
@@ -75,8 +75,8 @@ def _summary(facts: npt.NDArray[np.float64]) -> Falls:
     )
 
 
-def recorded_games(root: Path, games_max: int) -> GameBoards:
-    """Return the first games of a session, or of a directory of sessions, with every board."""
+def recorded_games(root: Path, games_max: int) -> tuple[GameBoards, str]:
+    """Return the first games of sessions, with every board, and their player's SHA-256, or ``""``."""
     boards: list[npt.NDArray[np.uint64]] = []
     highest: list[int] = []
     sessions, _ = open_sessions(find_sessions(root))
@@ -92,4 +92,6 @@ def recorded_games(root: Path, games_max: int) -> GameBoards:
     if not boards:
         raise EmptyCorpusError("found no games", path=root)
     starts = np.append(0, np.cumsum([len(one) for one in boards]))
-    return GameBoards(np.concatenate(boards), starts, exponents_of(np.array(highest, np.uint64)))
+    players = {str(session.meta.get("player_sha256")) for session in sessions}
+    found = GameBoards(np.concatenate(boards), starts, exponents_of(np.array(highest, np.uint64)))
+    return found, players.pop() if len(players) == 1 else ""

@@ -23,6 +23,7 @@ from tape2048.game.rules import (
     WON,
     board_score,
     final_exponent,
+    max_exponent,
     merge_score,
     spread_exps,
     wins,
@@ -30,6 +31,7 @@ from tape2048.game.rules import (
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import leading_zeros
 from tape2048.jit.memory import claim_in, store8, store32, store64
+from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, phase_at, tile_sum
 from tape2048.session.layout import ACTION_STEP_DTYPE, RUN_DTYPE, STEP_DTYPE
 from tape2048.session.tape_layout import WIN_BIT
 from tape2048_recorder.game.player_api import NO_MOVE, choose, choose_valued
@@ -95,12 +97,21 @@ def store_run(
 
 @register_jitable
 def _chosen(player: Any, board: Any, state: Any, gamma: Any, columns: Any, row: Any) -> Any:
-    """Choose a move; write its loss and all moves' values to a row of ``columns``, unless that is None."""
+    """Choose a move; write its loss and all moves' values to a row of ``columns``, unless that is None.
+
+    A calibration, if there is one, turns the values into the score that comes.
+    """
     if columns is None:
         return choose(player, board, state, gamma)
     values = columns[0][row]
     move, after, state = choose_valued(player, board, state, gamma, values)
     if move != NO_MOVE:
+        calibration = columns[2]
+        if calibration.shape[1] != 0:
+            phase = phase_at(max_exponent(board), tile_sum(board))
+            for i in range(4):
+                if values[i] == values[i]:
+                    values[i] = look_up(calibration, phase, values[i])[0]
         best = values[move]
         for value in values:
             if value > best:  # noqa: PLR1730 - max() would return NaN
@@ -125,8 +136,8 @@ def _play(
     tape: Any,
     columns: Any,
 ) -> int:
-    # ``tape`` is None or True, ``columns`` is None or arrays for values and loss. numba knows their types at
-    # compile time, so branches on them cost nothing.
+    # ``tape`` is None or True, ``columns`` is None or arrays for values and loss, and a calibration's table.
+    # numba knows their types at compile time, so branches on them cost nothing.
     rows_max = U64(kept.shape[0])
     record_action = actions.shape[0] != 0
     one = U64(1)
@@ -244,7 +255,9 @@ class BlockBuffer:
         sample_rate: int,
         storage: str = "rows",
         columns: Iterable[str] = (),
+        calibration: npt.NDArray[np.float32] = UNCALIBRATED,
     ) -> None:
+        self.calibration = calibration
         self.file = RowsFile.of(storage, record_action=record_action)
         self.dtype = self.file.dtype
         self.record_action = "action" in (self.dtype.names or ())
@@ -411,7 +424,10 @@ def play_into(buffer: Buffer, player: Any, *, steps_max: int, rows_enough: int =
         raise ValueError(f"found {buffer.games_waiting} waiting games, expected at most {room} (the buffer)")
     ids, seeds, starts = buffer._waiting
     state = ids, seeds, starts, buffer._game, buffer._kept, buffer._actions, buffer._runs
-    tape, columns = True if buffer.file.is_tape else None, buffer._values if buffer._columns else None
+    tape, columns = (
+        True if buffer.file.is_tape else None,
+        (*buffer._values, buffer.calibration) if buffer._columns else None,
+    )
     limits = U64(buffer.sample_rate), U64(steps_max), U64(rows_enough)
     return int(_play(player, *state, *limits, tape, columns))
 

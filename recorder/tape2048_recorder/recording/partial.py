@@ -212,6 +212,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str | None = None  # in drafts of early versions
     rules: int = 1  # the value for drafts of versions that did not record it
     start_boards: StartBoards | None = None  # None if every game starts with two tiles
+    calibrated: str | None = None  # the player of the calibration that made the columns' points
     settings_sha256: str | None = None  # of the file of settings of a recorder that ships to a store
 
     @property

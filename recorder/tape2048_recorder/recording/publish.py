@@ -388,7 +388,11 @@ def _finish_files(
     checksum = crc32c(file.header(rows))
     for block in blocks:
         checksum = crc32c_combine(checksum, block.crc32c, block.rows * file.row_bytes)
-    judge = {"judge": player_text(msgspec.to_builtins(facts)), "judge_sha256": facts.player_sha256}
+    judge = {
+        "judge": player_text(msgspec.to_builtins(facts)),
+        "judge_sha256": facts.player_sha256,
+        "calibrated": facts.calibrated or "",
+    }
     for column, each in zip(facts.columns, facts.files[1:], strict=True):
         origin = {"maker": RECORDED, **judge, **column.facts}
         own = yield from _checksum(world, session / each.name, each.at(rows))

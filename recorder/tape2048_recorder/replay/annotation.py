@@ -1,8 +1,11 @@
 """Columns with the values, loss and luck of every move of a session.
 
-The columns are ``values`` and ``best`` of each board, ``loss`` of each move and ``luck`` of its spawn, in
-points of score. :class:`tape2048_recorder.replay.judging.Judge` computes them, as for the viewer, the report
-and the terminal. Values of illegal moves are NaN.
+The columns are ``values`` and ``best`` of each board, ``loss`` and ``grade`` of each move and ``luck`` of its
+spawn. :class:`tape2048_recorder.replay.judging.Judge` computes them, as for the viewer, the report and the
+terminal. Values of illegal moves are NaN. If the judge is calibrated, points are the score that comes, the
+fact ``calibrated`` names the player that the calibration assumes, and ``network_values`` holds the network's
+own values. Otherwise, all points are the network's, no move has a grade, and ``calibrated`` is empty. Columns
+without this fact are those of earlier versions, and hold the network's points.
 
 By default, each session's judge is the network of its player, 2-ply or 3-ply
 (:meth:`tape2048_recorder.replay.judging.Judge.of_recorded`). Moves and boards that are not recorded are
@@ -56,28 +59,36 @@ class Annotator:
                     why = f"which are unlucky: {error.message}"
                     notes.append(f"{session.name}: the luck lacks the last spawns, {why}")
         self.notes = [note for note in notes if note]
-        self.facts = {"judge": judge.text, "judge_sha256": judge.identity}
+        self.facts = facts_of(judge)
         self.columns = columns_of(self.facts)
 
     def make(self, rows: range) -> dict[str, NDArray[Any]]:
         """Compute the columns of some rows, on all cores."""
-        values, loss, luck, _ = self._judge.moves(*moves_of(self._session, rows, self._play))
-        best = np.argmax(np.nan_to_num(values, nan=-np.inf), axis=1).astype(np.uint8)
-        return {"values": values, "best": best, "loss": loss, "luck": luck}
+        found = self._judge.moves(*moves_of(self._session, rows, self._play))
+        best = np.argmax(np.nan_to_num(found.values, nan=-np.inf), axis=1).astype(np.uint8)
+        made = {**found._asdict(), "best": best}
+        return {column.name: made[column.name] for column in self.columns}
+
+
+def facts_of(judge: Judge) -> dict[str, Any]:
+    calibrated = "" if judge.calibration is None else judge.calibration.player
+    return {"judge": judge.text, "judge_sha256": judge.identity, "calibrated": calibrated}
 
 
 def columns_of(facts: dict[str, Any]) -> tuple[ColumnInfo, ...]:
-    best, luck = ColumnInfo("best", "u8", facts={"moves": True}), ColumnInfo("luck", "f32")
+    best, grade = (ColumnInfo(name, "u8", facts={"moves": name == "best"}) for name in ("best", "grade"))
+    luck, network = ColumnInfo("luck", "f32"), ColumnInfo("network_values", "f32", 4, facts={"moves": True})
+    more = (network,) if facts.get("calibrated") else ()
     facts = {"maker": "tape2048 annotate", **facts}
     return tuple(
         msgspec.structs.replace(column, facts={**facts, **column.facts})
-        for column in (COLUMNS["values"], best, COLUMNS["loss"], luck)
+        for column in (COLUMNS["values"], best, COLUMNS["loss"], luck, grade, *more)
     )
 
 
 def annotation_of(session: Session) -> Mapping[str, Any] | None:
-    """Return the facts of loss and luck, or None without columns of a judge with a SHA-256."""
-    if not {"loss", "luck"} <= session.columns.keys():
+    """Return the facts of loss and luck, or None without columns of a judge with grades."""
+    if not {"loss", "luck", "grade"} <= session.columns.keys():
         return None
     facts = session.columns["loss"].facts
     return facts if "judge_sha256" in facts else None

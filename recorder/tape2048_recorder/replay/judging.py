@@ -11,10 +11,12 @@ further ahead, moves and boards have the values
     q(b, a) = r(b, a) + \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e\, V_0(b_{c,e}), \qquad
     V(b) = \max_a q(b, a)
 
-with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`. The reward :math:`r` counts only for points. A board without moves
-has the value 0. A board with the tile has the probability 1. With ``ahead=2``, :math:`V_0` is the value
-:math:`V` of a judge that looks one spawn ahead. All legal moves of all boards are searched to the same depth,
-because a difference between two depths would count as a loss.
+with :math:`p_1 = 0.9`, :math:`p_2 = 0.1`. The reward :math:`r` counts only for points. If the network has a
+calibration (:mod:`tape2048.ntuple.calibration`), :math:`V_0` is the score that comes in the games of its
+player, by the network's value. Otherwise, it is the network's value, and the judge is **uncalibrated**. A
+board without moves has the value 0. A board with the tile has the probability 1. With ``ahead=2``,
+:math:`V_0` is the value :math:`V` of a judge that looks one spawn ahead. All legal moves of all boards are
+searched to the same depth, because a difference between two depths would count as a loss.
 
 The move :math:`a_t` with the reward :math:`r_t` and its spawn have
 
@@ -23,6 +25,11 @@ The move :math:`a_t` with the reward :math:`r_t` and its spawn have
     loss_t &= V(b_t) - q(b_t, a_t) \ge 0 \\
     luck_t &= r_t + V_0(b_{t+1}) - q(b_t, a_t) \\
     error_t &= V(b_{t+1}) - V_0(b_{t+1})
+
+A calibrated judge takes the best move from the network's values. The values of the other moves are lower by
+the real part of the network's differences, measured on positions that were played on
+(:mod:`tape2048_recorder.evaluation.calibrating`). In the formula of the luck, :math:`q` is the mean without
+this correction.
 
 Luck is the value after the spawn minus its expectation over the spawns, both by :math:`V_0`. For any
 :math:`V_0`, its mean over the spawns of a move is 0, and so is its mean over games. The error is the change
@@ -44,6 +51,7 @@ error.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import math
@@ -65,6 +73,7 @@ from tape2048.game.rules import (
     as_packed,
     boards_to_exps,
     empty_mask,
+    legal_mask,
     legal_masks,
     max_exponent,
     merge_score,
@@ -73,8 +82,10 @@ from tape2048.game.rules import (
 )
 from tape2048.game.spawns import spawn_between
 from tape2048.jit.compiler import kernel
+from tape2048.ntuple.calibration import Calibration, find_calibration
 from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.mapped import check_tables
+from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, outcomes, phase_at, reach_falls, tile_sum
 from tape2048.players import player_name, player_text, plies_of
 from tape2048.session.layout import START_BOARDS
 from tape2048_recorder.game.rng import game_seeds, start_boards
@@ -88,6 +99,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from tape2048.players import PlayedBy
+    from tape2048_recorder.players.ntuple import NTuple
 
     Leaf = Callable[[NDArray[np.uint64]], NDArray[np.floating[Any]]]
 
@@ -105,11 +117,15 @@ _SPREAD = 0.6
 #: shipped networks.
 _DEEPER_SCORES = 1.5
 
-#: The least loss of each grade, by unit, the worst grade first.
+#: The least cost of each grade, by the judge's unit, the worst grade first. The cost of a move is the greater
+#: of its loss as a share of the score to come, and the fall of the probability of the next tile. If a critic
+#: judges, it is the loss.
 GRADES = {
-    "points": {"blunder": 5000.0, "mistake": 2000.0, "inaccuracy": 500.0},
+    "points": {"blunder": 0.1, "mistake": 0.03, "inaccuracy": 0.01},
     "probability": {"blunder": 0.1, "mistake": 0.05, "inaccuracy": 0.01},
 }
+#: The grades by number: 0 is none.
+GRADE_NAMES = ("", "inaccuracy", "mistake", "blunder")
 #: The name of a session's own judge, which :meth:`Judge.of_recorded` returns.
 OWN_JUDGE = "own"
 _OWN_MAX = 4  # most judges of recorded players in memory: a network takes up to 100 MB
@@ -118,23 +134,38 @@ _OWN_MAX = 4  # most judges of recorded players in memory: a network takes up to
 SUMS = ("loss", "luck", "mistakes", "blunders")
 
 
-class Judged(NamedTuple):
-    """A judged game of n moves. Numbers of unknown moves are NaN."""
+class JudgedMoves(NamedTuple):
+    """n judged moves. Numbers of unknown moves are NaN, and so is ``reach`` of an uncalibrated judge."""
 
     values: npt.NDArray[np.float32]  # f32[n, 4], of up, down, left and right; NaN for illegal moves
+    reach: npt.NDArray[np.float32]  # f32[n, 4], probabilities of the next tile after each move
+    network_values: npt.NDArray[np.float32]  # f32[n, 4], before calibration
+    loss: npt.NDArray[np.float32]  # f32[n], at least 0
+    spread: npt.NDArray[np.float32]  # f32[n], standard error of the loss
+    luck: npt.NDArray[np.float32]  # f32[n], of the spawn after the move
+    grade: npt.NDArray[np.uint8]  # u8[n], the index in GRADE_NAMES
+    rewards: npt.NDArray[np.float64]  # f64[n], points of the moves, 0 if unknown
+
+
+class Judged(NamedTuple):
+    """A judged game of n moves; most fields are those of :class:`JudgedMoves`."""
+
+    values: npt.NDArray[np.float32]
+    reach: npt.NDArray[np.float32]
     state: npt.NDArray[
         np.float64
     ]  # f64[n + 1], the best value of each board; the outcome without legal moves
-    loss: npt.NDArray[np.float32]  # f32[n], at least 0
-    luck: npt.NDArray[np.float32]  # f32[n], of the spawn after the move
+    loss: npt.NDArray[np.float32]
+    spread: npt.NDArray[np.float32]
+    luck: npt.NDArray[np.float32]
+    grade: npt.NDArray[np.uint8]
     error: npt.NDArray[np.float64]  # f64[n], the judge's error
     unit: str = "points"  # or "probability"
 
     @property
     def sums(self) -> dict[str, float]:
-        return {
-            name: float(each.sum()) for name, each in summands(self.loss, self.luck, self.unit).items()
-        }  # fmt: skip
+        found = summands(self.loss, self.luck, self.grade)
+        return {name: float(each.sum()) for name, each in found.items()}
 
     def largest_losses(self, count: int = 50) -> npt.NDArray[np.int64]:
         """Return the numbers of the moves with a loss, ``i64[k]``, ``k <= count``, the largest loss first."""
@@ -143,13 +174,11 @@ class Judged(NamedTuple):
 
 
 def summands(
-    loss: NDArray[np.float32], luck: NDArray[np.float32], unit: str = "points"
+    loss: NDArray[np.float32], luck: NDArray[np.float32], grade: NDArray[np.uint8]
 ) -> dict[str, NDArray[np.float64]]:
     """Return each move's contribution to its game's sums; NaN adds 0, and a blunder is no mistake."""
-    grades, lost = GRADES[unit], np.nan_to_num(loss).astype(np.float64)
-    graded = (lost >= grades["mistake"]) & (lost < grades["blunder"]), lost >= grades["blunder"]
-    found = lost, np.nan_to_num(luck).astype(np.float64), *(each.astype(np.float64) for each in graded)
-    return dict(zip(SUMS, found, strict=True))
+    found = np.nan_to_num(loss), np.nan_to_num(luck), grade == 2, grade == 3
+    return {name: each.astype(np.float64) for name, each in zip(SUMS, found, strict=True)}
 
 
 class JudgeArgs(Settings, frozen=True):
@@ -186,6 +215,14 @@ def check_judge(name: str, args: Mapping[str, Any]) -> JudgeArgs:
     return judge
 
 
+def leaf_player(judge: JudgeArgs) -> NTuple:
+    """Return the player that values boards for a judge: 1-ply, or 2-ply if it searches two spawns ahead."""
+    depth = {"look_below": _ALWAYS, "look_margin": 0.0} if judge.ahead > 1 else {"look_below": 0}
+    args = check_player("ntuple", {"weights": judge.weights, "downgrade": judge.downgrade, **depth})
+    player: NTuple = make_player("ntuple", args)
+    return player
+
+
 class Spawn(NamedTuple):
     cell: int  # 0 (top left) to 15
     tile: int  # 2 or 4
@@ -200,6 +237,9 @@ class Option(NamedTuple):
     reward: int  # its merge score
     afterstate: int  # the board after the move and before the spawn, packed
     spawns: tuple[Spawn, ...]  # all possible spawns, by cell, the 2 before the 4
+    reach: float  # probability of the next tile; NaN for an uncalibrated judge
+    spread: float  # standard error of the difference to the best value
+    mean: float  # mean value after the spawns, from which a spawn's luck counts
 
 
 class Judge:
@@ -223,45 +263,63 @@ class Judge:
         named: str = "",
         ahead: int = 1,
         players: Sequence[PlayedBy] = (),
+        calibration: Calibration | None = None,
     ) -> None:
         self.name, self.identity, self.tile = name, identity, tile
+        self.calibration = calibration
+        self._table = UNCALIBRATED if calibration is None else calibration.table
         self._learned_from = {one.sha256 for one in players if one.sha256}
         self.text, self.weights, self.ahead = text, weights, ahead
         self._named = named  # the weights by name and digest, as sessions record them
         self.unit = "points" if tile is None else "probability"
-        self._leaf, self._threads = leaf, threads
+        self._leaf, self.threads = leaf, threads
         self._downgrade_exponent = U64(downgrade_exponent)
 
     @classmethod
-    def of_player(cls, name: str = "ntuple", args: Mapping[str, Any] | None = None) -> Self:
-        """Return the judge by an n-tuple network; ``args`` as for :func:`check_judge`."""
+    def of_player(
+        cls, name: str = "ntuple", args: Mapping[str, Any] | None = None, plays: str | None = None
+    ) -> Self:
+        """Return the judge by an n-tuple network.
+
+        Args:
+            name: ``"ntuple"``.
+            args: as for :func:`check_judge`.
+            plays: SHA-256 of the player that continues the games. The judge is uncalibrated
+                if the network's file has none for it. None: the first calibration of the file.
+        """
         judge = check_judge(name, args or {})
-        settings = {"look_below": 16 if judge.ahead > 1 else 0, "look_margin": 0.0}
-        player = make_player(name, {"weights": judge.weights, "downgrade": judge.downgrade, **settings})
+        player = leaf_player(judge)
 
         def leaf(boards: NDArray[np.uint64]) -> NDArray[np.floating[Any]]:
             if judge.ahead == 1:
                 found = best_answers(player, boards)
             else:
-                found = np.nan_to_num(_best(move_values(player, boards)), copy=False)
+                found = np.nan_to_num(best_of(move_values(player, boards)), copy=False)
             check_tables()  # never show or store values of a damaged table
             return found
 
+        values_of = player_sha256(name, player)
+        calibration = find_calibration(judge.weights, values_of, plays)
         normal = JudgeArgs()
         others = {key: getattr(judge, key) for key in ("downgrade", "ahead")}
         given = {key: value for key, value in others.items() if value != getattr(normal, key)}
         named = with_digests(name, {"weights": judge.weights})
         text = player_text({"player": name, "player_args": {**named, **given}})
+        identity = (
+            f"judge 2 {values_of}" if calibration is None else f"judge 3 {values_of} {calibration.sha256}"
+        )
+        uncalibrated = ", uncalibrated" if calibration is None else ""
         return cls(
-            f"{text.removesuffix(f',ahead={judge.ahead}')}, {judge.ahead + 1}-ply",
+            f"{text.removesuffix(f',ahead={judge.ahead}')}, {judge.ahead + 1}-ply{uncalibrated}",
             leaf,
-            hashlib.sha256(f"judge 2 {player_sha256(name, player)}".encode()).hexdigest(),
+            hashlib.sha256(identity.encode()).hexdigest(),
             downgrade_exponent=int(player.downgrade_exponent),
             threads=available_cores(),
             text=text,
             weights=judge.weights,
             named=named["weights"],
             ahead=judge.ahead,
+            calibration=calibration,
         )
 
     @classmethod
@@ -274,13 +332,14 @@ class Judge:
         """
         args = facts.get("player_args") if facts.get("player") in {"ntuple", "critic"} else None
         if not isinstance(args, dict):
-            return cls.of_player(), None
+            return cls.of_player(plays=str(facts.get("player_sha256"))), None
         deep = facts["player"] == "ntuple" and (
             args.get("look_below") == _ALWAYS or plies_of("ntuple", args) > 2
         )
         network = {key: args[key] for key in ("weights", "downgrade") if key in args}
         try:
-            return cls.of_player("ntuple", {**network, "ahead": 1 + deep}), None
+            plays = str(facts.get("player_sha256"))
+            return cls.of_player("ntuple", {**network, "ahead": 1 + deep}, plays), None
         except (TapeError, OSError) as error:
             return cls.of_player(), f"The default network judges, since the player's cannot be read: {error}."
 
@@ -288,7 +347,7 @@ class Judge:
     def expected(self) -> float:
         """The score, or the probability of the tile, that the judge expects of a new game."""
         starts = start_boards(game_seeds(0, np.arange(_STARTS, dtype=np.uint64)))
-        return float(_best(self._values(self._seen(starts))).mean(dtype=np.float64))
+        return float(best_of(self.judged(self._values(starts), starts)[0]).mean(dtype=np.float64))
 
     def weakness(self, facts: Mapping[str, Any], runs: NDArray[np.void] | None = None) -> str | None:
         """Return a warning if the judge is, or may be, weaker than a player; None otherwise.
@@ -311,11 +370,13 @@ class Judge:
         if self.tile is not None and facts.get("player_sha256") in self._learned_from:
             return None
         if self.tile is None:
-            limit = _DEEPER_SCORES * self.expected
+            factor = _DEEPER_SCORES if self.calibration is None else 1.0
+            limit = factor * self.expected
             mean = 0.0 if runs is None or not known else float(runs["max_score"].mean())
             spread = 2 * _SPREAD * mean / math.sqrt(max(known, 1))
             low, high = mean - spread, mean + spread
-            more = f"{_DEEPER_SCORES:g} times the {self.expected:,.0f} points that it expects"
+            times = f"{factor:g} times " if factor != 1 else ""
+            more = f"{times}the {self.expected:,.0f} points that it expects"
             does = f"scores more than {more}"
         else:
             limit = self.expected
@@ -358,25 +419,82 @@ class Judge:
         identity = hashlib.sha256(f"judge 2 {sha256} {tile}".encode())
         return cls(f"{name}, P({tile})", leaf, identity.hexdigest(), tile=tile, players=players)
 
+    def calibrated(self, calibration: Calibration) -> Self:
+        """Return this judge with a calibration."""
+        judge = copy.copy(self)
+        judge.__dict__ |= {"calibration": calibration, "_table": calibration.table}
+        return judge
+
+    def outcomes(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Return the scores that come and the probabilities of the next tile, ``f32[2, n]``, of boards."""
+        return outcomes(self._table, boards, self._leaf(self._seen(boards)))
+
     def moves(
         self, boards: NDArray[np.uint64], moves: NDArray[np.uint8], following: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
+    ) -> JudgedMoves:
         """Judge single moves, each by the boards before and after it.
 
-        Moves above 3 and ``following`` 0 are unknown. Returns values ``f32[n, 4]``, loss and luck ``f32[n]``
-        as in :class:`Judged`, and rewards ``f64[n]`` in points, 0 if unknown.
+        Moves above 3 and ``following`` 0 are unknown.
         """
-        seen = self._seen(boards)
-        values = self._values(seen)
-        chosen = np.where(moves < 4, values[np.arange(len(moves)), moves & 3], np.nan).astype(np.float64)
-        loss = (_best(values) - chosen).astype(np.float32)
+        raw, probable, network = self._values(boards)
+        seen, at = self._seen(boards), (np.arange(len(moves)), moves & 3)
+        chosen = np.where(moves < 4, raw[at], np.nan).astype(np.float64)
+        values, reach, spread = self.judged(np.stack([raw, probable, network]), boards)
+        loss = np.where(moves < 4, best_of(values) - values[at], np.nan).astype(np.float32)
+        spread = np.where(moves < 4, spread[at], np.nan).astype(np.float32)
         after, known = np.empty(len(moves), np.uint64), np.empty(len(moves), np.bool_)
         rewards, seen_rewards = np.empty((2, len(moves)))
         _follow((boards, seen), moves, following, (after, known, rewards, seen_rewards))
+        leaves = self._leaf(after)
+        if self.calibration is not None:
+            leaves, seen_rewards = outcomes(self._table, following, leaves)[0], rewards
         gained = seen_rewards if self.tile is None else 0.0
-        luck = np.where(known, gained + self._leaf(after) - chosen, np.nan).astype(np.float32)
+        luck = np.where(known, gained + leaves - chosen, np.nan).astype(np.float32)
         luck[known & (following == WON)] = 0.0  # no tile was spawned
-        return values, loss, luck, rewards
+        fall = np.where(moves < 4, best_of(reach) - reach[at], np.nan)
+        grade = self._grades(values, loss, spread, fall)
+        return JudgedMoves(values, reach, network, loss, spread, luck, grade, rewards)
+
+    def _grades(
+        self, values: NDArray[np.float32], loss: NDArray[np.float32], spread: NDArray[np.float32], fall: Any
+    ) -> NDArray[np.uint8]:
+        if self.tile is not None:
+            cost = np.nan_to_num(loss)
+        elif self.calibration is None:
+            return np.zeros(len(loss), np.uint8)
+        else:
+            cost = np.fmax(loss / np.maximum(best_of(values), 1), fall)
+            cost = np.where(loss > spread, np.nan_to_num(cost), 0)
+        return np.searchsorted(sorted(GRADES[self.unit].values()), cost, "right").astype(np.uint8)
+
+    def judged(
+        self, found: NDArray[np.float32], boards: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Return values, probabilities of the next tile, and errors of the losses, all ``f32[n, 4]``.
+
+        ``found`` is from :meth:`_values`. The network's values choose the best move: by the means of
+        outcomes, which differ little between moves, a player is far weaker. The values of the other moves are
+        lower by the real part of the network's differences.
+        """
+        outcome, reach, network = found
+        if self.calibration is None:
+            return network, reach, np.zeros_like(network)
+        best = (np.arange(len(boards)), _first_best(network))
+        highest = boards_to_exps(boards).max(axis=1, initial=0)
+        kept, spread = self.calibration.real_differences(highest, network[best][:, None] - network)
+        values = outcome[best][:, None] - kept
+        falls = reach_falls(self._table, boards, outcome[best], kept)
+        return values, np.maximum(reach[best][:, None] - falls, 0), spread
+
+    def network_values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Return the values of moves by the network, ``f32[n, 4]``; NaN for illegal moves."""
+        network: NDArray[np.float32] = self._values(boards)[2]
+        return network
+
+    def board_values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Return the values of boards unsearched, ``f32[n]``: the score that comes, or network points."""
+        leaves = np.asarray(self._leaf(self._seen(boards)), np.float32)
+        return leaves if self.calibration is None else outcomes(self._table, boards, leaves)[0]
 
     def game(self, boards: ArrayLike, moves: ArrayLike) -> Judged:
         """Judge a game by its boards, ``u64[n + 1]``, and moves, ``u8[n]``."""
@@ -384,20 +502,34 @@ class Judge:
         if len(states) != len(made) + 1:
             raise ValueError(f"found {len(states)} boards and {len(made)} moves, expected one more board")
         made = np.where((made < 0) | (made > 3), UNKNOWN, made).astype(np.uint8)
-        values, loss, luck, rewards = self.moves(states[:-1], made, states[1:])
-        state = np.append(_best(values), _best(self._values(self._seen(states[-1:])))).astype(np.float64)
+        found = self.moves(states[:-1], made, states[1:])
+        last = self.judged(self._values(states[-1:]), states[-1:])[0]
+        state = np.append(best_of(found.values), best_of(last)).astype(np.float64)
         ended = np.isnan(state)
         state[ended] = self._leaf(states[ended])
-        gained = rewards if self.tile is None else 0.0
-        return Judged(values, state, loss, luck, gained + state[1:] - state[:-1] - luck + loss, self.unit)
+        gained = found.rewards if self.tile is None else 0.0
+        error = gained + state[1:] - state[:-1] - found.luck + found.loss
+        return Judged(
+            found.values,
+            found.reach,
+            state,
+            found.loss,
+            found.spread,
+            found.luck,
+            found.grade,
+            error,
+            self.unit,
+        )
 
     def board(self, board: int) -> list[Option]:
         """Return the legal moves of a packed board, each with its value and its possible spawns."""
         packed = np.array([board], np.uint64)
-        seen = self._seen(packed)
-        counts, children = _children(seen)
+        counts, children = _children(self._seen(packed))
         shown = _children(packed)[1]
-        leaves, (values,) = self._leaf(children).tolist(), self._values(seen).tolist()
+        own = np.asarray(self._leaf(children), np.float32)
+        leaves = (own if self.calibration is None else outcomes(self._table, shown, own)[0]).tolist()
+        known = self._values(packed)
+        (values,), (reach,), (spreads,) = (each.tolist() for each in self.judged(known, packed))
         found, first = [], 0
         for move in range(4):
             if not (count := int(counts[0, move])):
@@ -412,7 +544,8 @@ class Judge:
                 chance = (_P_TWO if tile == 2 else _P_FOUR) / (count // 2)
                 spawns.append(Spawn(cell, tile, chance, int(shown[i]), leaves[i]))
             first += count
-            found.append(Option(move, values[move], reward, after, tuple(sorted(spawns))))
+            more = reach[move], spreads[move], float(known[0, 0, move])
+            found.append(Option(move, values[move], reward, after, tuple(sorted(spawns)), *more))
         return found
 
     def _seen(self, boards: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -422,17 +555,20 @@ class Judge:
         return seen
 
     def _values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
-        values = np.empty((len(boards), 4), np.float32)
+        """Return values, probabilities of the next tile, and the network's values, ``f32[3, n, 4]``."""
+        found = np.empty((3, len(boards), 4), np.float32)
 
         def fill(first: int) -> None:
-            piece = boards[first : first + _PIECE_BOARDS]
-            counts, children = _children(piece)
+            part = slice(first, first + _PIECE_BOARDS)
+            seen = self._seen(boards[part])
+            counts, children = _children(seen)
             leaves = np.asarray(self._leaf(children), np.float32)
-            _expect(piece, counts, leaves, self.tile is None, values[first : first + _PIECE_BOARDS])
+            out = found[:, part]
+            _expect((boards[part], seen), counts, children, leaves, self.tile is None, self._table, out)
 
-        with ThreadPoolExecutor(self._threads) as pool:
+        with ThreadPoolExecutor(self.threads) as pool:
             list(pool.map(fill, range(0, len(boards), _PIECE_BOARDS)))
-        return values
+        return found
 
 
 def own_judges() -> Callable[[Mapping[str, Any]], tuple[Judge, str | None]]:
@@ -440,12 +576,18 @@ def own_judges() -> Callable[[Mapping[str, Any]], tuple[Judge, str | None]]:
     def made(facts: bytes) -> tuple[Judge, str | None]:
         return Judge.of_recorded(msgspec.json.decode(facts))
 
-    return lambda facts: made(json_bytes({name: facts.get(name) for name in ("player", "player_args")}))
+    names = "player", "player_args", "player_sha256"
+    return lambda facts: made(json_bytes({name: facts.get(name) for name in names}))
 
 
-def _best(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def best_of(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the highest of each board's values, ``f32[n]``; NaN without a value. Faster than a reduction."""
     best: NDArray[np.float32] = np.fmax(*np.fmax(values.T[::2], values.T[1::2]))
+    return best
+
+
+def _first_best(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    best: NDArray[np.int64] = np.argmax(np.nan_to_num(values, nan=-np.inf), axis=1)
     return best
 
 
@@ -474,18 +616,39 @@ def _fill_children(boards: Any, counts: Any, children: Any) -> int:
 
 
 @kernel
-def _expect(boards: Any, counts: Any, leaves: Any, scored: Any, values: Any) -> None:
-    """Write the expectation of each move's children, with its reward if ``scored``; NaN without children."""
+def _expect(before: Any, counts: Any, children: Any, leaves: Any, scored: Any, table: Any, out: Any) -> None:
+    """Write the expectations of each move's children, with its reward if ``scored``; NaN without children."""
+    boards, seen = before
+    calibrated = table.shape[1] != 0
     at = 0
     for i in range(boards.shape[0]):
+        highest = max_exponent(boards[i])
         for move in range(4):
             count = counts[i, move]
-            total = 0.0
-            for k in range(at, at + count, 2):
-                total += _P_TWO * leaves[k] + _P_FOUR * leaves[k + 1]
+            network = score = reach = 0.0
+            after, new = slide(boards[i], U64(move)), False
+            phase = phase_four = 0.0
+            if calibrated:
+                top, total = max_exponent(after), tile_sum(after)
+                new = top > highest or wins(boards[i], U64(move))
+                phase, phase_four = phase_at(top, total + U64(2)), phase_at(top, total + U64(4))
+            for k in range(at, at + count):
+                four = (k - at) & 1
+                chance = _P_FOUR if four else _P_TWO
+                network += chance * leaves[k]
+                if calibrated and (leaves[k] != 0 or legal_mask(children[k]) != 0):
+                    one_score, one_reach = look_up(table, phase_four if four else phase, leaves[k])
+                    score += chance * one_score
+                    reach += chance * one_reach
             at += count
-            value = np.nan if count == 0 else total / (count // 2)
-            values[i, move] = value + (merge_score(boards[i], U64(move)) if scored else U64(0))
+            cells = count // 2
+            network = np.nan if count == 0 else network / cells
+            out[2, i, move] = network + (merge_score(seen[i], U64(move)) if scored else U64(0))
+            out[0, i, move], out[1, i, move] = out[2, i, move], np.nan
+            if calibrated and count != 0:
+                won = wins(boards[i], U64(move))
+                out[0, i, move] = merge_score(boards[i], U64(move)) + (0.0 if won else score / cells)
+                out[1, i, move] = 1.0 if new else reach / cells
 
 
 @kernel

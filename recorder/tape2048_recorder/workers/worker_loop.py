@@ -90,6 +90,12 @@ class Worker:
 
         self._player: Any = options.make_player(self._config.player, self._config.player_args)
         self.player_sha256 = options.player_sha256(self._config.player, self._player)
+        self._table: dict[str, Any] = {}
+        if self._config.columns:
+            from tape2048.ntuple.calibration import own_calibration
+
+            found = own_calibration(self._config.player, self._config.player_args, self.player_sha256)
+            self._table = {} if found is None else {"calibration": found.table}
         self._buffer = self._new_buffer(self._block_rows)
 
     def _new_buffer(self, rows_max: int) -> Any:
@@ -101,6 +107,7 @@ class Worker:
             sample_rate=config.sample_rate,
             storage=config.storage,
             columns=(config.columns or "").split(),
+            **self._table,
         )
 
     def warm_up(self) -> None:

@@ -68,7 +68,7 @@ RECORDED = "tape2048 record"
 # Fields of rows with a value for each move.
 _OF_MOVES = frozenset({"branch_evs", "ev_values", "ev_q", "policy_p1", "policy_logp", "policy_hard"})
 _MAKERS = {"embeddings": "tape2048 embed"} | dict.fromkeys(
-    ("values", "best", "loss", "luck"), "tape2048 annotate"
+    ("values", "best", "loss", "luck", "grade", "network_values"), "tape2048 annotate"
 )
 
 # The states of the files whose checksums this process has compared.

@@ -12,7 +12,9 @@ from tests.recorder.ntuple_training import slow
 from tests.recorder.players.test_players import afterstate_value
 
 from tape2048.game.rules import exps_to_boards
+from tape2048.ntuple.calibration import PHASES, VALUES
 from tape2048.ntuple.network import save_network
+from tape2048.ntuple.outcomes import outcomes
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.game_loop import BUFFER_FULL, Buffer, play_into
 from tape2048_recorder.players import options
@@ -117,9 +119,9 @@ def test_the_values_are_those_of_a_judge_of_this_depth(tmp_path: Any) -> None:
     judge = Judge.of_player("ntuple", {"weights": str(tmp_path / "network.ntuple"), "downgrade": 0})
     played = play("2-ply")
     boards, moves = exps_to_boards(played["rows"]["exps"]), played["rows"]["action"]
-    values, loss, *_ = judge.moves(boards, moves, np.zeros_like(boards))
-    np.testing.assert_allclose(played["values"], values, rtol=1e-5, atol=0.05)
-    np.testing.assert_allclose(played["loss"], loss, atol=0.1)
+    found = judge.moves(boards, moves, np.zeros_like(boards))
+    np.testing.assert_allclose(played["values"], found.values, rtol=1e-5, atol=0.05)
+    np.testing.assert_allclose(played["loss"], found.loss, atol=0.1)
 
 
 def assert_kept(name: str, how: dict[str, Any]) -> None:
@@ -148,3 +150,16 @@ def test_columns_that_stay_where_they_were_are_noticed() -> None:
 def test_one_column_alone() -> None:
     both, loss = play("random"), play("random", ("loss",))
     np.testing.assert_array_equal(loss["loss"], both["loss"])
+
+
+def test_a_calibration_turns_values_into_outcomes() -> None:
+    table = np.sort(np.random.default_rng(1).uniform(-500, 5000, (3, PHASES, VALUES)).astype(np.float32))
+    plain, mapped = play("2-ply"), play("2-ply", calibration=table)
+    assert mapped["rows"].tobytes() == plain["rows"].tobytes()
+    boards = exps_to_boards(plain["rows"]["exps"])
+    for move in range(4):
+        known = ~np.isnan(plain["values"][:, move])
+        expected = outcomes(table, boards[known], plain["values"][known, move])[0]
+        np.testing.assert_allclose(mapped["values"][known, move], expected, rtol=1e-5)
+    chosen = mapped["values"][np.arange(len(boards)), plain["rows"]["action"]]
+    np.testing.assert_allclose(mapped["loss"], np.nanmax(mapped["values"], axis=1) - chosen)

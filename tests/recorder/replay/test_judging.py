@@ -12,7 +12,9 @@ from tests import reference
 from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError
+from tape2048.ntuple.calibration import PHASES, SIZES, VALUES, Calibration, Differences
 from tape2048.ntuple.network import save_network
+from tape2048.ntuple.outcomes import outcomes
 from tape2048.players import PlayedBy
 from tape2048.session.layout import RUN_DTYPE
 from tape2048_recorder.replay.judging import Judge, Judged
@@ -106,7 +108,60 @@ def test_a_game_is_judged_as_the_formulas_say(judge: Judge, seed: int) -> None:
     assert judged.loss.min() >= 0
 
 
-@pytest.mark.parametrize("judge", [player_judge(), player_judge(2), CRITIC_JUDGE])
+def calibrated_judge(ahead: int = 1) -> Judge:
+    """A judge whose calibration halves values, less early than late, and keeps half of early differences."""
+    values = [[float(40 * n) for n in range(VALUES)]] * PHASES
+    scores = [[(0.3 + knot / PHASES) * value for value in row] for knot, row in enumerate(values)]
+    reach = [[n / VALUES for n in range(VALUES)]] * PHASES
+    half, quarter = ([[size / by for size in SIZES]] * 3 for by in (2, 4))
+    known = Differences(half, quarter, [[20] * len(SIZES)] * 3)
+    return player_judge(ahead).calibrated(
+        Calibration("", "", "toy", 1000, values, scores, reach, scores, [1000] * PHASES, differences=known)
+    )
+
+
+def test_a_calibrated_value_is_the_mean_outcome_of_the_spawns() -> None:
+    judge, cells = calibrated_judge(), [0, 1, 2, 0, 3, 0, 0, 4, 5, 0, 1, 0, 0, 2, 0, 5]
+    raw = {option.move: option for option in player_judge().board(reference.pack(cells))}
+    table = judge.calibration.table  # type: ignore[union-attr]
+    means = {}
+    for option in judge.board(reference.pack(cells)):
+        outcomes_of = [
+            outcomes(table, np.array([spawn.board], np.uint64), np.array([before.value], np.float32))[:, 0]
+            for spawn, before in zip(option.spawns, raw[option.move].spawns, strict=True)
+        ]
+        shares = [spawn.probability for spawn in option.spawns]
+        score = sum(p * each[0] for p, each in zip(shares, outcomes_of, strict=True))
+        means[option.move] = option.reward + score
+        assert option.mean == pytest.approx(option.reward + score, rel=1e-5)
+        assert [spawn.value for spawn in option.spawns] == pytest.approx([each[0] for each in outcomes_of])
+    top = max(raw.values(), key=lambda option: option.value)
+    reach = {option.move: option.reach for option in judge.board(reference.pack(cells))}
+    for option in judge.board(reference.pack(cells)):
+        lost = (top.value - raw[option.move].value) / 2
+        assert option.value == pytest.approx(means[top.move] - lost, rel=1e-5)
+        assert option.spread == pytest.approx(lost / 2, rel=1e-3, abs=0.01)
+        assert reach[top.move] >= option.reach
+
+
+def test_grades_are_shares_of_the_score_to_come() -> None:
+    """A loss within its error has no grade, and a network's own points have none."""
+    game = Played(5, 1000)
+    judge = calibrated_judge()
+    judged = game.judged_by(judge)
+    best = np.nanmax(judged.values, axis=1)
+    made = np.array(game.moves)
+    fall = np.nanmax(judged.reach, axis=1) - judged.reach[np.arange(len(made)), made]
+    cost = np.maximum(judged.loss / np.maximum(best, 1), fall)
+    expected = np.where(judged.loss > judged.spread, np.searchsorted([0.01, 0.03, 0.1], cost, "right"), 0)
+    assert judged.grade.tolist() == expected.tolist()
+    assert set(judged.grade.tolist()) >= {0, 3}
+    assert not game.judged_by(player_judge()).grade.any()
+
+
+@pytest.mark.parametrize(
+    "judge", [player_judge(), player_judge(2), CRITIC_JUDGE, calibrated_judge(), calibrated_judge(2)]
+)
 def test_luck_is_nothing_on_average_over_the_spawns(judge: Judge) -> None:
     for cells in (
         [0, 1, 2, 0, 3, 0, 0, 4, 5, 0, 1, 0, 0, 2, 0, 5],
@@ -122,7 +177,7 @@ def test_luck_is_nothing_on_average_over_the_spawns(judge: Judge) -> None:
                 lucks.append(spawn.probability * judged.luck[0])
                 assert judged.values[0, option.move] == np.float32(option.value)
                 rewarded = spawn.value + (reward if judge.tile is None else 0)
-                assert judged.luck[0] == pytest.approx(rewarded - option.value, abs=1e-4)
+                assert judged.luck[0] == pytest.approx(rewarded - option.mean, abs=1e-3)
                 placed = list(after)
                 placed[spawn.cell] = spawn.tile.bit_length() - 1
                 assert reference.pack(placed) == spawn.board
@@ -131,7 +186,9 @@ def test_luck_is_nothing_on_average_over_the_spawns(judge: Judge) -> None:
             assert sum(lucks) == pytest.approx(0, abs=0.05 if judge.tile is None else 1e-6)
 
 
-@pytest.mark.parametrize("judge", [player_judge(), player_judge(2)], ids=["2-ply", "3-ply"])
+@pytest.mark.parametrize(
+    "judge", [player_judge(), player_judge(2), calibrated_judge()], ids=["2-ply", "3-ply", "calibrated"]
+)
 def test_a_score_is_its_expectation_plus_luck_minus_loss_plus_the_error(judge: Judge) -> None:
     game = Played(5, 1000)
     judged = game.judged_by(judge)
@@ -139,9 +196,9 @@ def test_a_score_is_its_expectation_plus_luck_minus_loss_plus_the_error(judge: J
     sums = judged.sums
     score = judged.state[0] + sums["luck"] - sums["loss"] + judged.error.sum()
     assert score == pytest.approx(sum(game.rewards), abs=0.01)
-    lost = [0, 1999, 2000, 4999, 5000, math.nan]
-    graded = judged._replace(loss=np.array(lost, np.float32), luck=np.zeros(6, np.float32)).sums
-    assert (graded["mistakes"], graded["blunders"], graded["loss"]) == (2, 1, 13_998)
+    lost, grades = np.array([0, 10, 20, 30, 40, math.nan], np.float32), np.array([0, 1, 2, 2, 3, 0], np.uint8)
+    graded = judged._replace(loss=lost, luck=np.zeros(6, np.float32), grade=grades).sums
+    assert (graded["mistakes"], graded["blunders"], graded["loss"]) == (2, 1, 100)
 
 
 def test_downgraded_boards_have_the_smaller_values() -> None:
@@ -250,9 +307,17 @@ def games(count: int, mean_score: float, reached: int = 0) -> npt.NDArray[np.voi
 def test_a_judge_weaker_than_the_player_is_found(
     facts: dict[str, object], runs: npt.NDArray[np.void] | None, weak: str
 ) -> None:
-    judge = Judge.of_player("ntuple", {"weights": "fast"})
+    judge = Judge.of_player("ntuple", {"weights": "fast"}, plays="")
     judge.__dict__["expected"] = 100_000.0
     check_warning(judge.weakness(facts, runs), weak)
+
+
+def test_a_calibrated_judge_expects_the_score_that_comes() -> None:
+    judge = Judge.of_player("ntuple", {"weights": "fast"})
+    judge.__dict__["expected"] = 100_000.0
+    facts = with_args(weights="strong")
+    assert judge.weakness(facts, games(1000, 90_000)) is None
+    assert "scores more than the 100,000 points" in str(judge.weakness(facts, games(1000, 110_000)))
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,14 @@ from tape2048.game.rules import WON, boards_to_exps, merge_score, slide
 from tape2048.runs import convert, repack_session, write_session
 from tape2048.runs.run import Run, RunMeta
 from tape2048.session.layout import RUN_DTYPE
+from tape2048_recorder.evaluation.calibrating import play_moves_on
 from tape2048_recorder.players.ntuple import move_values
-from tape2048_recorder.players.options import make_player
+from tape2048_recorder.players.options import make_player, player_sha256
 from tape2048_recorder.replay.judging import OWN_JUDGE, SUMS, Judge
 from tape2048_recorder.replay.recorded_games import Game
 from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.commands.sessions.view import make_data
-from tape2048_tools.viewer import game_data as games
+from tape2048_tools.viewer import game_data as games, rollouts
 from tape2048_tools.viewer.collection import Collection, Entry, GameTable, Selection, choose
 from tape2048_tools.viewer.data import Data
 from tape2048_tools.viewer.game_data import Judges, pack, parse_board, read_game
@@ -297,13 +298,13 @@ def test_cards_have_what_annotate_wrote(data: Data, copied: Path, cli: Cli) -> N
     assert np.isnan(other.collection.whole()["loss"]).all()
     cli("annotate", str(first), "--judge", "ntuple:weights=fast", "--quiet", process=True)
     session = Session.open(first)
-    loss, luck = (np.nan_to_num(session.column(name).values) for name in ("loss", "luck"))
+    loss, luck, grade = (np.nan_to_num(session.column(name).values) for name in ("loss", "luck", "grade"))
     expected = {}
     for ordinal, run in enumerate(session.runs["id"].tolist()):
         rows = session.numbers_of(ordinal)
-        lost = loss[rows]
-        counts = np.histogram(lost, [2000, 5000, np.inf])[0].tolist()
-        expected[str(run)] = [lost.sum(dtype=float), luck[rows].sum(dtype=float), *counts]
+        counts = [(grade[rows] == number).sum() for number in (2, 3)]
+        expected[str(run)] = [loss[rows].sum(dtype=float), luck[rows].sum(dtype=float), *counts]
+    assert sum(each[2] for each in expected.values()) > 10
     listed = other.games({"sort": "loss"})["rows"]
     judged = [row["run"] for row in listed if row["name"] == first.name]
     assert judged == sorted(judged, key=lambda run: -expected[run][0])
@@ -491,10 +492,16 @@ def test_packed_game(data: Data) -> None:
         game, judged, facts = data.judged(entry, int(row["run"]), 0)
         small = unpacked(pack(facts, game, judged, critic, small=True))
         assert "values" not in small
-        assert (small["loss"] == np.floor(judged.loss)).all()
-        for _, least in small["grades"]:
-            assert ((small["loss"] >= least) == (judged.loss >= least)).all()
-        assert (small["best"] == np.nanargmax(judged.values, axis=1)).all()
+        assert (small["loss"] == np.round(judged.loss)).all()
+        assert (small["grade"] == judged.grade).all()
+        assert (found["grade"] == judged.grade).all()
+        best, at = np.nanargmax(judged.values, axis=1), np.arange(len(game.moves))
+        assert (small["best"] == best).all()
+        reach = np.append(judged.reach[at, best], judged.reach[at, game.moves])
+        assert np.array_equal(found["reach"], reach)
+        assert np.allclose(small["reach"].reshape(-1), reach, atol=1e-5)
+        assert np.array_equal(found["spread"], judged.spread)
+        assert (small["spread"] == np.round(judged.spread)).all()
         assert np.allclose(small["state"], judged.state, atol=0.51)
 
 
@@ -503,13 +510,21 @@ def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
     made = Data(data.collection, Judges([OWN_JUDGE], Path("default")))
     entry = data.collection.games().sessions[0]
 
-    def found(*, quick: bool = False, **args: Any) -> dict[str, Any]:
-        meta = {**entry.meta, "player": "ntuple", "player_args": {"weights": "fast", **args}}
+    def found(*, quick: bool = False, sha256: str = "0" * 64, **args: Any) -> dict[str, Any]:
+        args = {"weights": "fast", **args}
+        meta = {**entry.meta, "player": "ntuple", "player_args": args, "player_sha256": sha256}
         changed = dataclasses.replace(entry, meta=meta)
         return unpacked(made.packed(changed, int(entry.runs["id"][0]), 0, quick=quick))
 
-    assert (found()["by"], found()["weak"]) == ("ntuple:weights=fast, 2-ply", None)
-    assert found(look_below=16)["by"] == "ntuple:weights=fast, 3-ply"
+    fast = player_sha256("ntuple", make_player("ntuple", {"weights": "fast"}))
+    own = found(sha256=fast)
+    assert (own["by"], own["weak"], own["uncalibrated"]) == ("ntuple:weights=fast, 2-ply", None, False)
+    assert own["assumes"] == f"ntuple fast, 2-ply below 3 empty cells @{fast[:6]}"
+    other = found()
+    assert (other["by"], other["weak"]) == ("ntuple:weights=fast, 2-ply, uncalibrated", None)
+    assert (other["uncalibrated"], other["assumes"], other["grade"].any()) == (True, None, False)
+    assert not {"reach", "spread"} & other.keys()
+    assert found(look_below=16)["by"] == "ntuple:weights=fast, 3-ply, uncalibrated"
     deep = {"look_below": 16, "look_twice_below": 3, "look_spawns": 3}
     assert "searches up to 4-ply with the same network, and it 3-ply" in found(**deep)["weak"]
     waiting = found(look_below=16, quick=True)
@@ -518,6 +533,28 @@ def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
     missing = found(weights="/nowhere/my.ntuple")
     assert "/nowhere/my.ntuple" in missing["warning"]
     assert missing["by"] == "ntuple:weights=strong, 2-ply"
+
+
+@pytest.mark.parametrize("judge", [OWN_JUDGE, "ntuple:weights=fast"])
+@pytest.mark.parametrize("player", ["greedy", "ntuple:weights=fast,look_below=0"])
+def test_columns_have_the_judge_that_made_them(
+    data: Data, cli: Cli, tmp_path: Path, judge: str, player: str
+) -> None:
+    """The judge assumes the session's player, or its network's own."""
+    flags = ["--player", player, "--max-games", "1", "--workers", "1", "--out", tmp_path]
+    cli("record", *flags, process=True)
+    cli("annotate", tmp_path, "--judge", judge, process=True)
+    made = Data(Collection([tmp_path]), Judges([OWN_JUDGE], Path("default")))
+    made.collection.whole()
+    (row,) = made.games({})["rows"]
+    uncalibrated = (judge, player) == (OWN_JUDGE, "greedy")
+    cards = made.cards({"of": f"{row['session']}/{row['run']}"})
+    assert cards["judged"][0].endswith(", uncalibrated.") == uncalibrated
+    assert (games.UNCALIBRATED in cards["judged"]) == uncalibrated
+    assert cards["cards"][0]["graded"] is not uncalibrated
+    shown = unpacked(made.replay({"session": row["session"], "run": row["run"]}))
+    assert (shown["uncalibrated"], shown["warning"]) == (uncalibrated, None)
+    assert shown["sums"] == {name: cards["cards"][0][name] for name in SUMS}
 
 
 def test_a_judge_whose_network_is_missing_is_refused_at_the_start() -> None:
@@ -665,11 +702,52 @@ def test_values_of_a_board(data: Data) -> None:
     for one in found["options"]:
         assert one["value"] == pytest.approx(judged.values[0, one["move"]], rel=1e-5)
         expected = sum(spawn["p"] * spawn["value"] for spawn in one["spawns"]) + one["reward"]
-        assert one["value"] == pytest.approx(expected, rel=1e-5)
+        assert one["mean"] == pytest.approx(expected, rel=1e-5)
         assert sum(spawn["p"] for spawn in one["spawns"]) == pytest.approx(1)
+        assert 0 <= one["reach"] <= 1
     assert found["best"] == max(one["value"] for one in found["options"])
+    assert [one["value"] for one in found["options"] if one["spread"] == 0] == [found["best"]]
     over = data.board({"board": "0x1212212112122121"})
     assert (over["options"], over["best"]) == ([], None)
+
+
+def test_all_moves_of_a_board_are_played_on(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the background, with more games each time, by a player or the player of a recorded game."""
+    given = {"board": "0x0100021034215987", "player": "greedy"}
+    assert data.rollouts(given) == {"moves": [], "games": 0, "wanted": 0, "running": False, "tile": 1024}
+    assert data.rollouts({**given, "more": "30"})["wanted"] == 30
+    until(lambda: not data.rollouts(given)["running"])
+    found = data.rollouts(given)
+    player, board = make_player("greedy", {}), 0x0100021034215987
+    parts = [play_moves_on(board, player, games=10, seed=seed, threads=1) for seed in (0, 10, 20)]
+    assert (found["games"], [one["move"] for one in found["moves"]]) == (30, [one.move for one in parts[0]])
+    for at, one in enumerate(found["moves"]):
+        its = [part[at] for part in parts]
+        assert one["score"] == pytest.approx(np.mean([each.score for each in its]))
+        assert one["share"] == sum(each.reached for each in its) / 30
+        assert one["low"] <= one["share"] <= one["high"]
+        spread = [each.error**2 * 10 * 9 + 10 * (each.score - one["score"]) ** 2 for each in its]
+        assert one["error"] == pytest.approx((sum(spread) / 29 / 30) ** 0.5)
+    data.rollouts({**given, "more": "10"})
+    until(lambda: data.rollouts(given)["games"] == 40)
+    row = data.games({})["rows"][0]
+    recorded = {"board": given["board"], "session": row["session"]}
+    data.rollouts({**recorded, "more": "40"})
+    until(lambda: not data.rollouts(recorded)["running"])
+    assert data.rollouts(recorded)["moves"] == data.rollouts(given)["moves"]
+    over = {**given, "board": "0x1212212112122121"}
+    data.rollouts({**over, "more": "10"})
+    until(lambda: not data.rollouts(over)["running"])
+    assert data.rollouts(over)["moves"] == []
+    monkeypatch.setattr(rollouts, "_PLAY_S", 0.0)
+    slow = {**given, "player": "random"}
+    data.rollouts({**slow, "more": "1000"})
+    until(lambda: not data.rollouts(slow)["running"])
+    assert data.rollouts(slow)["games"] <= 10
+    with pytest.raises(ValueError, match="at most 1000"):
+        data.rollouts({**given, "more": "1001"})
+    with pytest.raises(ConfigError, match="built-in"):
+        data.rollouts({**given, "player": "python:x:y"})
 
 
 def test_a_board_is_played_on_by_the_judges_best_moves(data: Data) -> None:

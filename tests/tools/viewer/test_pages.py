@@ -240,14 +240,16 @@ def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
     session, run = viewer.best_game()
     open_link(page, f"#{session}/{run}/0")
     losses = page.locator(".losses tbody tr")
-    shown = [float(text.replace(",", "")) for text in losses.locator("td:nth-of-type(1)").all_text_contents()]
+    texts = losses.locator("td:nth-of-type(1)").all_text_contents()
+    assert all(re.fullmatch(r"[\d,]+ ± [\d,]+", text) for text in texts)
+    shown = [float(text.partition(" ")[0].replace(",", "")) for text in texts]
     assert shown == sorted(shown, reverse=True)
     assert shown[0] > 0
     mistakes = page.evaluate(
         """async ([session, run]) => {
             const {askGame} = await import('/static/api.js');
-            const {loss} = await askGame('replay', {session, run, judge: 0});
-            return [...loss.entries()].filter(([, one]) => one >= 2000).map(([at]) => at);
+            const {grade} = await askGame('replay', {session, run, judge: 0});
+            return [...grade.entries()].filter(([, one]) => one >= 2).map(([at]) => at);
         }""",
         [session, run],
     )
@@ -260,7 +262,11 @@ def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
     first = losses.locator("a").first
     first.click()
     losses.locator(f"[aria-current]:text-is('{first.text_content()}')").wait_for()
-    assert page.locator(".values .grade.blunder").is_visible()
+    grade = losses.first.locator(".grade").text_content()
+    assert grade in {"mistake", "blunder"}
+    assert page.locator(f".values .grade.{grade}").is_visible()
+    words = re.compile(r"^about [\d,]+ ± [\d,]+(; \d+ from \S+% to \S+%)?, \w+$")
+    assert words.match(page.locator(".values .grade").text_content())
     page.keyboard.press("]")
     notes = page.locator(".values tbody tr td:last-child")
     assert until(page, lambda: sorted(filter(None, notes.all_text_contents())) == ["best", "made"])
@@ -269,6 +275,29 @@ def test_losses_are_found_by_key_and_by_list(page: Any, viewer: Viewer) -> None:
     page.get_by_label("Judge").first.select_option(label="critic: 8192")
     page.locator(".values caption:text('P(8192) after each move')").wait_for()
     assert until(page, lambda: "judge=1" in page.url)
+
+
+@pytest.mark.parametrize("width", [420, 1280])
+def test_an_uncalibrated_judge_grades_nothing(
+    start_viewer: Callable[..., Viewer], new_page: Callable[..., Any], recorded: Path, width: int
+) -> None:
+    """Its points are the network's, which the page says wherever it shows them."""
+    viewer = start_viewer(recorded, "--judge", "own")
+    session, run = viewer.best_game()
+    page = new_page(viewer, f"#{session}/{run}/0", width=width)
+    page.locator(".losses tbody a").first.click()
+    for caption in (".values caption", ".losses caption", ".replay summary"):
+        page.locator(f'{caption}:has-text("uncalibrated, in the network\'s points")').wait_for()
+    assert page.locator(".grade, .jumper:has-text('Mistakes')").locator("visible=true").count() == 0
+    assert "±" not in page.locator(".losses tbody").text_content()
+    page.keyboard.press("n")
+    page.keyboard.press("r")
+    assert page.locator(".trials").is_hidden()
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.get_by_label("Judge").first.select_option(index=1)  # the network, if its own player continues
+    page.locator(".losses tbody td:has-text('±')").first.wait_for()
+    page.locator(".losses .grade").first.wait_for()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 420), ("dark", 1280)])
@@ -282,8 +311,8 @@ def test_a_reader_tries_the_mistakes(
         """async ([session, run]) => {
             const {askGame} = await import('/static/api.js');
             const {expandGame} = await import('/static/rules.js');
-            const {loss, moves, values} = expandGame(await askGame('replay', {session, run, judge: 0}));
-            return [...loss.entries()].filter(([, one]) => one >= 2000).slice(0, 2).map(([at]) =>
+            const {grade, moves, values} = expandGame(await askGame('replay', {session, run, judge: 0}));
+            return [...grade.entries()].filter(([, one]) => one >= 2).slice(0, 2).map(([at]) =>
               ({at, made: moves[at], values: [...values.subarray(4 * at, 4 * at + 4)].map(one => one || 0)}));
         }""",
         [session, run],
@@ -362,8 +391,8 @@ def test_the_curves_zoom_into_a_range(page: Any, viewer: Viewer) -> None:
     losses = page.evaluate(
         """async ([session, run]) => {
             const {askGame} = await import('/static/api.js');
-            const {loss, grades} = await askGame('replay', {session, run, judge: 0});
-            return loss.filter(one => one >= grades.at(-1)[1]).length;
+            const {grade} = await askGame('replay', {session, run, judge: 0});
+            return grade.filter(one => one >= 1).length;
         }""",
         [session, run],
     )
@@ -630,6 +659,32 @@ def test_a_board_is_pasted_edited_and_played_on(page: Any) -> None:
     page.locator(".message.error").wait_for()
 
 
+def test_the_moves_of_a_board_are_played_on(page: Any, viewer: Viewer) -> None:
+    """By the player of a replayed game, or by a chosen player; each press adds games."""
+    session, run = viewer.best_game()
+    last = viewer.json("/api/games")["rows"][0]["steps"]
+    open_link(page, f"#{session}/{run}/{last - 50}")
+    page.get_by_role("button", name="Play each move on, 100 games").click()
+    page.get_by_text("100 games from each move.").wait_for()
+    cells = page.locator(".rollouts tbody td").all_text_contents()
+    assert all(re.fullmatch(r"[\d,]+ ± [\d,]+", text) for text in cells[::2])
+    assert all(re.fullmatch(r"\S+% \(\S+% to \S+%\)", text) for text in cells[1::2])
+    means = [float(text.partition(" ")[0].replace(",", "")) for text in cells[::2]]
+    assert means == sorted(means, reverse=True)
+    assert violations(page) == []
+    page.get_by_role("button", name="Play 100 more games").click()
+    page.get_by_text("200 games from each move.").wait_for()
+    page.locator(".where").click()
+    page.keyboard.press("ArrowRight")
+    page.get_by_role("button", name="Play each move on").wait_for()
+    assert page.locator(".rollouts tbody").count() == 0
+    open_link(page, "#board?board=0x1000021034215987")
+    page.get_by_label("Played by").select_option("greedy")
+    page.get_by_role("button", name="Play each move on").click()
+    page.get_by_text("100 games from each move.").wait_for()
+    assert page.locator(".rollouts tbody tr").count() == page.locator(".option").count()
+
+
 def test_conditions_select_or_are_explained(page: Any) -> None:
     open_link(page, "#games?view=list")
     page.locator("summary:text('Conditions')").click()
@@ -736,7 +791,7 @@ def test_three_questions_take_two_clicks(
         }""",
         page.evaluate("location.hash"),
     )
-    assert float(costliest.text_content().replace(",", "")) == pytest.approx(most, abs=0.5)
+    assert float(costliest.text_content().partition(" ")[0].replace(",", "")) == pytest.approx(most, abs=0.5)
     # Which of two players reaches 16384 more often: one click.
     page = new_page(viewer)
     page.get_by_role("link", name=re.compile("Compare ntuple .*with expectimax")).click()

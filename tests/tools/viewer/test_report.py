@@ -155,6 +155,21 @@ def test_a_report_of_annotated_sessions_has_the_most_lossy_games(copied: Path, c
     assert set(lossy) == {second.name}
 
 
+def test_a_report_by_an_uncalibrated_judge_says_so(recorded: Path, browser: Any, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    data = make_data((recorded,), (), Path("default"), contextlib.ExitStack())
+    out.write_bytes(make_report(data, games=1))
+    page = browser.new_page()
+    page.goto(f"{out.as_uri()}#games")
+    page.get_by_text("2-ply, uncalibrated.").wait_for()
+    page.get_by_text("It grades no moves.").wait_for()
+    assert "mistake" not in page.locator(".gallery a").text_content()
+    page.locator(".gallery a").click()
+    page.locator('.losses caption:has-text("uncalibrated, in the network\'s points")').wait_for()
+    assert page.locator(".grade, .jumper:has-text('Mistakes')").locator("visible=true").count() == 0
+    page.close()
+
+
 def test_one_game_is_a_small_file(recorded: Path, tmp_path: Path, cli: Cli) -> None:
     page = tmp_path / "game.html"
     flags = ["--games", 1, "--judge", "ntuple:weights=fast", "--quiet"]

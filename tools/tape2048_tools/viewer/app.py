@@ -95,8 +95,9 @@ def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[...
         "about": data.about, "overview": data.overview, "sample": data.sample, "sessions": data.sessions,
         "games": data.games, "replay": data.replay, "twins": data.twins, "choices": data.choices,
         "judges": data.judge_list, "opinions": data.opinions, "latest": data.latest, "board": data.board,
-        "play-on": data.play_on, "training": data.training, "examination": data.examination,
-        "live": data.live, "newest": data.newest, "cards": data.cards, "players": data.players,
+        "play-on": data.play_on, "rollouts": data.rollouts, "training": data.training,
+        "examination": data.examination, "live": data.live, "newest": data.newest,
+        "cards": data.cards, "players": data.players,
     }  # fmt: skip
 
     def answer(environ: dict[str, Any]) -> _Answer:  # noqa: PLR0911 - a line for each refusal

@@ -134,12 +134,12 @@ class Entry:
         if not session.contiguous or facts is None:
             return None
         found = {name: np.full(len(self.runs), np.nan) for name in SUMS}
-        loss, luck = (session.column(name).values for name in ("loss", "luck"))
+        loss, luck, grade = (session.column(name).values for name in ("loss", "luck", "grade"))
         places = np.searchsorted(self.runs["id"], session.runs["id"])
         for piece, rows in game_pieces(session.runs, _ROWS_AT_A_TIME):
             starts = session.runs["first_row"][piece].astype(np.int64) - rows.start
             ends = starts + session.runs["rows"][piece]
-            for name, values in summands(loss[rows], luck[rows]).items():
+            for name, values in summands(loss[rows], luck[rows], grade[rows]).items():
                 until = np.append(0, np.cumsum(values))
                 found[name][places[piece]] = until[ends] - until[starts]
         for values in found.values():

@@ -17,6 +17,7 @@ from tape2048.errors import MissingPathError, TapeError
 from tape2048.session.layout import name_key
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.players.options import check_player
+from tape2048_recorder.replay.replay import recorded_player
 from tape2048_recorder.status.status_report import instances, read_snapshot
 from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.sessions.summary import reach, scores
@@ -35,10 +36,13 @@ from tape2048_tools.viewer.collection import (
 from tape2048_tools.viewer.game_data import (
     MOVES,
     MOVES_MAX,
+    UNCALIBRATED,
     Judges,
+    assumed_player,
     board_document,
     card,
     choices,
+    meaning,
     opinions,
     pack,
     parse_board,
@@ -58,6 +62,7 @@ from tape2048_tools.viewer.live import (
     training_document,
 )
 from tape2048_tools.viewer.overview import PLAYERS_MAX, overview, sample
+from tape2048_tools.viewer.rollouts import MORE_MAX, Rollouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -91,6 +96,9 @@ class Data:
             lambda games, selection: sample(games, self._once(games, selection), self.judges)
         )
         self._opinions = functools.lru_cache(_TABLES_MAX)(lambda wanted: opinions(wanted, self.judges))
+        self._rollouts = functools.lru_cache(_REPLAYS_MAX)(
+            lambda board, *player: Rollouts(board, self._player_of(*player))
+        )
         # By the judge, too: `annotate` can choose another judge at any time.
         self._packed = functools.lru_cache(_REPLAYS_MAX)(
             lambda entry, run, number, quick, _judge: self.packed(entry, run, number, quick=quick)
@@ -166,20 +174,25 @@ class Data:
     def cards(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the cards of games (``of``: session/run, ...) for a gallery, and the judges of the sums."""
         keys = [(self.collection.session(one), run) for one, run in _keys(given)]
-        judged, weak = self.judged_by({entry for entry, _ in keys})
-        return {"cards": [card(*one) | {"weak": one[0] in weak} for one in keys], "judged": judged}
+        judged, weak, ungraded = self.judged_by({entry for entry, _ in keys})
+        cards = [card(*one) | {"weak": one[0] in weak, "graded": one[0] not in ungraded} for one in keys]
+        return {"cards": cards, "judged": judged}
 
-    def judged_by(self, entries: Iterable[Entry]) -> tuple[list[str], set[Entry]]:
-        judges, warnings, weaker = dict[str, None](), dict[str, None](), set[Entry]()
+    def judged_by(self, entries: Iterable[Entry]) -> tuple[list[str], set[Entry], set[Entry]]:
+        """Return the judges and warnings, and the sessions of weaker and of uncalibrated judges."""
+        judges, warnings, weaker, ungraded = dict[str, None](), dict[str, None](), set[Entry](), set[Entry]()
         for entry in sorted(entries, key=lambda one: name_key(one.name)):
             if (annotation := entry.sums[1]) is not None:
-                judge, message = self.judges.of_annotation(annotation)
+                judge, message = self.judges.of_annotation(annotation, entry.meta)
                 judges[str(annotation["judge"]) if judge is None else judge.name] = None
                 weak = None if judge is None else judge.weakness(entry.meta, entry.runs)
                 warnings |= dict.fromkeys(filter(None, [message, weak]))
                 if judge is None or weak:
                     weaker.add(entry)
-        return [f"Judged by {', '.join(judges)}.", *warnings] if judges else [], weaker
+                elif meaning(judge)["uncalibrated"]:
+                    ungraded.add(entry)
+                    warnings[UNCALIBRATED] = None
+        return [f"Judged by {'; '.join(judges)}.", *warnings] if judges else [], weaker, ungraded
 
     def players(self, _: Mapping[str, str]) -> dict[str, Any]:
         games = self._games()
@@ -295,6 +308,24 @@ class Data:
             name, args = parse_player(text)
             facts["weak"] = judge.weakness({"player": name, "player_args": check_player(name, args)})
         return pack(facts, game, judge.game(game.states, game.moves), self.judges.opinion(game.states))
+
+    def rollouts(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Return the outcomes of whole games from each move of ``board``, and start ``more`` games.
+
+        ``player`` plays, or the player of ``session``, or the player that the points of ``judge`` assume.
+        """
+        more = _number(given, "more")
+        if more > MORE_MAX:
+            raise ValueError(f"more: found {more}, expected at most {MORE_MAX}")
+        player = given.get("player", "").strip(), given.get("session", ""), _number(given, "judge")
+        found: dict[str, Any] = self._rollouts(parse_board(given.get("board", "")), *player).document(more)
+        return found
+
+    def _player_of(self, text: str, session: str, judge: int) -> Any:
+        if session:
+            entry = self.collection.session(session)
+            return recorded_player(entry.path, entry.meta)[1]
+        return player_of(text) if text else assumed_player(self.judges[judge])
 
     def live(self, _: Mapping[str, str]) -> dict[str, Any]:
         recorders: list[dict[str, Any]] = []

@@ -86,7 +86,10 @@ def pack(
     *,
     small: bool = False,
 ) -> bytes:
-    """Return a game for the page; ``small`` rounds, and has the best move instead of all values."""
+    """Return a game for the page; ``small`` rounds, and has the best move instead of all values.
+
+    ``reach`` has the probabilities of the next tile after the best move, then after the made move.
+    """
     arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
     spawns = recover(game.states, game.moves) if game.is_whole else None
     if spawns is not None and not (spawns.moves == UNKNOWN).any():
@@ -100,13 +103,19 @@ def pack(
     if judged is not None:
         facts = {**facts, "sums": judged.sums, "grades": list(GRADES[judged.unit].items())}
         unit = _POINT if judged.unit == "points" else _PROBABILITY
-        # The grades start at whole points, so that rounding down keeps them.
-        arrays["loss"] = np.floor(judged.loss) if small and judged.unit == "points" else judged.loss, {}
+        rounded = small and judged.unit == "points"
+        arrays["loss"] = np.round(judged.loss) if rounded else judged.loss, {}
+        arrays["grade"] = judged.grade, {}
+        known = ~np.isnan(judged.values)
+        best = np.where(known, judged.values, -np.inf).argmax(axis=1)
+        if not np.isnan(judged.reach).all():  # calibrated
+            arrays["spread"] = np.round(judged.spread) if rounded else judged.spread, {}
+            both = np.stack([judged.reach[np.arange(len(best)), move] for move in (best, game.moves & 3)])
+            packed = _whole(np.nan_to_num(both), _PROBABILITY, np.uint16)
+            arrays["reach"] = packed if small else (both, {})
         for name, values in (("state", judged.state), ("luck", judged.luck)):
             arrays[name] = _whole(np.nan_to_num(values), unit, np.int32) if small else (values, {})
         if small:
-            known = ~np.isnan(judged.values)
-            best = np.where(known, judged.values, -np.inf).argmax(axis=1)
             arrays["best"] = np.where(known.any(axis=1), best, _NO_MOVE).astype(np.uint8), {}
         else:
             arrays["values"] = judged.values, {}
@@ -188,6 +197,17 @@ def readings(text: str) -> list[tuple[str, int]]:
     return [(name, sum(exp << (60 - 4 * cell) for cell, exp in enumerate(exps))) for name, exps in found]
 
 
+#: The warning about an uncalibrated judge.
+UNCALIBRATED = "Loss and luck by an uncalibrated judge are in the network's points. It grades no moves."
+
+
+def meaning(judge: Judge) -> dict[str, Any]:
+    """Return what a judge's points mean: whose games they assume, or that they are not calibrated."""
+    known = judge.calibration
+    assumed = None if known is None else PlayedBy(known.player, known.player_sha256, 0).player_name
+    return {"uncalibrated": judge.unit == "points" and known is None, "assumes": assumed}
+
+
 def board_document(board: int, judge: Judge, judges: Judges) -> dict[str, Any]:
     options = judge.board(board)
     packed = np.array([board], np.uint64)
@@ -197,11 +217,16 @@ def board_document(board: int, judge: Judge, judges: Judges) -> dict[str, Any]:
         "board": f"{board:016x}",
         "exps": boards_to_exps(packed)[0].tolist(),
         "best": best,
+        "by": judge.name,
+        **meaning(judge),
         "options": [
             {
                 "move": option.move,
                 "value": option.value,
                 "reward": option.reward,
+                "reach": None if np.isnan(option.reach) else option.reach,
+                "spread": option.spread,
+                "mean": option.mean,
                 "exps": exps_after(packed[0], option.move).tolist(),
                 "spawns": [
                     {"cell": one.cell, "tile": one.tile, "p": one.probability, "value": one.value}
@@ -239,6 +264,17 @@ def player_of(text: str) -> Any:
                 hint="To play on with a file, choose it as judge: tape2048 view --judge ntuple:weights=FILE",
             )
     return own(_made(name, tuple(sorted(check_player(name, args).items()))))
+
+
+def assumed_player(judge: Judge) -> Any:
+    """Return the player that a judge's points assume."""
+    if judge.calibration is None:
+        raise ConfigError(
+            f"found the judge {judge.name}, expected a calibrated judge, whose player is known",
+            hint="Choose a player.",
+        )
+    name, args = parse_player(judge.calibration.player)
+    return _made(name, tuple(sorted(check_player(name, {**args, "weights": judge.weights}).items())))
 
 
 @functools.lru_cache(maxsize=2)
@@ -361,23 +397,28 @@ class Judges:
         """Return a game's judge, and a message if another replaces it; ``own`` is the columns' judge."""
         if number >= len(self._players) or self._players[number][0] != OWN_JUDGE:
             return self[number], None
-        judge, message = (None, None) if annotation is None else self.of_annotation(annotation)
+        judge, message = (None, None) if annotation is None else self.of_annotation(annotation, meta)
         if judge is not None:
             return judge, None
         with self._lock:
             own, missing = self._recorded(meta)
         return own, message or missing
 
-    def of_annotation(self, facts: Mapping[str, Any]) -> tuple[Judge | None, str | None]:
+    def of_annotation(
+        self, facts: Mapping[str, Any], meta: Mapping[str, Any]
+    ) -> tuple[Judge | None, str | None]:
+        """Return the judge of a session's columns, or a message."""
         text = str(facts.get("judge"))
         with self._lock:
-            try:
-                judge = self._annotating(text)
-            except (TapeError, OSError) as error:
-                return None, f"The judge {text} of the session's columns cannot be read: {error}."
-        if judge.identity != facts.get("judge_sha256"):
-            return None, f"{text} changed since it judged the session: run `tape2048 annotate --force`."
-        return judge, None
+            # The session's own judge assumes its player. A named judge assumes its network's first player.
+            for plays in (str(meta.get("player_sha256")), None):
+                try:
+                    judge = self._annotating(text, plays)
+                except (TapeError, OSError) as error:
+                    return None, f"The judge {text} of the session's columns cannot be read: {error}."
+                if judge.identity == facts.get("judge_sha256"):
+                    return judge, None
+        return None, f"{text} changed since it judged the session: run `tape2048 annotate --force`."
 
     def all(self) -> list[Judge]:
         return [self[number] for number in range(len(self))]
@@ -397,6 +438,7 @@ class Judges:
         return {
             "judge": self.documents()[number],
             "by": judge.name,
+            **meaning(judge),
             "thresholds": list(self.critic.thresholds),
         }
 
@@ -435,8 +477,8 @@ class Judges:
         return np.asarray(self.critic(boards), np.float32)
 
 
-def _of_text(text: str) -> Judge:
-    return Judge.of_player(*parse_player(text))
+def _of_text(text: str, plays: str | None) -> Judge:
+    return Judge.of_player(*parse_player(text), plays)
 
 
 def _named(name: str, args: Mapping[str, Any]) -> str:

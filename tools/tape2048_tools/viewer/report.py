@@ -24,7 +24,7 @@ from tape2048.errors import TapeError
 from tape2048.files.durable import write_file
 from tape2048_tools.viewer.app import static_files
 from tape2048_tools.viewer.collection import page_of_games
-from tape2048_tools.viewer.game_data import card, pack
+from tape2048_tools.viewer.game_data import UNCALIBRATED, card, pack
 from tape2048_tools.viewer.overview import overview, sample
 
 if TYPE_CHECKING:
@@ -148,8 +148,10 @@ def _document(
         key = f"{entry.id}/{row['id']}"
         if not keep(key, packed):
             continue
-        shown = card(entry, int(row["id"])) | facts.pop("sums") | {"weak": bool(facts["weak"])}
-        judged |= dict.fromkeys(filter(None, [f"Judged by {facts['by']}.", facts["weak"]]))
+        marks = {"weak": bool(facts["weak"]), "graded": not facts["uncalibrated"]}
+        shown = card(entry, int(row["id"])) | facts.pop("sums") | marks
+        warnings = facts["weak"], facts["uncalibrated"] and UNCALIBRATED
+        judged |= dict.fromkeys(filter(None, [f"Judged by {facts['by']}.", *warnings]))
         rows.append({"key": key, "why": why, **table.document(number), "card": shown})
     roots = ", ".join(root.name or str(root) for root in data.collection.roots)
     return {

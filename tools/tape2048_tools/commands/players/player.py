@@ -1,7 +1,8 @@
-"""``tape2048 player``: evaluate, compare and analyse players; show, quantise and prune networks."""
+"""``tape2048 player``: evaluate, compare and analyse players; show, calibrate and shrink networks."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.files.durable import check_new_file
+from tape2048.ntuple.calibration import CALIBRATIONS, GAMES_MIN, SIZES, calibrations_of
 from tape2048.ntuple.network import (
     SHIPPED,
     TILES,
@@ -23,7 +25,8 @@ from tape2048.ntuple.network import (
     tuple_text,
 )
 from tape2048.ntuple.tdl2048 import split_name
-from tape2048_recorder.players.options import make_player
+from tape2048.players import player_text
+from tape2048_recorder.players.options import check_player, make_player
 from tape2048_tools.commands.players.contests import (
     GAMES,
     PLAYING,
@@ -34,7 +37,7 @@ from tape2048_tools.commands.players.contests import (
     play_each,
     strength_table,
 )
-from tape2048_tools.options.recorder_options import complete_player
+from tape2048_tools.options.recorder_options import complete_player, parse_player
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -46,11 +49,12 @@ from tape2048_tools.terminal.click_extras import (
     refuse_missing,
 )
 from tape2048_tools.terminal.display import duration, number, share, share_between, size
-from tape2048_tools.terminal.output import columns, print_result, table
+from tape2048_tools.terminal.output import columns, complain, print_result, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tape2048.ntuple.calibration import Calibration
     from tape2048_recorder.evaluation.positions import Falls
 
 
@@ -61,7 +65,7 @@ if TYPE_CHECKING:
     "tape2048 player quantise runs/mine/network.safetensors --out mine.ntuple --step 16",
 )
 def command() -> None:
-    """Evaluate, compare and analyse players; show, quantise and prune their networks."""
+    """Evaluate, compare and analyse players; show, calibrate, quantise and prune their networks."""
 
 
 def _network(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
@@ -84,6 +88,7 @@ def info(*, weights: str, as_json: bool) -> None:
     layout = network.layout
     bytes_ = layout.entries * network.dtype.itemsize
     used = sum(int(np.count_nonzero(table)) for tables in network.stages() for table in tables)
+    known = calibrations_of(weights)
     facts: dict[str, Any] = {
         "weights": weights,
         **file_facts(weights),
@@ -93,7 +98,11 @@ def info(*, weights: str, as_json: bool) -> None:
         "entries_used": used,
         "dtype": str(network.dtype),
         "scales": network.scales.tolist(),
-        "facts": network.facts,
+        "calibrations": [
+            {"player": one.player, "player_sha256": one.player_sha256, "games": one.games, "lost": one.lost}
+            for one in known
+        ],
+        "facts": {name: fact for name, fact in network.facts.items() if name != CALIBRATIONS},
     }
     training = network.facts.get("training")
     settings = training.items() if isinstance(training, dict) else ()
@@ -105,9 +114,17 @@ def info(*, weights: str, as_json: bool) -> None:
         "tables": f"{number(layout.entries)} entries of {facts['dtype']}, "
         f"{size(bytes_)} in memory, {share(used / layout.entries)} of them used",
         "trained": _trained(network.facts),
+        "calibrated": "; ".join(dict.fromkeys(_calibrated(one) for one in known)) or "no",
         "settings": ", ".join(f"{name}={value}" for name, value in settings) or "-",
     }
     print_result(facts, lambda: [columns(shown)], as_json=as_json)
+
+
+def _calibrated(one: Calibration) -> str:
+    name, args = parse_player(one.player)
+    normal = check_player(name, {})
+    brief = player_text({"player": name, "player_args": {k: v for k, v in args.items() if normal[k] != v}})
+    return f"for {brief}, by {number(one.games)} games"
 
 
 def _trained(facts: dict[str, Any]) -> str:
@@ -228,25 +245,34 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
     """Show where games are lost.
 
     SOURCE is a player, which plays the games, or a directory of sessions that hold all boards. A network
-    values each board by the points that it expects from there. Unlucky spawns and bad moves lower the value.
-    The tables show the largest drop in each game after its highest tile appeared.
+    values each board by the score that comes, if it has a calibration for the player, or else by its own
+    points. Unlucky spawns and bad moves lower the value. The tables show the largest drop in each game
+    after its highest tile appeared.
     """
-    judge = make_player("ntuple", {"weights": weights, "look_below": 0})
     from tape2048_recorder.evaluation.positions import analyse as find_falls, recorded_games
-    from tape2048_recorder.players.ntuple import best_answers
+    from tape2048_recorder.replay.judging import Judge
 
     if Path(source).is_dir():
-        played = recorded_games(Path(source), games)
+        played, sha256 = recorded_games(Path(source), games)
     else:
         from tape2048_recorder.evaluation.evaluated_games import play_games
         from tape2048_recorder.game.rng import game_seeds
 
-        player = make_players([source])[source].player
+        contestant = make_players([source])[source]
+        player, sha256 = contestant.player, contestant.sha256
         seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
         with progress_bar(source) as progress:
             played = play_games(player, seeds, stride=1, threads=threads, progress=progress)
-    found = find_falls(played, lambda boards: best_answers(judge, boards))
-    document = {"source": source, "weights": weights, "by_highest": msgspec.to_builtins(found, str_keys=True)}
+    judge = Judge.of_player("ntuple", {"weights": weights}, sha256)
+    found = find_falls(played, judge.board_values)
+    if judge.calibration is None:
+        complain(f"{weights} has no calibration for the player of these games: the points are the network's")
+    document = {
+        "source": source,
+        "weights": weights,
+        "calibrated": judge.calibration is not None,
+        "by_highest": msgspec.to_builtins(found, str_keys=True),
+    }
     print_result(document, lambda: _falls_tables(found), as_json=as_json)
 
 
@@ -259,6 +285,116 @@ def _falls_tables(found: dict[int, Falls]) -> list[Table]:
         all_of.add_row(str(tile), *map(number, counts), f"{falls.last_empty:.1f}")
         by_empty.add_row(str(tile), *(share(falls.at_empty.get(count, 0) / falls.games) for count in cells))
     return [all_of, by_empty]
+
+
+_MOVES = "up", "down", "left", "right"
+
+
+@command.subcommand(
+    "tape2048 player calibrate selfplay --out mine.ntuple",
+    "tape2048 player calibrate selfplay --out mine.ntuple --positions 2000 --json",
+)
+@click.argument("sessions", type=EXISTING)
+@out_option("The new file of the network.")
+@int_option("--positions", "Positions to play on; 0: none.", default=12_000, least=0)
+@int_option("--rollouts", "Games from each move of a position.", default=64, least=2)
+@SEED
+@THREADS
+@force_option("the file")
+@json_option()
+def calibrate(*, sessions: Path, out: Path, force: bool, as_json: bool, **how: int) -> None:
+    """Write a network's file with a calibration: what its values mean in the games of SESSIONS.
+
+    SESSIONS is a session, or a directory of sessions, of one n-tuple player. Record at least 20,000 games.
+    The calibration maps the network's values to the score that comes and the probability of the next tile, in
+    the games of this player. For the losses of moves, both moves of some positions are played on. Other
+    calibrations of the file are kept. `annotate`, `record --columns`, `view` and `report` use the file's
+    calibration for the player that they judge.
+    """
+    from tape2048 import Corpus
+    from tape2048_recorder.evaluation.calibrating import calibrate as calibrate_player, player_of
+
+    check_new_file(out, replace=force)
+    corpus = Corpus.open(sessions)
+    weights = player_of(corpus)["player_args"]["weights"]
+    with progress_bar("playing positions on") as progress:
+        made = calibrate_player(corpus, progress=progress, **how)
+    keys = {(one.values_of, one.player_sha256) for one in made}
+    others = [one for one in calibrations_of(weights) if (one.values_of, one.player_sha256) not in keys]
+    network = load_network(weights)
+    facts = {**network.facts, CALIBRATIONS: msgspec.to_builtins([*made, *others])}
+    written = save_network(dataclasses.replace(network, facts=facts), out)
+    first = made[0]
+    phases = sum(count > 0 for count in first.phase_games)
+    shown = {
+        "file": f"{out}, {size(written)}",
+        "player": first.player,
+        "games": number(first.games),
+        "phases": f"{phases} with at least {GAMES_MIN} games",
+        "lost to the judge": f"{number(first.lost)} points per game",
+    }
+    document = {"path": str(out), "bytes": written, "calibrations": msgspec.to_builtins(made)}
+    print_result(document, lambda: [columns(shown), *_differences_table(first)], as_json=as_json)
+
+
+def _differences_table(calibration: Calibration) -> list[Table]:
+    if (found := calibration.differences) is None:
+        return []
+    shown = table("part of the game", *(f">loss of {number(each)}" for each in SIZES))
+    for part, name in enumerate(("until 4096", "with an 8192", "with a 16384")):
+        pairs = zip(found.real[part], found.errors[part], found.positions[part], strict=True)
+        shown.add_row(name, *(f"{number(a)} ± {number(2 * b)}" if count else "-" for a, b, count in pairs))
+    return [shown]
+
+
+@command.subcommand(
+    "tape2048 player play-on 0x1000001200353469 --player ntuple:weights=fast --games 300",
+    "tape2048 player play-on '2 0 0 0 0 0 2 4 0 0 8 32 8 16 64 512' --json",
+    name="play-on",
+)
+@click.argument("board")
+@click.option("--player", "text", default="ntuple", show_default=True, shell_complete=complete_player,
+              help="The player that plays on.")  # fmt: skip
+@int_option("--games", "Games from each move.", default=300, least=2)
+@SEED
+@THREADS
+@json_option()
+def play_on_moves(*, board: str, text: str, games: int, seed: int, threads: int, as_json: bool) -> None:
+    """Play whole games from each legal move of BOARD, and compare their outcomes.
+
+    BOARD is 16 hexadecimal digits, tiles or exponents, from the top left. This is the answer of rollouts: it
+    needs no judge, and its interval shows what it is worth.
+    """
+    import time
+
+    from tape2048.base.intervals import wilson
+    from tape2048_recorder.evaluation.calibrating import play_moves_on
+    from tape2048_tools.viewer.game_data import parse_board
+
+    try:
+        packed = parse_board(board)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="BOARD") from error
+    name, args = parse_player(text)
+    player = make_player(name, check_player(name, args))
+    begin = time.process_time()
+    with progress_bar("playing on") as progress:
+        found = play_moves_on(packed, player, games=games, seed=seed, threads=threads, progress=progress)
+    cost = time.process_time() - begin
+    tile = 2 << max(packed >> 4 * cell & 15 for cell in range(16))
+    shown = table("move", ">score that came", f">reached {tile}")
+    for one in sorted(found, key=lambda each: -each.score):
+        interval = share_between(*wilson(one.reached, games))
+        shown.add_row(_MOVES[one.move], f"{number(one.score)} ± {number(1.96 * one.error)}", interval)
+    document = {
+        "board": f"{packed:016x}", "player": text, "tile": tile, "seed": seed, "cpu_s": cost,
+        "moves": msgspec.to_builtins(found),
+    }  # fmt: skip
+    print_result(
+        document,
+        lambda: [shown, f"{games} games from each move, {cost:.1f} s of processor time"],
+        as_json=as_json,
+    )
 
 
 @command.subcommand(

@@ -29,12 +29,17 @@ if TYPE_CHECKING:
 )
 @column_options("columns", chunk_rows=262_144)
 def command(*, judge: str, **how: Any) -> None:
-    """Judge every move of sessions, and write the result as four columns of each session.
+    """Judge every move of sessions, and write the result as columns of each session.
 
-    values f32[rows, 4] are the judge's values of the moves up, down, left and right, in points of score, with
-    NaN for illegal moves. best u8[rows] is the best move. loss f32[rows] is the value of the best move minus
-    the value of the played move. luck f32[rows] is the value after the spawn minus its expectation, so its
-    mean is 0. All moves are searched to the same depth.
+    values f32[rows, 4] are the judge's values of the moves up, down, left and right: the score that comes,
+    with NaN for illegal moves. best u8[rows] is the best move. loss f32[rows] is the value of the best move
+    minus the value of the played move. luck f32[rows] is the value after the spawn minus its expectation, so
+    its mean is 0. grade u8[rows] is 0, or 1 to 3 for an inaccuracy, mistake or blunder. All moves are
+    searched to the same depth.
+
+    The network's file has the calibration that makes its values the score that comes: see `tape2048 player
+    calibrate`. network_values f32[rows, 4] are its values without. If the file has no calibration for the
+    player of a session, all points are the network's, and no move has a grade.
 
     Moves and boards that a session does not hold are replayed. If the player cannot be replayed on this
     machine, loss and luck are NaN for a move or a next board that is not recorded. A warning is printed if
@@ -50,7 +55,7 @@ def command(*, judge: str, **how: Any) -> None:
 
 @functools.lru_cache(1)
 def _maker(text: str) -> Maker:
-    from tape2048_recorder.replay.annotation import Annotator, columns_of
+    from tape2048_recorder.replay.annotation import Annotator, columns_of, facts_of
     from tape2048_recorder.replay.judging import OWN_JUDGE, Judge, check_judge, own_judges
 
     name, args = parse_player(text)
@@ -66,9 +71,7 @@ def _maker(text: str) -> Maker:
             label, made.facts, made.columns, lambda _, rows: made.make(rows), notes=lambda _: notes
         )  # fmt: skip
 
-    facts = {"judge": text}
-    if chosen is not None:
-        facts = {"judge": chosen[0].text, "judge_sha256": chosen[0].identity}
+    facts = {"judge": text} if chosen is None else facts_of(chosen[0])
     label = f"judge {text}"
     return Maker(
         label, facts, columns_of(facts), lambda one, rows: of_session(one).make(one, rows), of=of_session

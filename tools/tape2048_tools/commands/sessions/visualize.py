@@ -123,11 +123,13 @@ def _picture(
     *, longest: bool, force: bool,
 ) -> bytes:  # fmt: skip
     """Write an SVG of one board, or a GIF of moves, with grades unless the judge may be weaker."""
+    import numpy as np
+
     from tape2048.base.drawing import board_svg
     from tape2048.files.durable import check_new_file, publishing_file
     from tape2048.game.rules import boards_to_exps
     from tape2048.runs.a2run2 import Move
-    from tape2048_recorder.replay.judging import GRADES
+    from tape2048_recorder.replay.judging import GRADE_NAMES
     from tape2048_tools.viewer.pictures import gif
 
     if out.suffix not in {".svg", ".gif"}:
@@ -143,13 +145,13 @@ def _picture(
         first = max(0, first - moves) if step is None else first
         boards, made = boards[first : first + moves + 1], made[first : first + moves]
         judge = _judge_of(found, judge_text)
-        grades = {} if judge.weakness(*found.played_by()) else GRADES["points"]
-        losses = judge.game(boards, made).loss if len(made) else made
+        is_weak = judge.weakness(*found.played_by()) is not None
+        judged = judge.game(boards, made) if len(made) and not is_weak else None
+        losses = np.zeros(len(made)) if judged is None else judged.loss
+        grades = np.zeros(len(made), np.uint8) if judged is None else judged.grade
         words = [f"move {number:,}" for number in found.steps[first : first + len(boards)].tolist()]
-        for at, (move, loss) in enumerate(zip(made.tolist(), losses, strict=True)):
-            grade = next(
-                (f", {name} (loss {loss:,.0f})" for name, least in grades.items() if loss >= least), ""
-            )
+        for at, (move, loss, number) in enumerate(zip(made.tolist(), losses, grades.tolist(), strict=True)):
+            grade = f", {GRADE_NAMES[number]} (loss {loss:,.0f})" if number else ""
             words[at] += f": {Move(move).name.lower()}{grade}" if move < len(Move) else ""
         data = gif(zip(boards_to_exps(boards).tolist(), words, strict=True), _FPS)
     with publishing_file(out, replace=force) as file:

@@ -8,6 +8,7 @@ import {gamesPage, sessionsPage} from './lists.js';
 import {livePage} from './live.js';
 import {overviewPage} from './overview.js';
 import {describeGame, Replay} from './replay.js';
+import {Rollouts} from './rollouts.js';
 import {installPage} from './shell.js';
 
 const PAGES = {overview: overviewPage, sessions: sessionsPage, games: gamesPage, board: boardPage, live: livePage,
@@ -53,6 +54,7 @@ async function replayPage(main, session, run, step, given) {
   const link = number => shell.linkOf(`${session}/${run}/${number}`, given);
   const other = beside && !refused ? new Replay(beside, {suffix: ', of the other game'}) : null;
   const common = el('p.soft');
+  const rollouts = new Rollouts(more => askJson('rollouts', {session, more, board: shown.hex()}));
   const shown = new Replay(packed, {
     link, judge: Number(judge), judges: about.judges.judges, players: about.judges.players, other: other && other.game,
     judged: number => askGame('replay', {session, run, judge: number}),
@@ -64,7 +66,9 @@ async function replayPage(main, session, run, step, given) {
       if (shown.asked === number) other.take(judged);
     },
     choices: player => askJson('choices', {session, run, player}),
+    rollouts: rollouts.node,
     onstep: number => {
+      rollouts.clear();
       shell.keepLink(link(number));
       if (other) other.go(other.positionOf(number));
     },

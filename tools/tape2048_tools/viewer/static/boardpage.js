@@ -2,7 +2,8 @@
 
 import {askGame, askJson, refusalNode} from './api.js';
 import {count, el, facts, fill, message, percent, playerChoice, table, valued} from './dom.js';
-import {Replay} from './replay.js';
+import {judgeTold, pointsOf, Replay} from './replay.js';
+import {Rollouts} from './rollouts.js';
 import {MOVE_NAMES, MOVE_SIGNS} from './rules.js';
 import {smallBoard} from './tiles.js';
 
@@ -69,6 +70,7 @@ export function boardPage(main, given, shell, about) {
       facts(thresholds.map((tile, i) => [`reaches ${tile}`, percent(document.critic[i])])),
       el('p.soft', null, `If ${its}, the player of its training, continues the game.`)] : null);
     fill(body, answer(document, judges[Number(judge.value)]));
+    rollouts.clear();
   };
   const playOn = async () => {
     fill(played, message('Playing on…'));
@@ -85,7 +87,10 @@ export function boardPage(main, given, shell, about) {
       fill(played, refusalNode(error));
     }
   };
-  const player = playerChoice(about.judges.players, 'Played by', [['', "the judge's best moves"]]);
+  const player = playerChoice(about.judges.players, 'Played by', [['', "the judge's best moves"]],
+    () => rollouts.clear());
+  const rollouts = new Rollouts(more => askJson('rollouts', {board: hex(), judge: judge.value, player: player.value(),
+    more}));
   const seed = el('input', {type: 'number', min: 0, max: 999999, value: 1});
   const moves = el('input', {type: 'number', min: 1, max: 20000, value: 1000});
   fill(main, el('h1', null, 'Board'), el('div.stage', null, edit, el('div', null,
@@ -97,7 +102,7 @@ export function boardPage(main, given, shell, about) {
   el('section', null, el('h2', null, 'Play on from here'),
     el('form.form', {onsubmit: event => { event.preventDefault(); playOn(); }}, player.nodes,
       el('label', null, 'Most moves', moves), el('label', null, 'Seed of the spawns', seed),
-      el('button', {type: 'submit'}, 'Play on'))), played);
+      el('button', {type: 'submit'}, 'Play on')), rollouts.node), played);
   judge.addEventListener('change', load);
   return load();
 }
@@ -106,6 +111,7 @@ function answer(document, judge) {
   const {unit} = judge;
   if (!document.options.length) return el('p.message', null, 'No move is legal: the game is over.');
   return el('section', null, el('h2', null, 'Moves and their spawns'),
+      el('p.soft', null, `${judgeTold(document)}${document.uncalibrated ? ` Values are${pointsOf(document).replace(',', '')}.` : ''}`),
       el('div.options', null, document.options.map(option => {
     const spread = option.spawns.length ? spawnSpread(option.spawns) : null;
     return el(option.value === document.best ? 'div.option.best' : 'div.option', null,

@@ -20,7 +20,7 @@ function panelsOf(game) {
   if (game.state) {
     const unit = game.judge.unit;
     const range = extent(game.state);
-    panels.push({keys: [[unit === 'points' ? 'points to come' : `P(${game.judge.tile})`, 'c0']], height: TALL,
+    panels.push({keys: [[unit === 'points' ? `points to come${game.uncalibrated ? ', uncalibrated' : ''}` : `P(${game.judge.tile})`, 'c0']], height: TALL,
       series: [[game.state, 'c0']], low: Math.min(0, range[0]), high: unit === 'points' ? range[1] : 1,
       words: at => [valued(game.state[at], unit)]});
     const bound = Math.max(quantile(game.loss, 0.9995), quantile(game.luck.map(Math.abs), 0.9995)) || 1;

@@ -165,8 +165,10 @@ export const judgedBy = ([judges, ...warnings]) => [judges ? el('p.soft', null, 
   warnings.map(text => message(text, null, 'warn'))];
 
 const SUMS = ['luck', 'loss', 'mistakes', 'blunders'];
+const GRADES = new Set(SUMS.slice(2));
 
-const sumOf = (one, name) => one[name] === undefined ? '–' : count(one[name]);
+const sumOf = (one, name) => one[name] === undefined || GRADES.has(name) && one.graded === false ? '–'
+  : count(one[name]);
 
 function gamesTable(rows, cards, critic, linkOf, sort) {
   const known = cards.some(one => one.loss !== undefined);
@@ -194,7 +196,8 @@ export function gallery(rows, cards, linkOf) {
       el('span.facts-of-game', null, el('b', null, count(one.score)), spark(card ? card.spark : [], score),
         el('span', null, `${tileName(one.tile)} · ${count(one.steps)} moves`),
         isJudged ? [el('span', null, `luck ${brief.format(card.luck)} · loss ${brief.format(-card.loss)}`),
-          el('span', null, `${counted(card.mistakes, 'mistake')} · ${counted(card.blunders, 'blunder')}`)] : null,
+          card.graded === false ? el('span', null, 'uncalibrated')
+            : el('span', null, `${counted(card.mistakes, 'mistake')} · ${counted(card.blunders, 'blunder')}`)] : null,
         player(one))));
   }));
 }

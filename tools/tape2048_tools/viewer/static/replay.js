@@ -1,6 +1,6 @@
 // The page that replays a game: the board, the values of its moves, the mistakes, the curves, and the keys.
 
-import {count, counted, eachFrame, el, facts, fill, message, playerChoice, setText, table, valued} from './dom.js';
+import {count, counted, eachFrame, el, facts, fill, message, percent, playerChoice, setText, table, valued} from './dom.js';
 import {Curves} from './curves.js';
 import {expandGame, MOVE_NAMES, MOVE_SIGNS, slide, spawnAfter} from './rules.js';
 import {Tiles} from './tiles.js';
@@ -15,14 +15,37 @@ export function describeGame(packed) {
   return `${counts} · ${packed.player} · ${packed.name} · seed ${packed.seed}`;
 }
 
-/** The grade of a loss; '' for a small loss, and if the judge may be weaker than the player. */
-function gradeOf(game, loss) {
-  const found = !game.weak && game.grades.find(one => loss >= one[1]);
-  return found ? found[0] : '';
-}
+/** The unit of a game's points, if they are not the score that comes. */
+export const pointsOf = game => game.uncalibrated ? ", uncalibrated, in the network's points" : '';
 
-const gradesTold = game => `Grades by loss: ${game.grades.map(([name, least]) =>
-  `${name} from ${game.judge.unit === 'points' ? `${count(least)} points` : `${100 * least}%`}`).join(', ')}.`;
+/** The judge, and whose games its points assume. */
+export const judgeTold = one => `Judged by ${one.by}.${
+  one.assumes ? ` Points are the score that comes if ${one.assumes} continues the game.` : ''}`;
+
+/** Whether a game has grades: not if the judge may be weaker than the player, or is not calibrated. */
+const isGraded = game => !game.weak && !game.uncalibrated;
+
+/** The grade of a move; '' for a small loss. */
+const gradeOf = (game, at) => isGraded(game) ? ['', 'inaccuracy', 'mistake', 'blunder'][game.grade[at]] : '';
+
+const gradesTold = game => isGraded(game) ? `Grades by ${game.judge.unit === 'points' ?
+  'the share of the score to come, or the probability of the next tile, that a move costs' : 'loss'}: ${
+  game.grades.map(([name, least]) => `${name} from ${100 * least}%`).join(', ')}.` : '';
+
+/** The loss of a move, with its standard error if it is known. */
+const lossOf = (game, at, round = 1) => {
+  const [loss, error] = [game.loss[at], game.spread ? game.spread[at] : 0];
+  const told = value => valued(Math.round(value / round) * round, 'points');
+  return game.loss[at] > 0 && error > 0 ? `${told(loss)} ± ${told(error)}` : valued(loss, game.judge.unit);
+};
+
+/** What a move costs: points as exact as their error, and the fall of the probability of the next tile. */
+function costOf(game, at) {
+  if (!game.reach || !(game.loss[at] > 0) || game.moves[at] > 3) return lossOf(game, at);
+  const [best, made] = [game.reach[at], game.reach[game.count + at]];
+  const fall = best - made >= 0.005 ? `; ${2 << game.highest[at]} from ${percent(best)} to ${percent(made)}` : '';
+  return `about ${lossOf(game, at, 10 ** Math.max(0, Math.floor(Math.log10(game.spread[at]))))}${fall}`;
+}
 
 /** Positions of the largest losses, the largest first. */
 function largestLosses(game) {
@@ -59,7 +82,7 @@ function differences(game, other) {
  * Replays a packed game. `options`: link(step) returns the link to a move, onstep(step) gets each move, judges are
  * the judges, judged(number) resolves to the game judged by a judge, onjudge(number) gets a chosen judge, players and
  * choices(player) are for the comparison with players, other is the game beside it, beside and more are that game's
- * nodes, and suffix marks the tables of this game.
+ * nodes, rollouts plays the board on, and suffix marks the tables of this game.
  */
 export class Replay {
   constructor(packed, options = {}) {
@@ -124,7 +147,7 @@ export class Replay {
       button('Forward', '›', () => this.go(this.at + 1)),
       button('Last board', '»', () => this.go(this.game.count)), this.speedChoice), this.trials);
     this.moveSide = el('div.move-side', null, this.where, this.made, this.values, this.judgeChoice(), this.told,
-      this.missing, this.warning, this.boardLink(), el('p.share', null, ['link', 'board'].map(what => el('button',
+      this.missing, this.warning, this.options.rollouts, this.boardLink(), el('p.share', null, ['link', 'board'].map(what => el('button',
       {type: 'button', onclick: () => this.copy(what)}, `Copy ${what}`))));
     this.jumpers = [['mistake', 'Mistakes', 'p', 'n', () => this.mistakes],
       ['difference', 'Differences', '[', ']', () => this.disagreements()]].map(one => this.jumper(...one));
@@ -158,9 +181,9 @@ export class Replay {
     this.differing = null;
     this.rows = null;
     this.slider.max = game.count;
-    const dots = Array.from(game.loss || [], (loss, at) => [at, gradeOf(game, loss)]).filter(dot => dot[1]);
+    const dots = Array.from(game.loss || [], (loss, at) => [at, gradeOf(game, at)]).filter(dot => dot[1]);
     this.mistakes = dots.filter(dot => dot[1] !== 'inaccuracy').map(dot => dot[0]);
-    this.jumpers[0].node.hidden = Boolean(game.weak); // which grades nothing
+    this.jumpers[0].node.hidden = !isGraded(game);
     this.curves.take(game, dots);
     this.buildValues();
     fill(this.warning, [game.warning, game.weak].filter(Boolean).map(text => message(text, null, 'warn')));
@@ -183,8 +206,13 @@ export class Replay {
     return Array.from(this.game.boards.subarray(16 * this.at, 16 * this.at + 16));
   }
 
+  /** The board as hexadecimal exponents. */
+  hex() {
+    return this.exps().map(exp => exp.toString(16)).join('');
+  }
+
   boardPage() {
-    return `#board?board=${this.exps().map(exp => exp.toString(16)).join('')}`;
+    return `#board?board=${this.hex()}`;
   }
 
   /** Copy the link of the moment, or the board as the page of boards reads it. */
@@ -293,20 +321,20 @@ export class Replay {
     const lost = game.sums.loss / Math.max(1, game.count);
     this.rows = new Map();
     const rows = this.losses.map(at => {
-      const grade = gradeOf(game, game.loss[at]);
+      const grade = gradeOf(game, at);
       const link = el('a', {href: this.options.link ? this.options.link(this.numberOf(at)) : '#', onclick: event => {
         event.preventDefault();
         this.go(at);
       }}, count(this.numberOf(at)));
       this.rows.set(at, link);
       const better = this.best ? ` → ${MOVE_NAMES[this.best[at]] || '–'}` : '';
-      return [link, valued(game.loss[at], unit), (MOVE_NAMES[game.moves[at]] || '?') + better,
-        grade ? el(`span.grade.${grade}`, null, grade) : ''];
+      return [link, lossOf(game, at), (MOVE_NAMES[game.moves[at]] || '?') + better,
+        ...(isGraded(game) ? [grade ? el(`span.grade.${grade}`, null, grade) : ''] : [])];
     });
-    fill(this.list, game.weak ? null : el('p.grades', {title: gradesTold(game)},
+    fill(this.list, !isGraded(game) ? null : el('p.grades', {title: gradesTold(game)},
       counts.map(([grade, found]) => el(`span.grade.${grade}`, null, counted(found, grade)))),
-    rows.length ? table(`The largest losses. The mean loss of all moves is ${valued(lost, unit)}`,
-      ['move', '>loss', this.best ? 'made → better' : 'made', 'grade'], rows)
+    rows.length ? table(`The largest losses${pointsOf(game)}. The mean loss of all moves is ${valued(lost, unit)}`,
+      ['move', '>loss', this.best ? 'made → best' : 'made', ...(isGraded(game) ? ['grade'] : [])], rows)
       : el('p.soft', null, 'No move has a loss.'));
     this.scroller = this.list.querySelector('.wide');
   }
@@ -321,13 +349,13 @@ export class Replay {
     const gained = unit === 'points' ? game.scores[game.count] : 0;
     const [first, last] = [game.state[0], game.state[game.count]];
     const rest = gained + last - first - luck + loss;
-    fill(this.account, el('details.card', null, el('summary', null, 'Account of the game'), facts([
+    fill(this.account, el('details.card', null, el('summary', null, `Account of the game${pointsOf(game)}`), facts([
       [unit === 'points' ? 'value of the first board' : `P(${game.judge.tile}) of the first board`,
           valued(first, unit)], ['+ luck of the spawns', valued(luck, unit)],
       ['− loss of the moves', valued(loss, unit)],
           ['+ error of the judge: changes of its values one move later', valued(rest, unit)],
       [unit === 'points' ? '= score and value of the last board' : '= at the end', valued(gained + last, unit)]]),
-    el('p.soft', null, `Judged by ${game.by}. ${gradesTold(game)}`)));
+    el('p.soft', null, judgeTold(game), ' ', gradesTold(game))));
   }
 
   /** Go to a position. */
@@ -395,12 +423,12 @@ export class Replay {
       ...Object.fromEntries(['value', 'worse', 'note'].map(name => [name, el('span')]))}));
     this.lossCell = el('span');
     this.luckCell = el('span');
-    const caption = (unit === 'points' ? 'Values of the moves' : `P(${game.judge.tile}) after each move`)
+    const caption = (unit === 'points' ? `Values of the moves${pointsOf(game)}` : `P(${game.judge.tile}) after each move`)
       + (this.options.suffix || '');
     const cells = rows.map((row, move) => [`${MOVE_SIGNS[move]} ${MOVE_NAMES[move]}`,
       el('span.valued', null, row.bar, row.value), row.worse, row.note]);
     fill(this.values, game.values ? table(caption, ['move', '>value', '>loss', 'note'], cells) : null,
-    facts([['loss of the move', this.lossCell], ['luck of the spawn', this.luckCell]]));
+    facts([[game.reach ? 'the move loses' : 'loss of the move', this.lossCell], ['luck of the spawn', this.luckCell]]));
     if (game.values) this.valueRows = rows;
   }
 
@@ -409,9 +437,9 @@ export class Replay {
     if (!game.loss) return;
     const unit = game.judge.unit;
     const ended = at === game.count;
-    const grade = ended ? '' : gradeOf(game, game.loss[at]);
+    const grade = ended ? '' : gradeOf(game, at);
     this.lossCell.className = grade ? `grade ${grade}` : '';
-    setText(this.lossCell, ended ? '–' : valued(game.loss[at], unit) + (grade && `, ${grade}`));
+    setText(this.lossCell, ended ? '–' : costOf(game, at) + (grade && `, ${grade}`));
     setText(this.luckCell, ended ? '–' : valued(game.luck[at], unit));
     if (!this.valueRows) return;
     // A bar is empty if the loss is a blunder.
@@ -424,7 +452,7 @@ export class Replay {
       setText(row.value, valued(found, unit));
       setText(row.worse, worse > 0 ? valued(worse, unit) : '');
       row.bar.className = isBest ? 'bar best' : isMade ? 'bar made' : 'bar';
-      const share = 1 - worse / least;
+      const share = 1 - worse / (least * (unit === 'points' ? best : 1));
       row.bar.firstChild.style.transform = `scaleX(${found >= -Infinity ? Math.max(0.02, share) : 0})`;
       setText(row.note, [isMade ? 'made' : '', isBest ? 'best' : '',
         !ended && this.other && this.other.best[at] === move ? "other's best" : ''].filter(Boolean).join(', '));
