@@ -225,8 +225,8 @@ def games_of(texts: list[str], games: int) -> None:
         means, errors = table.mean(axis=0), 2 * table.std(axis=0, ddof=1) / len(table) ** 0.5
         cells = [f"{mean:,.0f} ± {error:,.0f}" for mean, error in zip(means, errors, strict=True)]
         shares = " / ".join(f"{share:.2%}" for share in grades[1:] / moves_made)
-        print(f"| `{text}` | {games} | {' | '.join(cells)} | {shares if judge.calibration else 'uncalibrated'} |",
-              flush=True)  # fmt: skip
+        cells += [shares if judge.calibration else "uncalibrated"]
+        print(f"| `{text}` | {games} | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:

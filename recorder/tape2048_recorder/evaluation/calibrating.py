@@ -248,8 +248,8 @@ def _differences(
 def fitted_differences(classes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the real part, its error and the number of positions of each size, ``f64[3, S]``.
 
-    ``classes`` has them as measured, ``f64[S, 3]``. The real share of a difference does not fall with its size, by
-    isotonic regression. A class with few positions takes the share of the class below.
+    ``classes`` has them as measured, ``f64[S, 3]``. The real share of a difference does not fall with its
+    size, by isotonic regression. A class with few positions takes the share of the class below.
     """
     real, errors, positions = classes.T
     sizes, known = np.array(SIZES), np.flatnonzero(positions >= _POSITIONS_MIN)

@@ -6,7 +6,8 @@ the recorded games of one player. For a board with the highest tile :math:`2^h` 
 of :math:`u`, the table has up to :data:`VALUES` values, and for each of them the mean score that came and the
 share of games that reached the **next tile**, :math:`2^{h+1}`. Between phases and between values, they are
 interpolated linearly. Both rise with the value, by isotonic regression: the fit with the least weighted
-squares, computed by the min-max formula (Barlow et al., "Statistical Inference under Order Restrictions", 1972).
+squares, computed by the min-max formula (Barlow et al., "Statistical Inference under Order Restrictions",
+1972).
 
 The difference of the network's values of two moves is chosen because it is large, and partly by chance.
 :class:`Differences` has the part of it that is real, measured on positions from which both moves were played
