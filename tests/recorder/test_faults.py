@@ -307,9 +307,9 @@ def test_a_failing_worker_is_replaced_without_a_trace(
 ) -> None:
     deed, said = DEEDS[name]
     code = MAD_WORKER.format(flag=str(tmp_path / "flag"), deed=deed)
-    recorder = recorders.run(
-        workers=2, seed=SEED, max_games=GAMES, hooks=only_workers_see(tmp_path, "sitecustomize", code)
-    )
+    workers = 1 if "successor" in name else 2  # or another worker can play all games before it starts
+    hooks = only_workers_see(tmp_path, "sitecustomize", code)
+    recorder = recorders.run(workers=workers, seed=SEED, max_games=GAMES, hooks=hooks)
     warnings = recorder.events("warning")
     assert sum(said in warning for warning in warnings) == 1, warnings
     assert_sessions_valid(root)
@@ -507,7 +507,7 @@ def test_sessions_end_at_the_largest_file(recorders: Recorders, root: Path) -> N
     with files_end_at(1_000_000):
         recorder = recorders.run(seed=SEED, max_games=GAMES, **settings)
     assert recorder.count("1,000,000 bytes here (ulimit -f, LimitFSIZE=). Each session ends there") == 1
-    assert recorder.count("paused: ") == 0
+    assert recorder.count("File too large") == 0
     assert_contiguous(published_ids(root))
     assert recorder.summary["games"] == GAMES
     assert len(sessions(root)) > 1

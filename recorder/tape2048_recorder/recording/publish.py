@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
+import functools
 import itertools
 import math
 import os
@@ -195,16 +196,16 @@ def recover(out_dir: Path, partial: Path, *, ended_at: str, world: World = REAL)
             return False
         return True
 
-    how: dict[str, Any] = {"ended_at": ended_at, "recovered": True, "flush": flush, "world": world}
+    steps = functools.partial(publish_steps, out_dir, partial, facts, blocks, flush=flush, world=world)
     try:
-        return at_once(publish_steps(out_dir, partial, facts, blocks, **how))
+        return at_once(steps(ended_at=ended_at, recovered=True))
     except StorageError as error:
-        if getattr(error.__cause__, "errno", None) != errno.EXDEV:
+        if getattr(error.__cause__, "errno", None) != errno.EXDEV or staging != partial:
             raise
     # OverlayFS does not rename directories of a lower layer, so publish a copy.
     with storage_errors(partial, "copying a session"):
         at_once(_compact(world, partial, partial, sorted(blocks, key=attrgetter("first_row")), facts))
-    return at_once(publish_steps(out_dir, partial, facts, blocks, **how))
+    return recover(out_dir, partial, ended_at=ended_at, world=world)
 
 
 def _has_just_begun(world: World, staging: Path) -> bool:
