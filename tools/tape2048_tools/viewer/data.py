@@ -62,7 +62,7 @@ from tape2048_tools.viewer.live import (
     training_document,
 )
 from tape2048_tools.viewer.overview import PLAYERS_MAX, overview, sample
-from tape2048_tools.viewer.rollouts import MORE_MAX, Rollouts
+from tape2048_tools.viewer.rollouts import MORE_MAX, PlayingOn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -97,7 +97,7 @@ class Data:
         )
         self._opinions = functools.lru_cache(_TABLES_MAX)(lambda wanted: opinions(wanted, self.judges))
         self._rollouts = functools.lru_cache(_REPLAYS_MAX)(
-            lambda board, *player: Rollouts(board, self._player_of(*player))
+            lambda board, *player: PlayingOn(board, self._player_of(*player))
         )
         # By the judge, too: `annotate` can choose another judge at any time.
         self._packed = functools.lru_cache(_REPLAYS_MAX)(

@@ -22,7 +22,7 @@ _PLAY_S, _ASKED_S = 120.0, 10.0
 _one_at_a_time = threading.Lock()
 
 
-class Rollouts:
+class PlayingOn:
     """Whole games from each legal move of a packed board by a compiled player."""
 
     def __init__(self, board: int, player: Any) -> None:
