@@ -436,10 +436,11 @@ class Judge:
 
         Moves above 3 and ``following`` 0 are unknown.
         """
-        raw, probable, network = self._values(boards)
+        known_values = self._values(boards)
+        raw, _, network, _ = known_values
         seen, at = self._seen(boards), (np.arange(len(moves)), moves & 3)
         chosen = np.where(moves < 4, raw[at], np.nan).astype(np.float64)
-        values, reach, spread = self.judged(np.stack([raw, probable, network]), boards)
+        values, reach, spread = self.judged(known_values, boards)
         loss = np.where(moves < 4, best_of(values) - values[at], np.nan).astype(np.float32)
         spread = np.where(moves < 4, spread[at], np.nan).astype(np.float32)
         after, known = np.empty(len(moves), np.uint64), np.empty(len(moves), np.bool_)
@@ -476,12 +477,15 @@ class Judge:
         outcomes, which differ little between moves, a player is far weaker. The values of the other moves are
         lower by the real part of the network's differences.
         """
-        outcome, reach, network = found
+        outcome, reach, network, ends = found
         if self.calibration is None:
             return network, reach, np.zeros_like(network)
         best = (np.arange(len(boards)), _first_best(network))
         highest = boards_to_exps(boards).max(axis=1, initial=0)
         kept, spread = self.calibration.real_differences(highest, network[best][:, None] - network)
+        # A spawn that leaves no move certainly costs everything that would have come.
+        certain = (ends - ends[best][:, None]) * outcome[best][:, None]
+        kept = np.minimum(np.fmax(kept, certain), outcome[best][:, None])
         values = outcome[best][:, None] - kept
         falls = reach_falls(self._table, boards, outcome[best], kept)
         return values, np.maximum(reach[best][:, None] - falls, 0), spread
@@ -555,8 +559,8 @@ class Judge:
         return seen
 
     def _values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Return values, probabilities of the next tile, and the network's values, ``f32[3, n, 4]``."""
-        found = np.empty((3, len(boards), 4), np.float32)
+        """Return values, probabilities of the next tile, network values, and probabilities of the end."""
+        found = np.empty((4, len(boards), 4), np.float32)
 
         def fill(first: int) -> None:
             part = slice(first, first + _PIECE_BOARDS)
@@ -625,7 +629,7 @@ def _expect(before: Any, counts: Any, children: Any, leaves: Any, scored: Any, t
         highest = max_exponent(boards[i])
         for move in range(4):
             count = counts[i, move]
-            network = score = reach = 0.0
+            network = score = reach = end = 0.0
             after, new = slide(boards[i], U64(move)), False
             phase = phase_four = 0.0
             if calibrated:
@@ -636,7 +640,9 @@ def _expect(before: Any, counts: Any, children: Any, leaves: Any, scored: Any, t
                 four = (k - at) & 1
                 chance = _P_FOUR if four else _P_TWO
                 network += chance * leaves[k]
-                if calibrated and (leaves[k] != 0 or legal_mask(children[k]) != 0):
+                if calibrated and leaves[k] == 0 and legal_mask(children[k]) == 0:
+                    end += chance
+                elif calibrated:
                     one_score, one_reach = look_up(table, phase_four if four else phase, leaves[k])
                     score += chance * one_score
                     reach += chance * one_reach
@@ -645,6 +651,7 @@ def _expect(before: Any, counts: Any, children: Any, leaves: Any, scored: Any, t
             network = np.nan if count == 0 else network / cells
             out[2, i, move] = network + (merge_score(seen[i], U64(move)) if scored else U64(0))
             out[0, i, move], out[1, i, move] = out[2, i, move], np.nan
+            out[3, i, move] = np.nan if count == 0 else end / cells
             if calibrated and count != 0:
                 won = wins(boards[i], U64(move))
                 out[0, i, move] = merge_score(boards[i], U64(move)) + (0.0 if won else score / cells)

@@ -12,6 +12,7 @@ from tests import reference
 from tests.recorder.ntuple_training import slow
 
 from tape2048.errors import ConfigError
+from tape2048.game.rules import legal_masks
 from tape2048.ntuple.calibration import PHASES, SIZES, VALUES, Calibration, Differences
 from tape2048.ntuple.network import save_network
 from tape2048.ntuple.outcomes import outcomes
@@ -139,9 +140,22 @@ def test_a_calibrated_value_is_the_mean_outcome_of_the_spawns() -> None:
     reach = {option.move: option.reach for option in judge.board(reference.pack(cells))}
     for option in judge.board(reference.pack(cells)):
         lost = (top.value - raw[option.move].value) / 2
-        assert option.value == pytest.approx(means[top.move] - lost, rel=1e-5)
+        assert option.value == pytest.approx(max(means[top.move] - lost, 0), rel=1e-5)
         assert option.spread == pytest.approx(lost / 2, rel=1e-3, abs=0.01)
         assert reach[top.move] >= option.reach
+
+
+def test_a_move_into_the_end_costs_all_that_would_have_come() -> None:
+    """After `up`, nine spawns of ten end the game. This is certain, so it is not shrunk."""
+    options = {
+        option.move: option
+        for option in Judge.of_player("ntuple", {"weights": "fast"}).board(0x02711569248B327C)
+    }
+    up, left = options[0], options[2]
+    dead = [spawn for spawn in up.spawns if not legal_masks(np.array([spawn.board], np.uint64))[0]]
+    assert sum(spawn.probability for spawn in dead) == pytest.approx(0.9)
+    assert not any(spawn.value for spawn in dead)
+    assert 0 <= up.value < 0.21 * left.value
 
 
 def test_grades_are_shares_of_the_score_to_come() -> None:
