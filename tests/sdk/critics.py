@@ -113,3 +113,10 @@ def save_tower(directory: Path, tower: Any, *, replace: bool = False) -> None:
         towers.TOWER_JSON: pretty_json(tower.config), towers.MODEL: towers.tensor_bytes(tower.state_dict())
     }  # fmt: skip
     towers.publish_directory(directory, files, replace=replace)
+
+
+def forget_checksum(session: Path) -> None:
+    """Make the column of embeddings one without a checksum, as earlier versions wrote it."""
+    facts = json.loads((session / "embeddings.json").read_bytes())
+    del facts["crc32c"]
+    (session / "embeddings.json").write_text(json.dumps(facts))

@@ -281,6 +281,7 @@ MISSING = """
 list nope
 show nope
 audit nope
+player calibrate nope --out x
 card nope
 publish nope --to hf://datasets/a/b
 validate nope

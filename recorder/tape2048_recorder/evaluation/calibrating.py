@@ -196,8 +196,8 @@ class Position(NamedTuple):
 
 def positions_of(
     judge: Judge, corpus: Any, sample: PhaseSample, count: int, seed: int
-) -> tuple[Position, NDArray[np.float32], NDArray[np.int64]]:
-    """Return positions of all parts and sizes, about as many of each; and losses of a random part of rows."""
+) -> tuple[Position, NDArray[np.uint8], NDArray[np.int64]]:
+    """Return positions of all parts and sizes, as many of each; and the moves of a random part of rows."""
     random = np.random.default_rng(seed + 1)
     some = np.sort(random.permutation(len(sample.rows))[: count * _JUDGED_PER_POSITION])
     moves = corpus.fetch(sample.rows[some], ("move",))["move"]
@@ -213,7 +213,7 @@ def positions_of(
         chosen.append(random.permutation(here)[: -(-count // (3 * len(SIZES)))])
     at = np.concatenate(chosen)
     best = np.nan_to_num(values[at], nan=-np.inf).argmax(axis=1)
-    return Position(boards[at], best, moves[at].astype(np.int64), loss[at], part[at]), loss, some
+    return Position(boards[at], best, moves[at].astype(np.int64), loss[at], part[at]), moves, some
 
 
 def _edges() -> NDArray[np.float64]:
@@ -224,7 +224,7 @@ def _differences(
     judge: Judge, player: Any, corpus: Any, sample: PhaseSample, count: int, rollouts: int, seed: int,
     progress: Progress | None,
 ) -> tuple[Differences, float]:  # fmt: skip
-    chosen, loss, some = positions_of(judge, corpus, sample, count, seed)
+    chosen, moves, some = positions_of(judge, corpus, sample, count, seed)
     measured = compare_moves(judge, player, chosen, rollouts, seed, progress)
     size = np.searchsorted(_edges(), chosen.differences, "right") - 1
     tables: dict[str, list[list[Any]]] = {name: [] for name in Differences.__struct_fields__}
@@ -239,9 +239,10 @@ def _differences(
             table.append(values.round().astype(int).tolist())
     differences = Differences(**tables)
     assert judge.calibration is not None
-    calibration = msgspec.structs.replace(judge.calibration, differences=differences)
-    kept, _ = calibration.real_differences(boards_to_exps(sample.boards[some]).max(axis=1), loss[:, None])
-    lost = (kept[:, 0] * sample.moves[some]).sum() * len(sample.rows) / max(len(some), 1) / len(corpus.runs)
+    known = judge.calibrated(msgspec.structs.replace(judge.calibration, differences=differences))
+    values, at = known.values_of(sample.boards[some]), (np.arange(len(some)), moves & 3)
+    kept = np.where(moves < 4, best_of(values) - values[at], 0)
+    lost = (kept * sample.moves[some]).sum() * len(sample.rows) / max(len(some), 1) / len(corpus.runs)
     return differences, float(lost)
 
 

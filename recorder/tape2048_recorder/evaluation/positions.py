@@ -92,6 +92,6 @@ def recorded_games(root: Path, games_max: int) -> tuple[GameBoards, str]:
     if not boards:
         raise EmptyCorpusError("found no games", path=root)
     starts = np.append(0, np.cumsum([len(one) for one in boards]))
-    players = {str(session.meta.get("player_sha256")) for session in sessions}
+    players = {str(session.meta.get("player_sha256") or "") for session in sessions}
     found = GameBoards(np.concatenate(boards), starts, exponents_of(np.array(highest, np.uint64)))
     return found, players.pop() if len(players) == 1 else ""

@@ -490,6 +490,10 @@ class Judge:
         falls = reach_falls(self._table, boards, outcome[best], kept)
         return values, np.maximum(reach[best][:, None] - falls, 0), spread
 
+    def values_of(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+        """Return the values of moves, ``f32[n, 4]``; NaN for illegal moves."""
+        return self.judged(self._values(boards), boards)[0]
+
     def network_values(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
         """Return the values of moves by the network, ``f32[n, 4]``; NaN for illegal moves."""
         network: NDArray[np.float32] = self._values(boards)[2]

@@ -117,7 +117,8 @@ def roots_of(root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) ->
 
 def absolute_root(root: str | os.PathLike[str]) -> str:
     """Return the path from the root directory, or the address of a store."""
-    return os.fspath(root) if is_url(root) else os.path.abspath(root)
+    text = os.fspath(root)
+    return text if is_url(root) or text.startswith(("s3:", "gs:", "az:", "hf:")) else os.path.abspath(root)
 
 
 def _identity(path: Path) -> object:

@@ -140,8 +140,8 @@ def calibrations_of(weights: str) -> list[Calibration]:
         ModelError: the file has an invalid calibration.
 
     Example:
-        >>> calibrations_of("fast")[0].player
-        'ntuple:weights=fast,look_below=0'
+        >>> calibrations_of("fast")[0].games > 20_000
+        True
     """
     facts = StoredNetwork.of(map_network(weights), weights).facts.get(CALIBRATIONS, [])
     try:

@@ -151,7 +151,7 @@ def _rows(path: Path, whole: Path) -> Iterator[tuple[str, dict[str, Any] | Forma
             name, done, count = f"{path}: row group {group}", 0, file.metadata.row_group(group).num_rows
             try:
                 with _reading(path, f"row group {group}"):
-                    _check_group(file.metadata.row_group(group), path)
+                    _check_group(file.metadata.row_group(group), path, whole)
                     for rows in file.iter_batches(GROUP_RUNS, [group], _schema(pa).names):
                         long = _find_long(rows, path)
                         for i in range(len(rows)):
@@ -164,7 +164,7 @@ def _rows(path: Path, whole: Path) -> Iterator[tuple[str, dict[str, Any] | Forma
                 yield f"{name}, rows {done} to {count - 1}", error.detach()
 
 
-def _check_group(group: Any, path: Path) -> None:
+def _check_group(group: Any, path: Path, whole: Path) -> None:
     """Raise FormatError for a row group with more values than its games can have, before it is read."""
     needed = stored = 0
     for chunk in map(group.column, range(group.num_columns)):
@@ -177,7 +177,7 @@ def _check_group(group: Any, path: Path) -> None:
             raise FieldError(text, path=path)
         needed += max(8 * chunk.num_values, chunk.total_uncompressed_size)
         stored += chunk.total_compressed_size
-    if needed > (most := expanded_max(min(stored, path.stat().st_size))):
+    if needed > (most := expanded_max(min(stored, whole.stat().st_size))):
         text = f"{stored} bytes of a row group expand to {needed}; expected at most {most}"
         raise FormatError(text, path=path)
 

@@ -193,9 +193,9 @@ class MoveValues(NamedTuple):
 
 
 def move_values(session: Session, *, annotated: bool = True) -> MoveValues | None:
-    """Find the column of moves' values: ``values`` if ``annotated``, else ``branch_evs``; None without."""
+    """Find the column of moves' values: the network's if ``annotated``, else ``branch_evs``; None without."""
     columns = session.columns
-    for name in (*(["values"] if annotated else []), "branch_evs"):
+    for name in (*(["network_values", "values"] if annotated else []), "branch_evs"):
         if name in columns:
             found = columns.open(name)
             if found.info.facts.get("moves") is True and (found.info.dtype, found.info.width) == ("f32", 4):
@@ -213,7 +213,7 @@ def with_values(run: Run, session: Session, ordinal: int, found: MoveValues) -> 
     values, has = np.zeros((len(run), 4), np.float32), np.zeros(len(run), np.bool_)
     legal = np.full(len(run), 15, np.uint8)
     values[steps], has[steps] = found.values.take(rows), True
-    if found.columns[0] == "values":
+    if found.columns[0] != "branch_evs":
         return RunV2(run.states, run.moves, run.meta, values, legal, has).normalize_branches()
     if found.legal is not None:
         legal[steps] = found.legal.take(rows)
@@ -237,7 +237,7 @@ def _meta(session: Session, row: np.void) -> RunMeta:
     player, engine, sha = facts.get("player"), facts.get("engine"), facts.get("player_sha256")
     player = public_player(player, {})[0] if isinstance(player, str) else player
     is_known = isinstance(sha, str) and re.fullmatch("[0-9a-f]{64}", sha)
-    if not is_known and str(engine).startswith(_WRITER):  # which did not play
+    if not is_known and "rules" in facts and str(engine).startswith(_WRITER):  # which did not play
         engine, player = None, None if player == _NO_PLAYER else player
     text = " ".join(str(fact) for fact in (engine, player) if fact is not None)
     if is_known:

@@ -8,6 +8,7 @@ addresses. When the last hold ends, a session is unmapped, and the cache may rem
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import deque
 from pathlib import Path
@@ -124,7 +125,10 @@ def open_remote(url: str, cache: str | os.PathLike[str] | None, max_mb: int | No
             message = "found no home directory for the cache of stores"
             raise StorageError(message, hint="choose a directory: cache=DIR")
         cache = base / "tape2048/sessions"
-    url = os.fspath(url) if is_url(url) else os.path.abspath(url)
+    is_address = is_url(url) or re.match(
+        "(s3|gs|az|hf):", os.fspath(url)
+    )  # s3:/bucket is a misspelled address
+    url = os.fspath(url) if is_address else os.path.abspath(url)
     return RemoteSessions(url, SessionCache(Path(os.path.abspath(cache)), max_mb))
 
 

@@ -70,13 +70,14 @@ def test_falls_are_the_largest_drops() -> None:
 
 def test_recorded_games_are_those_of_the_sessions(tmp_path: Path) -> None:
     session = Session.open(write_ours(tmp_path / NAME))
-    games = positions.recorded_games(tmp_path, 4)
+    games, player = positions.recorded_games(tmp_path, 4)
+    assert player == session.meta.get("player_sha256", "")
     assert len(games) == 4
     assert np.diff(games.starts).tolist() == session.runs["rows"][:4].tolist()
     assert (1 << games.highest.astype(int)).tolist() == session.runs["highest_tile"][:4].tolist()
     boards = [reference.pack(row) for row in session.tokens(session.numbers_of(3)).tolist()]
     assert games.between(3, 4).boards.tolist() == boards
-    assert len(positions.recorded_games(tmp_path, 99)) == len(session.runs)
+    assert len(positions.recorded_games(tmp_path, 99)[0]) == len(session.runs)
 
 
 def test_sessions_without_all_boards_are_refused(tmp_path: Path) -> None:

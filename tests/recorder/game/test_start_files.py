@@ -39,7 +39,7 @@ def test_text_has_a_board_in_a_line(tmp_path: Path) -> None:
 
 def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf0x1100000000000000\r\n")
-    assert start_files.read_starts(tmp_path / "a.txt").tolist() == BOARDS[:1].tolist()
+    assert start_files.read_starts(tmp_path / "a.txt")["board"].tolist() == BOARDS[:1].tolist()
 
 
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:

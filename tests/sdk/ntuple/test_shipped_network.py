@@ -18,7 +18,7 @@ VALUES = {
     "fast": [43200, 32032, 11296, 8352],
     "strong": [469936, 454144, 240096, 126496],
 }
-BYTES_MAX = {"small": 8_000_000, "fast": 300_000, "strong": 32_000_000}
+BYTES_MAX = {"small": 8_000_000, "fast": 500_000, "strong": 32_000_000}
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -34,7 +34,7 @@ from tape2048.torch.tower import (
 )
 from tape2048.torch.training import Validation, auroc, train_critic
 
-from ..critics import TILES, Seen, config, lines, make_games, make_uneven, save_tower
+from ..critics import TILES, Seen, config, forget_checksum, lines, make_games, make_uneven, save_tower
 from .test_nodes import run_ranks
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -279,6 +279,7 @@ def test_the_error_names_rows_that_are_not_finite(games: Path, trained: Path, tm
     values = np.load(session.path / "embeddings.bf16.npy", mmap_mode="r+")
     values[inside, 3] = 0x7FC0
     values.flush()
+    forget_checksum(session.path)
     made = config(root, tmp_path / "probe", use_embeddings=True, per_run=None)
     with pytest.raises(
         errors.TrainingError, match=r"at step 10, the loss is nan.*batch 9 of epoch 0"

@@ -15,7 +15,7 @@ from tape2048.torch.embedding import embed_session
 from tape2048.torch.tower import Tower, TowerConfig, open_tower
 from tape2048.torch.training import auroc, train_critic, validate
 
-from ..critics import TILES, config, make_games, make_uneven, save_tower
+from ..critics import TILES, config, forget_checksum, make_games, make_uneven, save_tower
 
 
 def test_nan_in_validation_ends_the_training(tmp_path: Path) -> None:
@@ -29,6 +29,7 @@ def test_nan_in_validation_ends_the_training(tmp_path: Path) -> None:
     values = np.load(next(root.iterdir()) / "embeddings.bf16.npy", mmap_mode="r+")
     values[int(run["first_row"]) + 5, 3] = 0x7FC0
     values.flush()
+    forget_checksum(next(root.iterdir()))
     row = int(val.row_starts[len(val.runs) - 1]) + 5
     made = config(root, tmp_path / "probe", use_embeddings=True, per_run=None, eval_steps=3, steps_max=6)
     said = rf"at step 3, the validation loss is nan.*of row {row} \(run {run['id']} of .* is not finite"

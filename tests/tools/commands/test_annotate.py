@@ -11,7 +11,7 @@ from tape2048.session.session import Session, sessions
 from ..conftest import Cli
 
 ANNOTATE = ("annotate", "--judge", "ntuple:weights=fast")
-NAMES = ["values", "best", "loss", "luck", "grade"]
+NAMES = ["values", "best", "loss", "luck", "grade", "network_values"]
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -58,7 +58,7 @@ def test_a_dry_run_writes_nothing(cli: Cli, root: Path, empty_session: Path) -> 
     before = [files(path) for path in sessions(root)]
     facts = cli(*ANNOTATE, root, "--dry-run", "--json").json
     rows = sum(len(Session.open(path)) for path in sessions(root))
-    assert (facts["rows"], facts["sessions"], facts["bytes"]) == (rows, 2, 26 * rows)
+    assert (facts["rows"], facts["sessions"], facts["bytes"]) == (rows, 2, 42 * rows)
     assert facts["rows_per_s"] > 0
     assert "Nothing was written" in cli(*ANNOTATE, root, "--dry-run").out
     cli(*ANNOTATE, empty_session, "--dry-run")

@@ -72,6 +72,7 @@ def test_info_says_what_a_file_holds(cli: Cli, exact: Path, network: Network) ->
         "entries_used": np.count_nonzero(network.table),
         "dtype": "float32",
         "scales": [[1, 1], [1, 1]],
+        "calibrations": [],
         "facts": network.facts,
     }
 

@@ -303,7 +303,7 @@ _MOVES = "up", "down", "left", "right"
 @force_option("the file")
 @json_option()
 def calibrate(*, sessions: Path, out: Path, force: bool, as_json: bool, **how: int) -> None:
-    """Write a network's file with a calibration: what its values mean in the games of SESSIONS.
+    """Write a network's file with what its values mean in games.
 
     SESSIONS is a session, or a directory of sessions, of one n-tuple player. Record at least 20,000 games.
     The calibration maps the network's values to the score that comes and the probability of the next tile, in
@@ -360,7 +360,7 @@ def _differences_table(calibration: Calibration) -> list[Table]:
 @THREADS
 @json_option()
 def play_on_moves(*, board: str, text: str, games: int, seed: int, threads: int, as_json: bool) -> None:
-    """Play whole games from each legal move of BOARD, and compare their outcomes.
+    """Play whole games from each legal move of a board.
 
     BOARD is 16 hexadecimal digits, tiles or exponents, from the top left. This is the answer of rollouts: it
     needs no judge, and its interval shows what it is worth.
