@@ -200,7 +200,9 @@ def positions_of(
     """Return positions of all parts and sizes, as many of each; and the moves of a random part of rows."""
     random = np.random.default_rng(seed + 1)
     some = np.sort(random.permutation(len(sample.rows))[: count * _JUDGED_PER_POSITION])
-    moves = corpus.fetch(sample.rows[some], ("move",))["move"]
+    # On tape, the last move of a game is known, too.
+    field = "action" if all(session.tape is not None for session in corpus.sessions) else "move"
+    moves = corpus.fetch(sample.rows[some], (field,))[field]
     boards = sample.boards[some]
     values = judge.network_values(boards)
     chosen_values = values[np.arange(len(some)), moves & 3]
