@@ -65,6 +65,10 @@ LEASE_MAX = (1 << 23) - 1
 # The tag is part of a session's name: SESSION_NAME allows these characters, and a name has at most 255 bytes.
 _Tag = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
 
+#: The function that finds the calibration of a player's values. It reads the network's file, so it is
+#: imported only where columns are recorded.
+OWN_CALIBRATION = "tape2048.ntuple.calibrated_network:own_calibration"
+
 
 class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The settings of ``tape2048 record``. Megabytes are 10**6 bytes."""

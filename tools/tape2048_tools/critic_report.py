@@ -192,7 +192,7 @@ def expected_score(player: str) -> Baseline:
     """Return the baseline of the final score that an n-tuple player expects: points plus best value."""
     import numpy as np
 
-    from tape2048.ntuple.calibration import find_calibration
+    from tape2048.ntuple.calibrated_network import find_calibration
     from tape2048.ntuple.outcomes import outcomes
     from tape2048_recorder.players.ntuple import move_values
     from tape2048_recorder.players.options import check_player, make_player, player_sha256

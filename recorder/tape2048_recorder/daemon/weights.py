@@ -40,7 +40,7 @@ from tape2048_recorder.ipc.protocol import (
     WeightsRefused,
     WeightsTaken,
 )
-from tape2048_recorder.record_options import config_sha256, effective
+from tape2048_recorder.record_options import OWN_CALIBRATION, config_sha256, effective
 from tape2048_recorder.recording.partial import Facts
 
 if TYPE_CHECKING:
@@ -302,9 +302,7 @@ class Playing:
         assert played.seed is not None
         known = None
         if played.columns:
-            from tape2048.ntuple.calibration import own_calibration
-
-            known = own_calibration(played.player, played.player_args, self.player_sha256)
+            known = load_named(OWN_CALIBRATION)(played.player, played.player_args, self.player_sha256)
         facts = Facts(
             format_version=FORMAT_VERSION,
             engine=f"tape2048/{__version__}",

@@ -134,7 +134,7 @@ def calibrate(
 
     Args:
         corpus: games of one n-tuple player, a :class:`tape2048.Corpus`.
-        positions: number of positions to play on; 0: differences have no real part.
+        positions: number of positions to play on.
         rollouts: number of times that each move of a position is played on.
         seed: seed of the sample and of the rollouts.
         threads: number of threads.
@@ -167,10 +167,9 @@ def calibrate(
             BoardOutcomes(phases_of(sample.boards), values, sample.scores, sample.reached, sample.games)
         )
         found.append(Calibration(values_of, sha256, text, len(corpus.runs), **tables))
-    if positions:
-        judge = judge.calibrated(found[0])
-        differences, lost = _differences(judge, player, corpus, sample, positions, rollouts, seed, progress)
-        found[0] = msgspec.structs.replace(found[0], differences=differences, lost=round(lost))
+    judge = judge.calibrated(found[0])
+    differences, lost = _differences(judge, player, corpus, sample, positions, rollouts, seed, progress)
+    found[0] = msgspec.structs.replace(found[0], differences=differences, lost=round(lost))
     return found
 
 

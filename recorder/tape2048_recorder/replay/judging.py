@@ -82,7 +82,7 @@ from tape2048.game.rules import (
 )
 from tape2048.game.spawns import spawn_between
 from tape2048.jit.compiler import kernel
-from tape2048.ntuple.calibration import Calibration, find_calibration
+from tape2048.ntuple.calibrated_network import find_calibration
 from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.mapped import check_tables
 from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, outcomes, phase_at, reach_falls, tile_sum
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from tape2048.ntuple.calibration import Calibration
     from tape2048.players import PlayedBy
     from tape2048_recorder.players.ntuple import NTuple
 

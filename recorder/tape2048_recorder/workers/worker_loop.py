@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from tape2048.base.lazy import load_named
 from tape2048.files.durable import write_all
 from tape2048.session.layout import RUN_DTYPE
 from tape2048_recorder.game.kept_starts import load_starts, seeds_key
@@ -35,7 +36,7 @@ from tape2048_recorder.ipc.protocol import (
     WorkerSpec,
     WriteFailed,
 )
-from tape2048_recorder.record_options import RecorderConfig
+from tape2048_recorder.record_options import OWN_CALIBRATION, RecorderConfig
 
 #: Target duration of a call of the compiled loop (a slice of play). The worker reads commands between slices.
 SLICE_S = 0.05
@@ -92,9 +93,8 @@ class Worker:
         self.player_sha256 = options.player_sha256(self._config.player, self._player)
         self._table: dict[str, Any] = {}
         if self._config.columns:
-            from tape2048.ntuple.calibration import own_calibration
-
-            found = own_calibration(self._config.player, self._config.player_args, self.player_sha256)
+            of = self._config.player, self._config.player_args, self.player_sha256
+            found = load_named(OWN_CALIBRATION)(*of)
             self._table = {} if found is None else {"calibration": found.table}
         self._buffer = self._new_buffer(self._block_rows)
 

@@ -13,7 +13,7 @@ The difference of the network's values of two moves is chosen because it is larg
 :class:`Differences` has the part of it that is real, measured on positions from which both moves were played
 on.
 
-A network's file has its calibrations in the ``facts``, under ``calibrations``.
+A network's file has its calibrations in the ``facts`` (:mod:`tape2048.ntuple.calibrated_network`).
 """
 
 from __future__ import annotations
@@ -25,18 +25,11 @@ import msgspec
 import numpy as np
 
 from tape2048.base.text import json_bytes
-from tape2048.errors import ModelError
-from tape2048.ntuple.network import StoredNetwork, map_network, network_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 EXPONENT_MAX = 15
-#: The name of the calibrations in a network's facts.
-CALIBRATIONS = "calibrations"
-
 #: Steps of the phase from a highest tile to the next one.
 STEPS = 16
 KNOTS = STEPS + 1
@@ -86,7 +79,7 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         errors: standard error of each of the scores.
         phase_games: number of games of each phase.
         lost: mean sum of the losses of a game, in points, by the judge with these values.
-        differences: the real part of differences between moves; None if no position was played on.
+        differences: the real part of differences between moves; None if no judge has these values.
     """
 
     values_of: str
@@ -131,44 +124,3 @@ class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for out, known in ((kept, real), (errors, error)):
                 out[some] = np.interp(differences[some], sizes, np.append(0, known)) * above[some]
         return kept, errors
-
-
-def calibrations_of(weights: str) -> list[Calibration]:
-    """Return the calibrations in a network's file, named as for :func:`tape2048.ntuple.load_network`.
-
-    Raises:
-        ModelError: the file has an invalid calibration.
-
-    Example:
-        >>> calibrations_of("fast")[0].games > 20_000
-        True
-    """
-    facts = StoredNetwork.of(map_network(weights), weights).facts.get(CALIBRATIONS, [])
-    try:
-        found = msgspec.convert(facts, list[Calibration])
-        tables = [one.table for one in found]
-    except (msgspec.ValidationError, ValueError) as error:
-        raise ModelError(f"a calibration is invalid: {error}", path=network_path(weights)) from error
-    for table in tables:
-        rises = (np.diff(table) >= 0).all() and np.isfinite(table).all()
-        if not rises or table.shape[1:] != (PHASES, VALUES):
-            raise ModelError(
-                f"a calibration has a table of shape {table.shape}, or values that do not ascend; expected "
-                f"at most {PHASES} phases of {VALUES} ascending values",
-                path=network_path(weights),
-                hint="Make it again: tape2048 player calibrate",
-            )
-    return found
-
-
-def own_calibration(player: str, args: Mapping[str, Any], sha256: str) -> Calibration | None:
-    """Return the calibration of a player's own values in its own games, if its network has one."""
-    return find_calibration(str(args["weights"]), sha256, sha256) if player == "ntuple" else None
-
-
-def find_calibration(weights: str, values_of: str, player_sha256: str | None = None) -> Calibration | None:
-    """Return a network's calibration of the values of a player, in the games of a player; None: of any."""
-    for one in calibrations_of(weights):
-        if one.values_of == values_of and player_sha256 in {None, one.player_sha256}:
-            return one
-    return None

@@ -12,15 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from tape2048.errors import ModelError
 from tape2048.ntuple import Network, NetworkLayout, save_network
-from tape2048.ntuple.calibration import (
-    CALIBRATIONS,
-    KNOTS,
-    LOWEST,
-    Calibration,
-    Differences,
-    calibrations_of,
-    find_calibration,
-)
+from tape2048.ntuple.calibrated_network import CALIBRATIONS, calibrations_of, find_calibration
+from tape2048.ntuple.calibration import KNOTS, LOWEST, Calibration, Differences
 from tape2048.ntuple.outcomes import BoardOutcomes, fit, isotonic, outcomes, phases_of
 
 U64 = np.uint64

@@ -12,7 +12,7 @@ import pytest
 
 from tape2048 import Corpus, errors
 from tape2048.game.rules import exps_to_boards
-from tape2048.ntuple.calibration import calibrations_of
+from tape2048.ntuple.calibrated_network import calibrations_of
 from tape2048.ntuple.network import network_path
 from tape2048_recorder.evaluation.calibrating import play_moves_on
 from tape2048_recorder.players.options import check_player, make_player, player_sha256

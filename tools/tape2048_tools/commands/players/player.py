@@ -13,7 +13,8 @@ import numpy as np
 from tape2048.base.text import counted
 from tape2048.errors import ConfigError
 from tape2048.files.durable import check_new_file
-from tape2048.ntuple.calibration import CALIBRATIONS, GAMES_MIN, SIZES, calibrations_of
+from tape2048.ntuple.calibrated_network import CALIBRATIONS, calibrations_of
+from tape2048.ntuple.calibration import GAMES_MIN, SIZES
 from tape2048.ntuple.network import (
     SHIPPED,
     TILES,
@@ -296,7 +297,7 @@ _MOVES = "up", "down", "left", "right"
 )
 @click.argument("sessions", type=EXISTING)
 @out_option("The new file of the network.")
-@int_option("--positions", "Positions to play on; 0: none.", default=12_000, least=0)
+@int_option("--positions", "Positions to play on.", default=12_000, least=100)
 @int_option("--rollouts", "Games from each move of a position.", default=64, least=2)
 @SEED
 @THREADS
