@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from tape2048.loader.row_view import ViewTables
 
 
-#: Columns of the table of games: the difference between a row's number among all rows of the games and its
-#: number in the map; numbers of the game's first and last row; steps from a row to the next one; the outcome;
-#: the potential of the game's first board.
-_ADDED, _FIRST, _LAST, _RATE, _SCORE, _HIGHEST, _START = range(7)
+# The columns of the table of games.
+_ADDED = 0  # a row's number among all rows of the games, less its number in the map
+_FIRST, _LAST = 1, 2  # numbers of the game's first and last row
+_RATE = 3  # steps from a row to the next one
+_SCORE, _HIGHEST = 4, 5  # the outcome
+_START = 6  # the potential of the first board
 
 
 @kernel

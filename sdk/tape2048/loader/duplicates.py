@@ -3,10 +3,13 @@
 Copies of a game have the same player, seed and outcome. If a session does not record the player's SHA-256,
 equal seeds prove nothing: games of two such sessions are the same if the whole run tables are equal.
 
-A corpus takes each game from one session, and leaves it out of the others. It prefers the session with the
-most rows of the game, since sampled sessions lack some rows; then a recorded session to a conversion; then
-the session with the most columns, except fields whose values are all 0; and then a session on tape, whose
-rows take the least memory.
+A corpus takes each game from one session, and leaves it out of the others. The first difference decides:
+
+1. the most rows of the game, since sampled sessions lack some rows;
+2. a recorded session, not a conversion;
+3. the most columns, without fields whose values are all 0;
+4. a session on tape, whose rows take the least memory.
+
 :class:`tape2048.runs.games.SeenGames` compares runs, which have no run table.
 """
 

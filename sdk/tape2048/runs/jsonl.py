@@ -139,7 +139,10 @@ def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
 def read(path: Path, kind: str, **_: object) -> RunSource:
     """Open JSON lines with a run in each, for a conversion."""
     count, whole = sum(1 for _ in _lines(path)), path.absolute()
-    items = lambda: ((f"{path}: line {line[0]}", line) for line in _lines(whole))  # noqa: E731
+
+    def items() -> Iterator[tuple[str, tuple[int, bytes]]]:
+        return ((f"{path}: line {line[0]}", line) for line in _lines(whole))
+
     return RunSource(path, kind, count, items, lambda line: (parse_line(line[1], path, line[0]),))
 
 
