@@ -4,9 +4,10 @@
     python -m tests.bench.points losses     # losses, and the difference of both moves played on
     python -m tests.bench.points games      # score = expectation + luck - loss + error; shares of grades
     python -m tests.bench.points choices    # games by network's values, calibrated values, probabilities
+    python -m tests.bench.points targets    # R2 of critics that learn from outcomes, or from probabilities
 
-``values`` and ``losses`` record games in --directory, with another seed than those of the shipped
-calibrations, and keep them there. ± is twice the standard error, over games and over positions.
+``values``, ``losses`` and ``targets`` record games in --directory, with another seed than the shipped
+calibrations have, and keep them there. ± is twice the standard error, over games and over positions.
 """
 
 import argparse
@@ -190,6 +191,51 @@ def choices(games: int, directory: Path) -> None:
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
+def targets(games: int, directory: Path) -> None:
+    import torch
+    from examples.train_on_columns import TILES, Net, predictor
+    from torch.nn.functional import binary_cross_entropy_with_logits
+
+    from tape2048.critic import evaluate
+    from tape2048.torch import CriticLoader
+    from tape2048_tools.critic_report import rollouts_of
+
+    parts = recorded("ntuple:weights=small,look_below=0", 2000 + games, directory).split(
+        test=2000 / (2000 + games), train=games / (2000 + games)
+    )
+    corpus, test = parts["train"], parts["test"]
+    sample, oracle = corpus.capped(per_run=512), rollouts_of(test, 24, 5)
+    rows = corpus.fetch(slice(None), ("tokens", "labels"), thresholds=TILES, label_dtype="float32")
+    reach = Judge.of_recorded(player_of(corpus))[0].outcomes(exps_to_boards(rows["tokens"]))[1]
+    kinds = {"outcomes": rows["labels"], "probability of the next tile": rows["labels"].copy()}
+    for column, tile in enumerate(TILES):
+        next_tile = rows["tokens"].max(axis=1) + 1 == tile.bit_length() - 1
+        kinds["probability of the next tile"][next_tile, column] = reach[next_tile]
+    print("| targets | seed | 8192 | 16384 | 8192, not reached yet | 16384, not reached yet |")
+    print("|---|---|---|---|---|---|")
+    for seed, (kind, wanted) in itertools.product((1, 2, 3), kinds.items()):
+        torch.manual_seed(seed)
+        net = Net()
+        options = {"fields": ("tokens", "weight", "wanted"), "augment": "d4", "extra": {"wanted": wanted}}
+        loader = CriticLoader(sample, 1024, seed=seed, **options)
+        optimizer = torch.optim.AdamW(net.parameters())
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=2500)
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        for batch in itertools.islice(batches, 2500):
+            weight = batch["weight"][:, None] / (len(corpus) / len(sample))
+            loss = binary_cross_entropy_with_logits(net(batch["tokens"])[0], batch["wanted"], weight)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        found = evaluate(
+            predictor(net), test, thresholds=TILES, oracle=oracle, positions=1500, per_run=64, replicates=0
+        )
+        cells = [found.cell(stage, tile).scores["critic"] for stage in ("all", "undecided") for tile in TILES]
+        shares = [f"{cell.oracle.r2.value:.2f}" for cell in cells]
+        print(f"| {kind} | {seed} | {' | '.join(shares)} |", flush=True)
+
+
 def facts_of(text: str) -> dict[str, Any]:
     """Return what a session says of its player."""
     name, given = parse_player(text)
@@ -233,9 +279,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("table", choices=["values", "losses", "games", "choices"])
+    parser.add_argument("table", choices=["values", "losses", "games", "choices", "targets"])
     parser.add_argument("players", nargs="*")
-    parser.add_argument("--games", type=int, help="games of each player  [default: 3000, or 100 for games]")
+    parser.add_argument(
+        "--games", type=int, help="games of each player  [default: 3000, 100 for games, 800 for targets]"
+    )
     parser.add_argument("--directory", type=Path, default=Path("points"))
     parser.add_argument("--positions", type=int, default=2000)
     parser.add_argument("--rollouts", type=int, default=64)
@@ -246,6 +294,8 @@ def main() -> None:
         losses(args.players or [*JUDGED], args.games or 3000, args.directory, args.positions, args.rollouts)
     elif args.table == "choices":
         choices(args.games or 3000, args.directory)
+    elif args.table == "targets":
+        targets(args.games or 800, args.directory)
     else:
         games_of(args.players or [*PLAYERS, *OTHERS], args.games or 100)
 
