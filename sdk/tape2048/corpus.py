@@ -55,6 +55,7 @@ from tape2048.players import (
     player_label,
 )
 from tape2048.session.blocks import impossible_row
+from tape2048.session.former_names import NamedRuns
 from tape2048.session.layout import STEP_DTYPE
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, exponents_of, game_facts
 from tape2048.session.stored import CACHE_MAX_MB
@@ -115,7 +116,7 @@ class Corpus(RowView):
 
     Example:
         >>> corpus = Corpus.open("selfplay")
-        >>> strong = corpus.where("max_score >= 1000")
+        >>> strong = corpus.where("score >= 1000")
         >>> strong[0].dtype.names
         ('run_id', 'step_idx', 'exps')
         >>> strong.get_batch([3, 1, 4])["exps"].shape
@@ -285,7 +286,7 @@ class Corpus(RowView):
     @property
     def runs(self) -> NDArray[np.void]:
         """The run table of the view; see the attributes of :class:`Corpus`."""
-        return self._tables.runs.table
+        return self._tables.runs.table.view(NamedRuns)
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -350,7 +351,7 @@ class Corpus(RowView):
             of_facts = [place.get(sha256 or name, 0) for name, sha256 in map(identity_of_player, facts)]
             of_run = np.array(of_facts)[index]
             np.add.at(rows, of_run, np.diff(self.row_starts[where.start : where.stop + 1]))
-            np.add.at(scores, of_run, table["max_score"])
+            np.add.at(scores, of_run, table["score"])
         means = (scores / [one.games for one in found]).tolist()
         return PlayerTable(
             PlayerGames(one.player_name, one.name, one.games, count, mean)
@@ -493,7 +494,7 @@ class Corpus(RowView):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
-        ids, sent, tables = self.runs[["session", "id"]], None, self._tables
+        ids, sent, tables = self.runs[["session", "run_id"]], None, self._tables
         if tables.selected is not None:  # by the rows of the runs that are opened again
             whole = ViewTables(tables.store, tables.chosen, ALL, tables.selected)
             sent = zlib.compress(whole.rowmap.mask.words.tobytes(), 1)
@@ -503,15 +504,14 @@ class Corpus(RowView):
         """Select the runs that satisfy a condition and all named filters.
 
         Args:
-            where: SQL over columns of the run table, such as ``"max_score >= 50000 AND highest_tile >=
-                8192"``; or a mask ``bool[R]``. ``started`` is compared as an instant, with ISO 8601 (UTC
-                without an offset) or seconds since 1970. The functions ``julianday``, ``unixepoch``,
-                ``strftime``, ``date``, ``time`` and ``datetime`` read it; arithmetic and other functions
-                reject it.
-            **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
-                (inclusive bounds), ``model`` (a tag, or several), ``player`` (the name that
-                ``tape2048 list`` shows, its first words, or ``ntuple@0123456789ab``; or several), ``since``
-                and ``until`` (the start, ISO 8601, UTC; ``until`` is exclusive).
+            where: SQL over columns of the run table, such as ``"score >= 50000 AND steps < 9000"``; or a mask
+                ``bool[R]``. ``started`` is compared as an instant, with ISO 8601 (UTC without an
+                offset) or seconds since 1970. The functions ``julianday``, ``unixepoch``, ``strftime``,
+                ``date``, ``time`` and ``datetime`` read it; arithmetic and other functions reject it.
+            **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_highest_tile``,
+                ``max_highest_tile`` (inclusive bounds), ``model`` (a tag, or several), ``player`` (the name
+                that ``tape2048 list`` shows, its first words, or ``ntuple@0123456789ab``; or several),
+                ``since`` and ``until`` (the start, ISO 8601, UTC; ``until`` is exclusive).
 
         Raises:
             EmptyCorpusError: no row is left. The message has the counts before the filter, and the hint lists
@@ -590,8 +590,8 @@ class Corpus(RowView):
         A range replaces the range of an earlier call.
 
         Args:
-            steps: range of ``step_idx``.
-            fraction: range of ``step_idx / steps``, from 0 to 1; ``(0.5, None)`` is the second half.
+            steps: range of ``step``.
+            fraction: range of ``step / steps``, from 0 to 1; ``(0.5, None)`` is the second half.
             empties: range of the number of empty cells; ``(0, 4)`` is at most three. Reads all rows once, or
                 decodes them.
             rows_left: range of the number of rows that follow in the game; ``(0, 100)`` is its last 100 rows.
@@ -646,7 +646,7 @@ class Corpus(RowView):
 
         Args:
             condition: a boolean expression of SQL over columns of the sessions (``loss``, ``values[2]``),
-                fields of batches (``step``, ``tokens[0]``) and columns of the run table (``max_score``,
+                fields of batches (``step``, ``tokens[0]``) and columns of the run table (``score``,
                 ``player``), with comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, ``+ - * / %`` and ABS. NaN
                 is NULL. A number is rounded to the type of the column that it is compared with. ``started``
                 is an instant, as for :meth:`where`; arithmetic counts its seconds.
@@ -658,20 +658,14 @@ class Corpus(RowView):
 
         Example:
             >>> corpus = Corpus.open("selfplay")
-            >>> late = corpus.rows_where("step >= 100 AND tokens[0] <> 0 AND max_score > 500")
+            >>> late = corpus.rows_where("step >= 100 AND tokens[0] <> 0 AND score > 500")
             >>> bool((late[:]["exps"][:, 0] != 0).all())
             True
         """
         from tape2048.loader.condition import mark_rows
 
         runs = self._tables.runs
-        of_runs = {
-            **session_columns(runs, self.sessions),
-            "score": lambda: runs["max_score"],
-            "highest": lambda: self._tables.exponents,
-            "run": lambda: np.arange(len(runs)),
-        }
-        words = mark_rows(self._tables, condition, of_runs)
+        words = mark_rows(self._tables, condition, session_columns(runs, self.sessions))
         return self._of_bits(words, f"the condition {condition[:200]!r}")
 
     def unique(self, *, symmetry: bool = False) -> Self:
@@ -1029,11 +1023,11 @@ def _reopen(  # noqa: PLR0917 - as pickled
     runs = RunColumns.of(opened)
     if len(ids) != len(runs):
         known = set(ids.tolist())
-        runs = runs.take(
-            runs.each(
-                lambda table: np.array([run in known for run in table[["session", "id"]].tolist()], np.bool_)
-            )
-        )
+
+        def is_known(table: NDArray[np.void]) -> NDArray[np.bool_]:
+            return np.array([run in known for run in table[["session", "run_id"]].tolist()], np.bool_)
+
+        runs = runs.take(runs.each(is_known))
     selected = None if sent is None else np.frombuffer(bytearray(zlib.decompress(sent)), np.uint64)
     corpus = Corpus(load_rows(opened, runs, load), phase=phase, selected=selected)
     if corpus.identity != identity:

@@ -25,7 +25,7 @@ from tape2048_recorder.status.status_report import Level, Status
 from .materials import Blocks, Prepared
 
 #: The columns of a run that its game decides, wherever its rows lie.
-OUTCOME = ("id", "seed", "steps", "max_score", "highest_tile")
+OUTCOME = ("run_id", "seed", "steps", "score", "highest_tile")
 
 
 def descriptors() -> int:
@@ -102,7 +102,7 @@ def expected_runs(blocks: Iterable[Prepared]) -> dict[int, tuple[tuple[int, ...]
             parts = (
                 data[first * file.row_bytes : (first + count) * file.row_bytes] for file, data in block.files
             )
-            expected[int(run["id"])] = (outcome, b"".join(parts))
+            expected[int(run["run_id"])] = (outcome, b"".join(parts))
     return expected
 
 
@@ -209,9 +209,9 @@ def confirmed_in_journals(root: Path) -> dict[int, tuple[int, ...]]:
             for run in block.runs:
                 seed = int(run["seed"].astype(np.int64))
                 outcome = (
-                    int(run["id"]),
+                    int(run["run_id"]),
                     seed,
-                    *(int(run[name]) for name in ("steps", "max_score", "highest_tile")),
+                    *(int(run[name]) for name in ("steps", "score", "highest_tile")),
                 )
                 found[outcome[0]] = outcome
     return found

@@ -15,6 +15,7 @@ from tape2048.base.drawing import Drawing, boards_html
 from tape2048.base.text import counted, facts_table
 from tape2048.loader.row_map import address_of
 from tape2048.session.batch_fields import FIELDS, field_of
+from tape2048.session.former_names import name_hint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -219,7 +220,8 @@ class Batch(Mapping[str, "NDArray[Any]"]):
     def __getattr__(self, field: str) -> NDArray[Any]:
         if not field.startswith("_") and field in self._arrays:
             return self._arrays[field][: self.rows]
-        raise AttributeError(f"no field {field!r} in this batch. It has {', '.join(self._arrays)}")
+        it_has = name_hint(field) or f"It has {', '.join(self._arrays)}"
+        raise AttributeError(f"no field {field!r} in this batch. {it_has}")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._arrays})

@@ -15,6 +15,7 @@ from tape2048.loader.plan import ColumnEntries
 from tape2048.loader.row_map import address_of, line_of
 from tape2048.session.batch_fields import AHEAD, FIELDS, field_of
 from tape2048.session.columns import COLUMN_DTYPES, ColumnInfo, Located, check_column_name
+from tape2048.session.former_names import name_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,6 +125,8 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
         try:
             located[owner] = sessions[owner].columns.open(name)
         except ColumnError as error:
+            if hint := name_hint(name):
+                raise ValueError(f"fields: no field {name!r}. {hint}") from error
             near = difflib.get_close_matches(name, [*FIELDS, *(f"{kind}_K" for kind in AHEAD)], 1)
             if near and not any(name in session.columns for session in sessions):
                 raise ValueError(f"fields: no field {name!r}. The nearest is {near[0]!r}") from error

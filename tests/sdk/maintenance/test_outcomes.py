@@ -72,7 +72,7 @@ def test_a_forged_outcome_is_found(
             score, tile = (
                 read_metadata(path / "metadata.db").runs[name][run] for name in ("max_score", "highest_tile")
             )
-            has = f"run {run} has max_score {score} and highest_tile {tile}, but its last row leads to "
+            has = f"run {run} has score {score} and highest_tile {tile}, but its last row leads to "
             assert finding.message.startswith(has)
             forge(path, run, **{name: -by for name, by in values.items()})
     tile = int(read_metadata(path / "metadata.db").runs["highest_tile"][1])

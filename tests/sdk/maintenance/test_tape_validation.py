@@ -169,7 +169,7 @@ class TestAnchors:
         row = 16 * anchor
         owner = int(np.searchsorted(FIRST, row, "right")) - 1
         assert finding.error == "BookkeepingError"
-        where = f"run {GAMES.runs['id'][owner]}, step {row - FIRST[owner]}: the anchor of row {row}"
+        where = f"run {GAMES.runs['run_id'][owner]}, step {row - FIRST[owner]}: the anchor of row {row}"
         due = f"The tape leads to {int(GAMES.boards[row]):#018x}"
         assert finding.message == f"{where} is {0:#018x}. {due}"
         assert (finding.path, finding.offset) == (str(own / "anchors.npy"), 128 + 8 * anchor)

@@ -688,7 +688,7 @@ def test_the_moves_of_a_board_are_played_on(page: Any, viewer: Viewer) -> None:
 def test_conditions_select_or_are_explained(page: Any) -> None:
     open_link(page, "#games?view=list")
     page.locator("summary:text('Conditions')").click()
-    page.locator("input[name=where]").fill("max_score >= 5000 AND steps > 10")
+    page.locator("input[name=where]").fill("score >= 5000 AND steps > 10")
     page.keyboard.press("Enter")
     scores = page.locator("td[data-head^=score]")
     assert until(
