@@ -120,7 +120,7 @@ def test_the_best_and_the_longest_of_several(cli: Cli, tmp_path: Path) -> None:
     cli("convert", tmp_path / "runs", "--out", tmp_path / "ds", "--to", "dataset")
     cli("convert", tmp_path / "runs", "--out", tmp_path / "s", "--to", "session", "--lossy")
     for name in ("x.a2pack", "runs", "x.jsonl", "ds", "s"):
-        shift = cli("visualize", tmp_path / name, "--longest", "--json").json["run"] - 1
+        shift = cli("visualize", tmp_path / name, "--longest", "--json").json["run_id"] - 1
         for flags, wanted in (([], 1), (["--run-id", str(shift + 3)], 3)):
             found = cli("visualize", tmp_path / name, *flags, "--json").json
             assert (found["run_id"] - shift, found["score"]) == (wanted, games[wanted].max_score), name
@@ -230,7 +230,7 @@ def test_a_run_has_one_number_everywhere(cli: Cli, tmp_path: Path) -> None:
         )
     best = cli("show", session, "--json").json["best"]["run_id"]
     assert best >= 68
-    assert cli("visualize", session, "--json").json["run"] == best
+    assert cli("visualize", session, "--json").json["run_id"] == best
     assert cli("visualize", session, "--run-id", str(best), "--json").json["score"] == games[1].max_score
     exported = cli("export", session, "--runs", "--format", "jsonl", "--out", "-").out.splitlines()
     scores = {run["run_id"]: run["max_score"] for run in map(json.loads, exported)}

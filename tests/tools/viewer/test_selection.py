@@ -77,7 +77,7 @@ def test_selection() -> None:
 def test_comparisons_as_by_sqlite(compared: str) -> None:
     """NumPy compares signed numbers and texts as SQLite does."""
     parts = [f"steps {compared} 6", f"SEED{compared}-15", f"model {compared} 'tag2'"]
-    more = [f"id {compared} {10**17}", f"session {compared} '20260101T000002Z_model=tag2'"]
+    more = [f"run_id {compared} {10**17}", f"session {compared} '20260101T000002Z_model=tag2'"]
     for where in (*parts, *more, f" {parts[0]} and {parts[2]}\nAND {parts[1]} "):
         columns = session_columns(cast("Any", GAMES), cast("Any", GAMES.sessions))
         expected = choose_runs(f"{where} OR 0", {}, columns, len(GAMES))  # not a plain comparison

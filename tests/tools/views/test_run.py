@@ -31,5 +31,5 @@ def test_replay_adds_the_final_board(recorded: Path) -> None:
 def test_game_of_an_unknown_player(session: Path) -> None:
     found = choose_run(session, 2, replay=True)
     assert not found.ended
-    assert (found.facts["run"], found.facts["steps"]) == (2, 60)
+    assert (found.facts["run_id"], found.facts["steps"]) == (2, 60)
     assert len(found.run.states) == 60
