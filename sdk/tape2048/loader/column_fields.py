@@ -11,6 +11,7 @@ import numpy as np
 from tape2048.errors import ColumnError, CorpusError
 from tape2048.loader.batch import BatchLayout, check_fields
 from tape2048.loader.column_kernel import A_MOVE
+from tape2048.loader.options import as_label_dtype
 from tape2048.loader.plan import ColumnEntries
 from tape2048.loader.row_map import address_of, line_of
 from tape2048.session.batch_fields import AHEAD, FIELDS, field_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.loader.batch import LabelDtype
+    from tape2048.loader.options import LabelLike
     from tape2048.loader.row_view import ViewTables
 
 #: The facts of columns that are equal in all sessions of a view. If sessions number the same ``names``
@@ -48,14 +49,14 @@ def plan_fields(
     tables: ViewTables,
     fields: Sequence[str],
     tiles: NDArray[np.int64],
-    label_dtype: LabelDtype,
+    label_dtype: LabelLike,
     *,
     extra: Mapping[str, NDArray[Any]] | None = None,
     weight: str | None = None,
     targets: str | None = None,
     turned: bool = False,
 ) -> tuple[BatchLayout, list[ViewColumn]]:
-    names = list(check_fields(fields, label_dtype))
+    names, label_dtype = list(check_fields(fields)), as_label_dtype(label_dtype)
     arrays = dict(extra or {})
     names += [name for name in arrays if name not in {*names, weight, targets}]
     names += [name for name, own in (("weight", weight), ("labels", targets)) if own and name not in names]

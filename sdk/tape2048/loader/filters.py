@@ -91,7 +91,17 @@ _ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite
 
 
 class Filters(TypedDict, total=False):
-    """The named filters of ``Corpus.where``. A run must pass all of them."""
+    """The named filters of ``Corpus.where``. A run must pass all of them.
+
+    Args:
+        min_score, max_score: bounds of the final score, inclusive, as are the other bounds.
+        min_steps, max_steps: bounds of the number of moves.
+        min_highest_tile, max_highest_tile: bounds of the highest tile, such as 8192.
+        model: tag of the model, or several tags.
+        player: name that ``tape2048 list`` shows, its first words, or ``ntuple@0123456789ab``; or several.
+        since: first start of a run, ISO 8601, UTC by default.
+        until: end of the starts, exclusive.
+    """
 
     min_score: int | np.integer[Any] | None
     max_score: int | np.integer[Any] | None

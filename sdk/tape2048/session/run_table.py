@@ -195,9 +195,14 @@ def run_labels(runs: NDArray[np.void], thresholds: Sequence[int]) -> NDArray[np.
     return reached
 
 
+_TOLD: set[str] = set()  # warnings of this process, without the numbers of games
+
+
 def warn_of_constants(run_labels: NDArray[np.bool_], thresholds: Sequence[int]) -> None:
-    """Log a warning about the thresholds that all runs or no runs reached."""
-    if told := constant_labels(run_labels, thresholds):
+    """Log a warning about the thresholds that all runs or no runs reached, once in a process."""
+    found = {text.partition(" of ")[0]: text for text in constant_labels(run_labels, thresholds)}
+    if told := [text for key, text in found.items() if key not in _TOLD]:
+        _TOLD.update(found)
         logging.getLogger("tape2048").warning("constant labels: %s; pass other thresholds", "; ".join(told))
 
 

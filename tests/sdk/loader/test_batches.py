@@ -214,11 +214,15 @@ class TestEpoch:
             with pytest.raises(ValueError, match=r"for tokens is .*; expected a NumPy array"):
                 batches.buffer({"tokens": no_array, "labels": np.zeros((64, 3), np.float32)})
 
-    def test_constant_labels_are_logged(self, corpus: Corpus, caplog: pytest.LogCaptureFixture) -> None:
+    def test_constant_labels_are_logged_once(
+        self, corpus: Corpus, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tape2048.session.run_table._TOLD", set())
         corpus.batches(thresholds=(2048,))
         corpus.batches(thresholds=(128,), fields=("tokens",))
         assert not caplog.messages
-        corpus.capped(3).batches(thresholds=(128, 2048, 65536))
+        for source in (corpus.capped(3), corpus, corpus.where("run > 9")):
+            source.batches(thresholds=(128, 2048, 65536))
         (message,) = caplog.messages
         assert message == (
             "constant labels: 128 was reached by all of 43 games; 65,536 was reached by none of 43 games; "
