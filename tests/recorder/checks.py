@@ -70,7 +70,7 @@ def published_runs(root: Path) -> list[Run]:
         ]
         with closing(sqlite3.connect(f"file:{path / 'metadata.db'}?mode=ro", uri=True)) as database:
             table = database.execute(
-                f"SELECT {', '.join(OUTCOME)}, first_row, rows FROM runs ORDER BY id"
+                "SELECT id, seed, steps, max_score, highest_tile, first_row, rows FROM runs ORDER BY id"
             ).fetchall()
         for *outcome, first, count in table:
             data = b"".join(rows[each.at(first) : each.at(first + count)] for each, rows in files)

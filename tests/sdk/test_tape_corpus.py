@@ -158,8 +158,8 @@ class TestPacked:
         monkeypatch.setattr(tapes_module, "_JOB_SPAN_SHIFT", 10)
 
     def test_only_the_chosen_runs_are_decoded(self, made: Sessions) -> None:
-        found = made.open(all_of("tape"), "packed", "id % 3 = 0")
-        rows = made.open(all_of("rows"), "mmap", "id % 3 = 0")
+        found = made.open(all_of("tape"), "packed", "run_id % 3 = 0")
+        rows = made.open(all_of("rows"), "mmap", "run_id % 3 = 0")
         assert sum(array.size for array in tables_of(found).store.boards.memory) == len(found)
         np.testing.assert_array_equal(found.tokens(slice(None)), rows.tokens(slice(None)))
 

@@ -434,7 +434,7 @@ def test_it_goes_on_beside_sessions_that_came_later(tmp_path: Path) -> None:
     same = config(games, tmp_path / "critic", steps_max=2, where="model = 'toy'")
     assert train_critic(same).ended == "all steps are made"
     with pytest.raises(errors.StateError, match=r"where = '', not .*corpus = "):
-        train_critic(config(games, tmp_path / "critic", steps_max=2, where="id > 5"))
+        train_critic(config(games, tmp_path / "critic", steps_max=2, where="run_id > 5"))
 
 
 SIZES = TowerConfig(dim=8, layers=1, heads=2, ffn=8)
