@@ -386,9 +386,15 @@ class Dataset(TableCorpus):
         self._become(sessions, load, progress)
 
     @classmethod
-    def open(cls, *args: Any, **options: Any) -> Self:
+    def open(  # type: ignore[override]
+        cls,
+        path: PathText | Sequence[PathText],
+        load: Load = "ram",
+        *,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Self:
         """Open a data set as the constructor does, under the name of :meth:`tape2048.Session.open`."""
-        return cls(*args, **options)
+        return cls(path, load, progress=progress)
 
     def __repr__(self) -> str:
         names = ", ".join(path.name for path in self.paths)

@@ -285,9 +285,11 @@ class DataPack(TableCorpus):
     padded = 0
 
     @classmethod
-    def open(cls, *args: Any, **options: Any) -> Self:
+    def open(  # type: ignore[override]
+        cls, path: str | os.PathLike[str], load: Load = "ram"
+    ) -> Self:
         """Read a file as :meth:`load` does, under the name of :meth:`tape2048.Corpus.open`."""
-        return cls.load(*args, **options)
+        return cls.load(path, load)
 
     # In a corpus, `load` is the kind of storage. Here it is the reader, by its name in the format's design.
     @classmethod
