@@ -557,7 +557,7 @@ class Corpus(RowView):
         """
         if shares:
             raise TypeError(
-                f"split{shares}: the parts need names. Write split(train=0.8, val=0.2), or other names"
+                f"split({shares[0]!r}): the parts need names. Write split(train=0.8, val=0.2), or other names"
             )
         each = list(parts.values())
         check_shares(each, parts)
@@ -617,7 +617,7 @@ class Corpus(RowView):
         """
         if names:
             raise TypeError(
-                f"phase{names}: a phase is a range of steps, fraction, empties or rows_left. Write "
+                f"phase({names[0]!r}): a phase is a range of steps, fraction, empties or rows_left. Write "
                 "phase(fraction=(0.67, None)) for the last third of each game"
             )
         phase = make_phase(self.game_phase, steps, fraction, empties, rows_left)

@@ -114,7 +114,7 @@ def test_a_signature_and_a_docstring_list_the_options(name: str, shown: dict[str
             lambda corpus: corpus.split(train=0.5, val=0.5)["valid"],
             r"has 'train', 'val'. Write split\(",
         ),
-        (lambda corpus: corpus.phase("late"), r"phase\('late',\).* phase\(fraction=\(0\.67, None\)\)"),
+        (lambda corpus: corpus.phase("late"), r"phase\('late'\).* phase\(fraction=\(0\.67, None\)\)"),
     ],
 )
 def test_a_guessed_call_is_answered_with_the_call(tmp_path: Path, use: Any, meant: str) -> None:
