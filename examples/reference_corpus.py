@@ -97,7 +97,7 @@ def recorded(out: Path, name: str, games: int, seed: int) -> Path:
             (made,) = sessions(place)
             found = [made.rename(out / made.name)]
     session = Session.open(found[0])
-    if session.meta["seed"] != seed or sorted(session.runs["id"].tolist()) != [*range(games)]:
+    if session.meta["seed"] != seed or sorted(session.runs["run_id"].tolist()) != [*range(games)]:
         expected = f"the first {games} games of seed {seed}"
         raise SystemExit(f"{found[0]}: found other games, expected {expected}. Choose another directory.")
     return found[0]
@@ -107,9 +107,9 @@ def digest(session: Session) -> str:
     """Return the SHA-256 of a session's games in the order of their ids: outcomes, rows and columns."""
     found = hashlib.sha256()
     columns = [session.column(name).values for name in sorted(session.columns)]
-    for run in np.argsort(session.runs["id"]).tolist():
+    for run in np.argsort(session.runs["run_id"]).tolist():
         game = session.runs[run]
-        outcome = [int(game[key]) for key in ("id", "seed", "steps", "max_score", "highest_tile")]
+        outcome = [int(game[key]) for key in ("run_id", "seed", "steps", "score", "highest_tile")]
         found.update(repr(outcome).encode())
         found.update(session.rows_of(run).tobytes())
         for values in columns:
@@ -127,7 +127,7 @@ def write_splits(path: Path, parts: dict[str, Corpus]) -> None:
     """Write the part of each game (train, val or test)."""
     names = list(STRENGTHS)
     games = sorted(
-        (names.index(player), int(run["id"]), part)
+        (names.index(player), int(run["run_id"]), part)
         for part, corpus in parts.items()
         for player, run in zip(players_of(corpus), corpus.runs, strict=True)
     )

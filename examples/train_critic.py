@@ -39,7 +39,6 @@ loader = CriticLoader(
     seed=1,
     fields=("tokens", "labels", "weight"),
     thresholds=THRESHOLDS,
-    label_dtype="float32",
     augment="d4",
 )
 mean_weight = len(parts["train"]) / len(train)

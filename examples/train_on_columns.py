@@ -48,7 +48,7 @@ def train(
     emphasis = 1 + mistakes * (games.fetch(slice(None), ("loss",))["loss"] >= 100)
     loader = CriticLoader(
         sample, 1024, seed=seed, fields=("tokens", "labels", "weight", "values"), thresholds=TILES,
-        label_dtype="float32", augment="d4", extra={"emphasis": emphasis}, weight="emphasis",
+        augment="d4", extra={"emphasis": emphasis}, weight="emphasis",
     )  # fmt: skip
     optimizer = torch.optim.AdamW(net.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)

@@ -18,7 +18,7 @@ import click
 
 from tape2048.errors import TapeError
 from tape2048.loader import FIELDS
-from tape2048.loader.batches import DEFAULTS
+from tape2048.loader.options import DEFAULTS
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_tools import cli
 from tape2048_tools.commands.runs.a2pack_command import command as a2pack

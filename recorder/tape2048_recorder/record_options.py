@@ -207,7 +207,7 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         str | None,
         about(
             "the board of each game to start from, required if `start_from` names sessions: the first that "
-            "matches this condition, as with `rows_where` in the SDK (`board_highest >= 14`)",
+            "matches this condition, as with `rows_where` in the SDK (`board_highest_tile >= 16384`)",
             why="which boards are interesting depends on the question",
             none="",
             form="a condition in SQL",

@@ -275,7 +275,7 @@ class Shipper:
             raise BookkeepingError("found no run, expected at least one", path=path)
         if files := sorted(column_files(session)):
             _refuse(session, f"{files[0]}", "no columns, which a store cannot hold")
-        leases = np.unique(metadata.runs["id"] >> np.uint64(NUMBER_BITS)).tolist()
+        leases = np.unique(metadata.runs["run_id"] >> np.uint64(NUMBER_BITS)).tolist()
         if leases != [self._lease]:
             _refuse(session, f"games of the leases {leases}", f"only {self._lease}, this recorder's lease")
         group = group_sha256(self._store)

@@ -10,15 +10,16 @@ import sys
 import zlib
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, TypeAlias, TypeVar, get_args
 
 import msgspec
 import numpy as np
 
+from tape2048.base.lazy import load_named
+from tape2048.base.signatures import lists_options
 from tape2048.base.text import as_int, counted, facts_table
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.files.row_source import RowView, row_numbers, run_ordinal, unchecked_numbers
-from tape2048.loader.batch import Batch, BatchOptions, check_options
 from tape2048.loader.buffers import (
     CorpusLoad,
     absolute_root,
@@ -36,6 +37,7 @@ from tape2048.loader.filters import (
     newest_sessions,
     session_columns,
 )
+from tape2048.loader.options import DEFAULTS, BatchOptions, check_options
 from tape2048.loader.phases import ALL, Phase, make_phase
 from tape2048.loader.row_view import ViewTables
 from tape2048.loader.run_columns import (
@@ -55,6 +57,7 @@ from tape2048.players import (
     player_label,
 )
 from tape2048.session.blocks import impossible_row
+from tape2048.session.former_names import NamedRuns
 from tape2048.session.layout import STEP_DTYPE
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, exponents_of, game_facts
 from tape2048.session.stored import CACHE_MAX_MB
@@ -65,13 +68,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from tape2048.loader.batch import LabelDtype
     from tape2048.loader.batches import Batches
     from tape2048.loader.buffers import Found, HeldLoad, RowBuffers
     from tape2048.loader.gatherer import Gatherer
+    from tape2048.loader.options import LabelLike
     from tape2048.session.session import Rows, Session
 
 
+_T = TypeVar("_T")
 _HASHED_RUNS = 1 << 20  # runs whose numbers of rows are hashed together
 
 
@@ -115,7 +119,7 @@ class Corpus(RowView):
 
     Example:
         >>> corpus = Corpus.open("selfplay")
-        >>> strong = corpus.where("max_score >= 1000")
+        >>> strong = corpus.where("score >= 1000")
         >>> strong[0].dtype.names
         ('run_id', 'step_idx', 'exps')
         >>> strong.get_batch([3, 1, 4])["exps"].shape
@@ -146,6 +150,7 @@ class Corpus(RowView):
         self.skipped = skipped
 
     @classmethod
+    @lists_options(Filters)
     def open(
         cls,
         root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -206,7 +211,7 @@ class Corpus(RowView):
                 copies.
             progress: function that is called with the bytes read and all bytes; True for a bar, None for a
                 bar on a terminal.
-            **filters: named filters, as for :meth:`where`.
+            **filters: the named filters.
 
         Raises:
             EmptyCorpusError: there is no session, or a filter leaves no row.
@@ -285,7 +290,7 @@ class Corpus(RowView):
     @property
     def runs(self) -> NDArray[np.void]:
         """The run table of the view; see the attributes of :class:`Corpus`."""
-        return self._tables.runs.table
+        return self._tables.runs.table.view(NamedRuns)
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -350,7 +355,7 @@ class Corpus(RowView):
             of_facts = [place.get(sha256 or name, 0) for name, sha256 in map(identity_of_player, facts)]
             of_run = np.array(of_facts)[index]
             np.add.at(rows, of_run, np.diff(self.row_starts[where.start : where.stop + 1]))
-            np.add.at(scores, of_run, table["max_score"])
+            np.add.at(scores, of_run, table["score"])
         means = (scores / [one.games for one in found]).tolist()
         return PlayerTable(
             PlayerGames(one.player_name, one.name, one.games, count, mean)
@@ -493,25 +498,22 @@ class Corpus(RowView):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
-        ids, sent, tables = self.runs[["session", "id"]], None, self._tables
+        ids, sent, tables = self.runs[["session", "run_id"]], None, self._tables
         if tables.selected is not None:  # by the rows of the runs that are opened again
             whole = ViewTables(tables.store, tables.chosen, ALL, tables.selected)
             sent = zlib.compress(whole.rowmap.mask.words.tobytes(), 1)
         return _reopen, (self.sessions, self.load, ids, self.game_phase, self.identity, sent)
 
+    @lists_options(Filters)
     def where(self, where: str | NDArray[np.bool_] | None = None, /, **filters: Unpack[Filters]) -> Self:
         """Select the runs that satisfy a condition and all named filters.
 
         Args:
-            where: SQL over columns of the run table, such as ``"max_score >= 50000 AND highest_tile >=
-                8192"``; or a mask ``bool[R]``. ``started`` is compared as an instant, with ISO 8601 (UTC
-                without an offset) or seconds since 1970. The functions ``julianday``, ``unixepoch``,
-                ``strftime``, ``date``, ``time`` and ``datetime`` read it; arithmetic and other functions
-                reject it.
-            **filters: ``min_score``, ``max_score``, ``min_steps``, ``max_steps``, ``min_tile``, ``max_tile``
-                (inclusive bounds), ``model`` (a tag, or several), ``player`` (the name that
-                ``tape2048 list`` shows, its first words, or ``ntuple@0123456789ab``; or several), ``since``
-                and ``until`` (the start, ISO 8601, UTC; ``until`` is exclusive).
+            where: SQL over columns of the run table, such as ``"score >= 50000 AND steps < 9000"``; or a mask
+                ``bool[R]``. ``started`` is compared as an instant, with ISO 8601 (UTC without an offset) or
+                seconds since 1970. The functions ``julianday``, ``unixepoch``, ``strftime``,
+                ``date``, ``time`` and ``datetime`` read it; arithmetic and other functions reject it.
+            **filters: the named filters.
 
         Raises:
             EmptyCorpusError: no row is left. The message has the counts before the filter, and the hint lists
@@ -529,22 +531,23 @@ class Corpus(RowView):
         self._check_some(chosen, "the filter", _players_hint(where, filters, runs))
         return self._of_runs(chosen)
 
-    def split(self, *, salt: str = "", **parts: float) -> dict[str, Self]:
+    def split(self, *shares: Never, salt: str = "", **parts: float) -> dict[str, Self]:
         """Split the runs by a hash of their identity, so that a game is always in the same part.
 
         A game that starts from a given board (``record --from``) is in the part of the board's game. If that
         game is unknown, games from the same board are in the same part, and a warning is logged.
 
         Args:
+            *shares: none, since parts have names.
             salt: text that selects another split.
             **parts: name and share of each part. The sum is 1.
 
         Returns:
-            A mapping of names to views, in the given order.
+            A mapping of names to views, in the given order. Another name is a KeyError.
 
         Raises:
             EmptyCorpusError: a part has no row.
-            TypeError: a share is not a number, or the salt is not text.
+            TypeError: a share is not a number or has no name, or the salt is not text.
             ValueError: there is no part, a share is not positive, or the sum is not 1.
 
         Example:
@@ -552,8 +555,12 @@ class Corpus(RowView):
             >>> list(parts), sum(len(part.runs) for part in parts.values())
             (['train', 'val'], 200)
         """
-        shares = list(parts.values())
-        check_shares(shares, parts)
+        if shares:
+            raise TypeError(
+                f"split({shares[0]!r}): the parts need names. Write split(train=0.8, val=0.2), or other names"
+            )
+        each = list(parts.values())
+        check_shares(each, parts)
         if not isinstance(salt, str):
             raise TypeError(f"salt={salt!r}; expected text")
         runs = self._tables.runs
@@ -569,9 +576,9 @@ class Corpus(RowView):
             )
 
         part = runs.each(
-            lambda table: parts_of_hashes(split_hash(table, self.sessions, salt), shares).astype(np.uint16)
+            lambda table: parts_of_hashes(split_hash(table, self.sessions, salt), each).astype(np.uint16)
         )
-        found = {}
+        found = _Parts[Self]()
         for i, (name, share) in enumerate(parts.items()):
             self._check_some(part == i, f"the split's part {name}={share}", hint)
             found[name] = self._of_runs(part == i)
@@ -579,7 +586,7 @@ class Corpus(RowView):
 
     def phase(
         self,
-        *,
+        *names: Never,
         steps: tuple[int | None, int | None] | None = None,
         fraction: tuple[float | None, float | None] | None = None,
         empties: tuple[int | None, int | None] | None = None,
@@ -590,8 +597,9 @@ class Corpus(RowView):
         A range replaces the range of an earlier call.
 
         Args:
-            steps: range of ``step_idx``.
-            fraction: range of ``step_idx / steps``, from 0 to 1; ``(0.5, None)`` is the second half.
+            *names: none, since phases are ranges.
+            steps: range of ``step``.
+            fraction: range of ``step / steps``, from 0 to 1; ``(0.5, None)`` is the second half.
             empties: range of the number of empty cells; ``(0, 4)`` is at most three. Reads all rows once, or
                 decodes them.
             rows_left: range of the number of rows that follow in the game; ``(0, 100)`` is its last 100 rows.
@@ -599,6 +607,7 @@ class Corpus(RowView):
         Raises:
             EmptyCorpusError: no row is left.
             CorpusError: with ``empties``, a mapped file was truncated since the corpus was opened.
+            TypeError: an argument has no name.
             ValueError: a range is invalid.
 
         Example:
@@ -606,6 +615,11 @@ class Corpus(RowView):
             >>> late.game_phase.empties
             (0, 4)
         """
+        if names:
+            raise TypeError(
+                f"phase({names[0]!r}): a phase is a range of steps, fraction, empties or rows_left. Write "
+                "phase(fraction=(0.67, None)) for the last third of each game"
+            )
         phase = make_phase(self.game_phase, steps, fraction, empties, rows_left)
         tables = self._tables
         view = self._view(tables.chosen, phase, tables.selected)
@@ -646,7 +660,7 @@ class Corpus(RowView):
 
         Args:
             condition: a boolean expression of SQL over columns of the sessions (``loss``, ``values[2]``),
-                fields of batches (``step``, ``tokens[0]``) and columns of the run table (``max_score``,
+                fields of batches (``step``, ``tokens[0]``) and columns of the run table (``score``,
                 ``player``), with comparisons, AND, OR, NOT, IN, BETWEEN, IS NULL, ``+ - * / %`` and ABS. NaN
                 is NULL. A number is rounded to the type of the column that it is compared with. ``started``
                 is an instant, as for :meth:`where`; arithmetic counts its seconds.
@@ -658,20 +672,13 @@ class Corpus(RowView):
 
         Example:
             >>> corpus = Corpus.open("selfplay")
-            >>> late = corpus.rows_where("step >= 100 AND tokens[0] <> 0 AND max_score > 500")
+            >>> late = corpus.rows_where("step >= 100 AND tokens[0] <> 0 AND score > 500")
             >>> bool((late[:]["exps"][:, 0] != 0).all())
             True
         """
-        from tape2048.loader.condition import mark_rows
-
         runs = self._tables.runs
-        of_runs = {
-            **session_columns(runs, self.sessions),
-            "score": lambda: runs["max_score"],
-            "highest": lambda: self._tables.exponents,
-            "run": lambda: np.arange(len(runs)),
-        }
-        words = mark_rows(self._tables, condition, of_runs)
+        mark_rows = load_named("tape2048.loader.condition:mark_rows")
+        words = mark_rows(self._tables, condition, session_columns(runs, self.sessions))
         return self._of_bits(words, f"the condition {condition[:200]!r}")
 
     def unique(self, *, symmetry: bool = False) -> Self:
@@ -731,6 +738,13 @@ class Corpus(RowView):
             self._tables.store.raise_defect(self._tables.rowmap, first + at)
         return rows
 
+    def __getitems__(self, rows: Sequence[int]) -> list[Any]:
+        """Return rows for torch's ``DataLoader``. The error of its own collation names ``CriticLoader``."""
+        joins: Any = sys.modules.get("torch.utils.data._utils.collate")
+        if joins is not None:
+            joins.default_collate_fn_map.setdefault(np.void, _reject_joining)
+        return [*self.get_batch(rows)]
+
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
         """Return whole rows by number, in any order, repeats allowed: ``dtype[n]``, a new array.
 
@@ -755,7 +769,7 @@ class Corpus(RowView):
         fields: Sequence[str] = ("tokens", "labels"),
         *,
         thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
-        label_dtype: LabelDtype = "bool",
+        label_dtype: LabelLike = "bool",
         targets: str | None = None,
         weight: str | None = None,
     ) -> dict[str, NDArray[Any]]:
@@ -765,7 +779,7 @@ class Corpus(RowView):
             rows: a slice, row numbers, or a mask ``bool[N]``.
             fields: names of fields; see :class:`tape2048.loader.Batches`.
             thresholds: tiles of the labels.
-            label_dtype: ``"bool"`` or ``"float32"``.
+            label_dtype: ``"bool"`` or ``"float32"``, or such a type of NumPy or torch.
             targets: the column that replaces the labels.
             weight: the column that multiplies the weights.
 
@@ -783,6 +797,7 @@ class Corpus(RowView):
             >>> fields["step"]
             array([0, 5], dtype=uint32)
         """
+        from tape2048.loader.batch import Batch
         from tape2048.loader.column_fields import plan_fields
         from tape2048.loader.gatherer import Gatherer
 
@@ -834,8 +849,14 @@ class Corpus(RowView):
             raise ValueError(f"rows_max={rows_max}; expected at least 1")
         return (self[rows] for rows in self._tables.pieces(rows_max))
 
+    @lists_options(BatchOptions, DEFAULTS)
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """Serve batches of all rows, epoch after epoch; options as for :class:`tape2048.loader.Batches`."""
+        """Serve batches of all rows, epoch after epoch; see :class:`tape2048.loader.Batches`.
+
+        Args:
+            batch_size: rows of a batch, at least 1.
+            **options: the options.
+        """
         from tape2048.loader.batches import Batches
 
         check_options("batches", options)
@@ -957,12 +978,30 @@ class Capped:
         }
         return facts_table("Capped", facts) + batch.show().html
 
+    @lists_options(BatchOptions, DEFAULTS)
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """Serve batches of the sample, epoch after epoch; options as for :meth:`Corpus.batches`."""
+        """Serve batches of the sample, epoch after epoch; see :class:`tape2048.loader.Batches`.
+
+        Args:
+            batch_size: rows of a batch, at least 1.
+            **options: the options.
+        """
         from tape2048.loader.batches import Batches
 
         check_options("batches", options)
         return Batches(self, batch_size, **options)
+
+
+class _Parts(dict[str, _T]):
+    def __missing__(self, name: str) -> Never:
+        has = ", ".join(map(repr, self))
+        raise KeyError(f"no part {name!r}: this split has {has}. Write split(train=0.8, {name}=0.2) for it")
+
+
+def _reject_joining(_rows: Sequence[Any], **_: Any) -> Never:
+    raise TypeError(
+        "DataLoader(corpus) has no tensors: write CriticLoader(corpus, batch_size) of tape2048.torch"
+    )
 
 
 def _choose(
@@ -1029,11 +1068,11 @@ def _reopen(  # noqa: PLR0917 - as pickled
     runs = RunColumns.of(opened)
     if len(ids) != len(runs):
         known = set(ids.tolist())
-        runs = runs.take(
-            runs.each(
-                lambda table: np.array([run in known for run in table[["session", "id"]].tolist()], np.bool_)
-            )
-        )
+
+        def is_known(table: NDArray[np.void]) -> NDArray[np.bool_]:
+            return np.array([run in known for run in table[["session", "run_id"]].tolist()], np.bool_)
+
+        runs = runs.take(runs.each(is_known))
     selected = None if sent is None else np.frombuffer(bytearray(zlib.decompress(sent)), np.uint64)
     corpus = Corpus(load_rows(opened, runs, load), phase=phase, selected=selected)
     if corpus.identity != identity:

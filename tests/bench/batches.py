@@ -94,7 +94,7 @@ def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus
     if touch:
         _fill(memory.view(STEP_DTYPE))
     runs = np.zeros(len(counts), CORPUS_RUN_DTYPE)
-    runs["id"] = np.arange(len(counts))
+    runs["run_id"] = np.arange(len(counts))
     runs["first_row"], runs["rows"], runs["steps"] = starts, counts, counts
     runs["highest_tile"] = 1 << rng.integers(10, 16, len(counts))
     begin = np.uint64(memory.ctypes.data)
@@ -155,7 +155,7 @@ def batch_figures(*, rows: int, large: int, batch: int, rounds: int) -> list[Fig
         "rows, structured array, a[indices]": lambda numbers: steps[numbers],
         FUSED: fills(corpus, batch),
         "tokens, labels, shuffled, d4": fills(corpus, batch, augment="d4"),
-        "tokens, labels of half the runs, shuffled": fills(corpus.where("id % 2 = 0"), batch),
+        "tokens, labels of half the runs, shuffled": fills(corpus.where("run_id % 2 = 0"), batch),
         "tokens, labels, at most 512 a run": fills(cast("Corpus", corpus.capped(512)), batch),
         "tokens, labels, in order": fills(corpus, batch, shuffle=False),
         PACKED: fills(packed(corpus), batch),
@@ -279,7 +279,7 @@ def opening_figures(directory: Path, *, sessions: int, games: int, rounds: int) 
         assert len(corpus) == sessions * games * 3
         opened.append(time.perf_counter() - begin)
         begin = time.perf_counter()
-        assert len(corpus.where("max_score >= 50000 AND highest_tile >= 8192"))
+        assert len(corpus.where("score >= 50000 AND highest_tile >= 8192"))
         filtered.append(time.perf_counter() - begin)
     group = f"{sessions:,} sessions of {games} runs"
     return [

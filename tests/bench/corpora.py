@@ -48,9 +48,9 @@ def _make_session(directory: Path, number: int, rows: int, game_rows: int) -> No
     files = {STEPS_NPY: rows_header(STEP_DTYPE, rows, STEPS_HEADER_BYTES) + steps.tobytes()}
     tiles = 1 << rng.integers(11, 16, len(counts))
     runs = np.zeros(len(counts), RUN_DTYPE)
-    runs["id"], runs["seed"] = ids, rng.integers(0, 2**63, len(counts))
+    runs["run_id"], runs["seed"] = ids, rng.integers(0, 2**63, len(counts))
     runs["first_row"], runs["rows"], runs["steps"] = np.cumsum(counts) - counts, counts, counts
-    runs["max_score"], runs["highest_tile"] = tiles * 20, tiles
+    runs["score"], runs["highest_tile"] = tiles * 20, tiles
     block = np.array([(0, rows, crc32c(memoryview(steps).cast("B")))], BLOCK_DTYPE)
     facts = {"rows": rows, "runs": len(counts), "player_sha256": "ab" * 32, "model_tag": "noise"}
     write_metadata(directory / METADATA_DB, runs=runs, blocks=block, session=facts)

@@ -257,7 +257,7 @@ def examine(
         path = fetch_session(store, name, into)
         report = validate_session(path)
         problems += [f"{name}: {finding.message}" for finding in report.findings]
-        found = set(Session.open(path).runs["id"].tolist())
+        found = set(Session.open(path).runs["run_id"].tolist())
         parsed = RemoteName.parse(name)
         assert parsed is not None
         if {run >> NUMBER_BITS for run in found} != {int(parsed.label, 16)}:

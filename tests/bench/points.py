@@ -167,7 +167,7 @@ def chosen_games(judge: Judge, boards: Any, seeds: Any, by: int) -> tuple[Any, A
 
 def choices(games: int, directory: Path) -> None:
     corpus = recorded("ntuple", 3000, directory)
-    late = corpus.rows_where("board_highest >= 14")
+    late = corpus.rows_where("board_highest_tile >= 16384")
     first = late.row_starts[np.flatnonzero(late.row_counts)][:games]
     boards = exps_to_boards(late.tokens(first))
     judge = Judge.of_recorded(player_of(corpus))[0]

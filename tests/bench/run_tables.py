@@ -44,7 +44,7 @@ def step(name, work):
     return result
 corpus = step("open", lambda: Corpus.open(sys.argv[1], load="mmap"))
 step("where(min_score=1500)", lambda: corpus.where(min_score=1500))
-step("where('max_score >= 1500 AND steps < 200')", lambda: corpus.where("max_score >= 1500 AND steps < 200"))
+step("where('score >= 1500 AND steps < 200')", lambda: corpus.where("score >= 1500 AND steps < 200"))
 step("split", lambda: corpus.split(train=0.9, val=0.1))
 step("len", lambda: len(corpus))
 batches = step("batches", lambda: corpus.batches(4096))
@@ -66,7 +66,7 @@ def write_sessions(root: Path, sessions: int, games: int) -> None:
     tape, boards = (np.tile(each, copies)[:rows] for each in (some.tape, some.boards))
     data = {"tape.npy": plain_npy("|u1", tape), "anchors.npy": plain_npy("<u8", boards[::16])}
     runs = np.tile(some.runs, copies)[:games]
-    runs["id"], runs["first_row"] = np.arange(games), np.cumsum(counts) - counts
+    runs["run_id"], runs["first_row"] = np.arange(games), np.cumsum(counts) - counts
     facts = {
         "rows": rows,
         "runs": games,

@@ -121,7 +121,7 @@ class Tally:
             report = validate_session(path)
             self.check(report.ok, f"{path.name}: {[finding.message for finding in report.findings]}")
             runs = Session.open(path).runs
-            ids = set(runs["id"].tolist())
+            ids = set(runs["run_id"].tolist())
             self.check(len(ids) == len(runs) and not ids & self.ids, f"{path.name}: games that come twice")
             self.ids |= ids
             self.steps += int(runs["steps"].sum())

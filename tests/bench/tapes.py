@@ -79,7 +79,7 @@ def corpus_on_tape(games: Games, rows: int) -> Corpus:
     counts = np.tile(games.runs["rows"].astype(np.int64), copies)
     starts = np.cumsum(counts) - counts
     runs = np.zeros(len(counts), CORPUS_RUN_DTYPE)
-    runs["id"], runs["first_row"] = np.arange(len(counts)), starts
+    runs["run_id"], runs["first_row"] = np.arange(len(counts)), starts
     runs["rows"] = runs["steps"] = counts
     runs["highest_tile"] = np.tile(games.runs["highest_tile"], copies)
     begin = np.uint64(moves.ctypes.data)
@@ -136,7 +136,7 @@ def write_tapes(root: Path, games: Games, rows: int) -> Path:
     with TapeWriter(directory) as writer:
         for copy in range(copies):
             runs = games.runs.copy()
-            runs["id"] += np.uint64(copy * len(runs))
+            runs["run_id"] += np.uint64(copy * len(runs))
             writer.add(games.tape, runs, games.starts)
         writer.finish({"player_sha256": "ab" * 32, "sample_rate": 1, "record_action": False})
     return directory

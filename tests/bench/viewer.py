@@ -130,16 +130,16 @@ def of_lists(count: int) -> list[Figure]:
     """Milliseconds of a page of sorted and filtered games, the slowest column and page; nothing is kept."""
     random = np.random.default_rng(0)
     runs = np.zeros(count // 100, RUN_DTYPE)
-    runs["id"] = np.arange(len(runs))
+    runs["run_id"] = np.arange(len(runs))
     entries = []
     for number in range(100):
         mine = runs.copy()
-        mine["max_score"] = random.integers(0, 500_000, len(runs))
-        mine["steps"], mine["highest_tile"] = mine["max_score"] // 30, 1 << random.integers(8, 16, len(runs))
+        mine["score"] = random.integers(0, 500_000, len(runs))
+        mine["steps"], mine["highest_tile"] = mine["score"] // 30, 1 << random.integers(8, 16, len(runs))
         entries.append(Entry(f"{number:010x}", Path(session_name(number)), {}, mine, 0))
     filters = Selection.of({"min_score": "100000", "max_steps": "9000"})
-    comparisons = Selection(where="max_score >= 100000 AND steps < 9000 AND model = 'ntuple'")
-    condition = Selection(where="max_score >= 100000 AND (highest_tile = 8192 OR steps < 9000)")
+    comparisons = Selection(where="score >= 100000 AND steps < 9000 AND model = 'ntuple'")
+    condition = Selection(where="score >= 100000 AND (highest_tile = 8192 OR steps < 9000)")
     games = GameTable(entries)
     began, cpu = time.perf_counter(), time.process_time()
     for column in (*COLUMNS, "session"):

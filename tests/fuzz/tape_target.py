@@ -163,7 +163,7 @@ def encode(parts: Parts) -> bytes:
         assert run["first_row"] == first
         content = parts.tape.data[first : first + int(run["rows"])].tobytes()
         boards, score, highest = _played(content, start)
-        assert (run["steps"], run["max_score"], run["highest_tile"]) == (len(content), score, highest)
+        assert (run["steps"], run["score"], run["highest_tile"]) == (len(content), score, highest)
         assert parts.boards[first : first + len(content)].tolist() == boards
         first += len(content)
     assert first == len(parts.tape)

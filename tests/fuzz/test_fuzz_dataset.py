@@ -18,7 +18,7 @@ from ..sdk.runs.set_builders import write_dataset
 
 #: Damaged directories; ``make fuzz`` asks for more.
 DIRECTORIES = int(os.environ.get("FUZZ_CASES", "100000")) // 500
-COLUMNS = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
+COLUMNS = ("run_id", "first_row", "steps", "score", "highest_tile", "start_unix_s", "elapsed_s")
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,8 @@ STEPS = f"{FILE}:check_steps"
 
 #: Checks whose absence lets through what encodes to the same bytes: the check, where a file lies, and how.
 SILENT = {
-    "another run's rows": (STEPS, '"run_id"] != np.repeat(runs["id"], counts)', '"run_id"] > 9', 68, b"\x01"),
+    "another run's rows":
+        (STEPS, '"run_id"] != np.repeat(runs["run_id"], counts)', '"run_id"] > 9', 68, b"\x01"),
     "steps out of order": (STEPS, '"index_in_run"] != numbers', '"index_in_run"] > 99', 72, b"\x03"),
     "a move of 4": (STEPS, '"move_dir"] > 3', '"move_dir"] > 255', 44, b"\x04"),
     "a mask of 16": (STEPS, '"ev_mask"] > 15', '"ev_mask"] > 255', 45, b"\x10"),

@@ -25,7 +25,7 @@ from tape2048_recorder.status.status_report import Level, Status
 from .materials import Blocks, Prepared
 
 #: The columns of a run that its game decides, wherever its rows lie.
-OUTCOME = ("id", "seed", "steps", "max_score", "highest_tile")
+OUTCOME = ("run_id", "seed", "steps", "score", "highest_tile")
 
 
 def descriptors() -> int:
@@ -70,7 +70,7 @@ def published_runs(root: Path) -> list[Run]:
         ]
         with closing(sqlite3.connect(f"file:{path / 'metadata.db'}?mode=ro", uri=True)) as database:
             table = database.execute(
-                f"SELECT {', '.join(OUTCOME)}, first_row, rows FROM runs ORDER BY id"
+                "SELECT id, seed, steps, max_score, highest_tile, first_row, rows FROM runs ORDER BY id"
             ).fetchall()
         for *outcome, first, count in table:
             data = b"".join(rows[each.at(first) : each.at(first + count)] for each, rows in files)
@@ -102,7 +102,7 @@ def expected_runs(blocks: Iterable[Prepared]) -> dict[int, tuple[tuple[int, ...]
             parts = (
                 data[first * file.row_bytes : (first + count) * file.row_bytes] for file, data in block.files
             )
-            expected[int(run["id"])] = (outcome, b"".join(parts))
+            expected[int(run["run_id"])] = (outcome, b"".join(parts))
     return expected
 
 
@@ -209,9 +209,9 @@ def confirmed_in_journals(root: Path) -> dict[int, tuple[int, ...]]:
             for run in block.runs:
                 seed = int(run["seed"].astype(np.int64))
                 outcome = (
-                    int(run["id"]),
+                    int(run["run_id"]),
                     seed,
-                    *(int(run[name]) for name in ("steps", "max_score", "highest_tile")),
+                    *(int(run[name]) for name in ("steps", "score", "highest_tile")),
                 )
                 found[outcome[0]] = outcome
     return found

@@ -66,7 +66,7 @@ class Prepared(NamedTuple):
 
     @property
     def ids(self) -> list[int]:
-        return [int(run_id) for run_id in self.runs["id"]]
+        return [int(run_id) for run_id in self.runs["run_id"]]
 
     def written(self, serial: int, first_row: int) -> BlockWritten:
         """What a worker says when the block stands at this row."""

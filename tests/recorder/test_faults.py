@@ -104,9 +104,9 @@ def test_sigterm_drains(recorders: Recorders, root: Path) -> None:
     assert recorder.summary["games_dropped"] == 0
     assert_all_published(root)
     runs = run_table(root)
-    assert_contiguous([int(run_id) for run_id in runs["id"]])
+    assert_contiguous([int(run_id) for run_id in runs["run_id"]])
     assert recorder.summary["games"] == len(runs)
-    np.testing.assert_array_equal(runs["seed"], game_seeds(SEED, runs["id"]))
+    np.testing.assert_array_equal(runs["seed"], game_seeds(SEED, runs["run_id"]))
     assert {str(path) for path in sessions(root)} == set(recorder.summary["sessions"])
     assert not any(meta_of(path)["recovered"] for path in sessions(root))
 

@@ -42,7 +42,7 @@ def test_leases_of_a_seed_merge_without_id_clashes(fast_dir: Path) -> None:
     merged = merge_sessions([path for root in roots for path in sessions(root)], fast_dir / "merged")
     assert not merged.renumbered
     together = Session.open(merged.path)
-    ids = together.runs["id"]
+    ids = together.runs["run_id"]
     assert sorted(ids.tolist()) == ids_of(*roots)
     assert np.array_equal(game_seeds(SEED, ids), together.runs["seed"])
     assert len(np.unique(together.runs["seed"])) == 24

@@ -69,7 +69,7 @@ def ids_in(store: Store, into: Path) -> list[int]:
     """The ids of all games in the store, after each session was fetched and verified."""
     ids: list[int] = []
     for name in list_sessions(store):
-        found = Session.open(fetch_session(store, name, into)).runs["id"].tolist()
+        found = Session.open(fetch_session(store, name, into)).runs["run_id"].tolist()
         parsed = RemoteName.parse(name)
         assert parsed is not None
         assert {run >> NUMBER_BITS for run in found} == {int(parsed.label, 16)}

@@ -102,10 +102,10 @@ def test_games_are_the_references(given: Path) -> None:
             cells = [0] * 16 if won else reference.spawn(after, generator)[0]
             moves.append(move)
             states.append(reference.pack(cells))
-        rows = session.numbers_of(int(run["id"]))
+        rows = session.numbers_of(int(run["run_id"]))
         assert exps_to_boards(session.tokens(rows)).tolist() == states[:-1]
         assert session.moves(rows).tolist() == moves
-        assert (run["steps"], run["max_score"]) == (len(moves), score)
+        assert (run["steps"], run["score"]) == (len(moves), score)
         highest = 65536 if won else 1 << max(cells)
         assert run["highest_tile"] == highest
         again = play(seed, len(moves), start)
@@ -141,22 +141,22 @@ def test_targets_count_from_the_boards(given: Path, ordinary: Path, load: Any) -
     """Points and later tiles of each row, by sliding its board; also beside ordinary games, and in a view."""
     session, corpus = Session.open(given), Corpus.open([ordinary, given], load=load)
     here, rows = corpus.where(corpus.runs["session"] == 1), session[:]
-    fields = ("score_to_go", "return_3", "highest_after_2", "highest_after_999999")
+    fields = ("score_to_go", "return_3", "highest_tile_after_2", "highest_tile_after_999999")
     for view, chosen in (
         (here, slice(None)),
         (here.select(np.arange(0, len(rows), 7)), slice(None, None, 7)),
     ):
         found = view.fetch(slice(None), fields)
-        run = np.searchsorted(session.runs["id"], rows["run_id"])
+        run = np.searchsorted(session.runs["run_id"], rows["run_id"])
         points = [reference.slide(row["exps"].tolist(), int(row["action"]))[1] for row in rows]
         sums, end = np.append(0, np.cumsum(points)), np.cumsum(session.runs["rows"]).astype(int)[run]
         at = np.arange(len(rows))
         assert found["score_to_go"].tolist() == (sums[end] - sums[at])[chosen].tolist()
         assert found["return_3"].tolist() == (sums[np.minimum(at + 3, end)] - sums[at])[chosen].tolist()
-        best = np.log2(session.runs["highest_tile"]).astype(int)[run]
-        later = rows["exps"].max(axis=1)[np.minimum(at + 2, end - 1)]
-        assert found["highest_after_2"].tolist() == np.where(at + 2 < end, later, best)[chosen].tolist()
-        assert found["highest_after_999999"].tolist() == best[chosen].tolist()
+        best = session.runs["highest_tile"][run]
+        later = 1 << rows["exps"].max(axis=1).astype(int)[np.minimum(at + 2, end - 1)]
+        assert found["highest_tile_after_2"].tolist() == np.where(at + 2 < end, later, best)[chosen].tolist()
+        assert found["highest_tile_after_999999"].tolist() == best[chosen].tolist()
 
 
 @pytest.mark.parametrize("kind", ["session", "packdat", "dataset", "pack48"])
@@ -202,14 +202,14 @@ def test_a_wrong_score_is_found(given: Path, tmp_path: Path) -> None:
     opened = Session.open(given)
     assert opened.start_boards is not None
     session = partial(tmp_path, opened.meta["storage"])
-    session.blocks[0].runs["max_score"][0] += board_score(opened.start_boards[0])
+    session.blocks[0].runs["score"][0] += board_score(opened.start_boards[0])
     if opened.tape is not None:
-        with pytest.raises(errors.FormatError, match="max_score"):
+        with pytest.raises(errors.FormatError, match="score is"):
             publish(tmp_path, session)
         return
     publish(tmp_path, session)
     (finding,) = validate_session(sessions(tmp_path)[0]).findings
-    assert "max_score" in finding.message
+    assert "score" in finding.message
 
 
 def test_games_from_one_board_stay_together(given: Path, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from .builders import change_database
 def some_runs(count: int) -> NDArray[np.void]:
     """Runs that agree with each other, with large numbers in them."""
     runs = np.zeros(count, RUN_DTYPE)
-    runs["id"] = np.arange(count) * 3 + 5
+    runs["run_id"] = np.arange(count) * 3 + 5
     runs["seed"] = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     runs["rows"] = runs["steps"] = np.arange(count) % 7 + 1
     runs["first_row"] = np.cumsum(runs["rows"]) - runs["rows"]
-    runs["max_score"] = 2**32 - 1
+    runs["score"] = 2**32 - 1
     runs["highest_tile"] = 32768
     return runs
 

@@ -93,10 +93,10 @@ def games_on_tape(*seeds: int) -> TapeGames:
     """The random games of these seeds, one after the other; ``WON_SEED`` is the game with a 65536."""
     played = [_game(seed) for seed in seeds]
     runs = np.zeros(len(played), RUN_DTYPE)
-    runs["id"], runs["seed"] = np.arange(len(played)) + 7, seeds
+    runs["run_id"], runs["seed"] = np.arange(len(played)) + 7, seeds
     runs["rows"] = runs["steps"] = [len(game[0]) for game in played]
     runs["first_row"] = np.cumsum(runs["rows"]) - runs["rows"]
-    runs["max_score"], runs["highest_tile"] = [game[3] for game in played], [game[4] for game in played]
+    runs["score"], runs["highest_tile"] = [game[3] for game in played], [game[4] for game in played]
     return TapeGames(
         np.array([byte for game in played for byte in game[0]], np.uint8),
         np.array([board for game in played for board in game[1]], np.uint64),
@@ -117,7 +117,7 @@ def write_tape(
     directory.mkdir(parents=True)
     (directory / "tape.npy").write_bytes(plain_npy("|u1", games.tape))
     (directory / "anchors.npy").write_bytes(plain_npy("<u8", games.boards[::anchor_rows]))
-    names = ("id", "seed", "steps", "max_score", "highest_tile", "first_row", "rows")
+    names = ("run_id", "seed", "steps", "score", "highest_tile", "first_row", "rows")
     columns = [*(games.runs[name].tolist() for name in names), games.starts.tolist()]
     write_database(
         directory / "metadata.db",
@@ -138,7 +138,7 @@ def write_rows(directory: Path, games: TapeGames, *, record_action: bool = True,
         rows[:] = as_rows(games, record_action=record_action)
 
     table = [
-        Game(*(int(run[name]) for name in ("id", "steps", "highest_tile", "seed", "max_score")))
+        Game(*(int(run[name]) for name in ("run_id", "steps", "highest_tile", "seed", "score")))
         for run in games.runs
     ]
     facts = facts_of(games, record_action=record_action) | facts
@@ -170,7 +170,7 @@ def plain_npy(descr: str, values: NDArray[Any], claimed: int | None = None) -> b
 def as_rows(games: TapeGames, *, record_action: bool = True) -> NDArray[np.void]:
     """The same games as the rows of ``steps.npy``."""
     rows = np.zeros(len(games.tape), step_dtype(action=record_action))
-    rows["run_id"] = np.repeat(games.runs["id"], games.runs["rows"])
+    rows["run_id"] = np.repeat(games.runs["run_id"], games.runs["rows"])
     rows["step_idx"] = np.concatenate([np.arange(count) for count in games.runs["rows"].tolist()])
     rows["exps"] = [ref.unpack(board) for board in games.boards.tolist()]
     if record_action:

@@ -49,9 +49,9 @@ def test_contract(built: Built, load: Any) -> None:
     corpus = Corpus.open(built.root, load=load)
     check_contract(_sample(corpus, built.rows))
     rows = built.of_runs(np.array([game.id % 3 != 0 and game.steps > 1 for game in built.games]))
-    check_contract(_sample(corpus.where("id % 3 <> 0 AND steps > 1"), rows))
+    check_contract(_sample(corpus.where("run_id % 3 <> 0 AND steps > 1"), rows))
     # In memory, only the rows of these runs were read.
-    check_contract(_sample(Corpus.open(built.root, "id % 3 <> 0", load=load, min_steps=2), rows))
+    check_contract(_sample(Corpus.open(built.root, "run_id % 3 <> 0", load=load, min_steps=2), rows))
     theirs = built.of_runs(np.array(built.session) == 3)
     check_contract(_sample(Corpus.open(built.root / THEIRS, load=load), theirs))
 
@@ -59,7 +59,7 @@ def test_contract(built: Built, load: Any) -> None:
 class TestOpen:
     def test_runs(self, built: Built, corpus: Corpus, load: Any) -> None:
         assert [session.name for session in corpus.sessions] == [*OURS, THEIRS]
-        assert corpus.runs["id"].tolist() == [game.id for game in built.games]
+        assert corpus.runs["run_id"].tolist() == [game.id for game in built.games]
         assert corpus.runs["seed"].tolist() == [game.seed for game in built.games]
         assert corpus.runs["session"].tolist() == built.session
         np.testing.assert_array_equal(corpus.row_counts, np.bincount(built.run))
@@ -151,11 +151,11 @@ class TestRolling:
             for newest, kept in ((enough, names[:count]), (enough + 1, [*names, THEIRS][: count + 1])):
                 corpus = Corpus.open(built.root, newest_rows=float(newest))
                 assert {session.name for session in corpus.sessions} == set(kept)
-        chosen = every.runs["id"] % 2 == 0
-        for where in ("id % 2 = 0", chosen):
+        chosen = every.runs["run_id"] % 2 == 0
+        for where in ("run_id % 2 = 0", chosen):
             corpus = Corpus.open(built.root, where, newest_rows=1)
             assert [session.name for session in corpus.sessions] == [OURS[2]]
-            assert (corpus.runs["id"] % 2 == 0).all()
+            assert (corpus.runs["run_id"] % 2 == 0).all()
         assert len(Corpus.open(built.root, newest_rows=1e12)) == len(every)
         with pytest.raises(ValueError, match="newest_rows=0; expected at least 1"):
             Corpus.open(built.root, newest_rows=0)
@@ -165,7 +165,7 @@ class TestRolling:
         root = tmp_path / "root"
         shutil.copytree(tmp_path / "all" / OURS[0], root / OURS[0])
         newest_rows = len(Corpus.open(tmp_path / "all" / OURS[1])) + 1
-        first = Corpus.open(root, "id < 1000", newest_rows=newest_rows, damaged="skip")
+        first = Corpus.open(root, "run_id < 1000", newest_rows=newest_rows, damaged="skip")
         assert first.refresh() is first
         batches = iter(first.batches(50))
         next(batches)
@@ -186,7 +186,7 @@ class TestRolling:
         corpus = Corpus.open(built.root)
         mask = np.ones(len(corpus.runs), np.bool_)
         for other in (
-            corpus.where("id = 1"),
+            corpus.where("run_id = 1"),
             pickle.loads(pickle.dumps(corpus)),  # noqa: S301 - our own
             Corpus.open(built.root, mask),
         ):
@@ -277,7 +277,7 @@ class TestBadInput:
         """Of others, whose rows alone say their steps."""
         spec = Spec(games=[Game(i, 9 * i) for i in range(1, 6)], interleaved=interleaved)
         path = write_foreign(tmp_path / THEIRS, spec) / "steps.npy"
-        corpus = Corpus.open(tmp_path, "id > 2", load="ram")
+        corpus = Corpus.open(tmp_path, "run_id > 2", load="ram")
         data = bytearray(path.read_bytes())
         data[-135 * 28 :] = bytes(135 * 28)
         path.write_bytes(data)
@@ -505,7 +505,8 @@ class TestPieces:
         run = corpus.rows_of(3)
         assert any(np.shares_memory(run, held) for held in tables_of(corpus).store.memory)
         assert any(
-            np.shares_memory(corpus.where("id <> 1")[3:9], held) for held in tables_of(corpus).store.memory
+            np.shares_memory(corpus.where("run_id <> 1")[3:9], held)
+            for held in tables_of(corpus).store.memory
         )
 
     def test_what_is_kept_cannot_be_written(self, corpus: Corpus) -> None:
@@ -551,12 +552,12 @@ class TestIdentity:
         assert corpus.identity == Corpus.open(tmp_path / "copy").identity
         alone = Corpus.open(built.root / OURS[1])
         assert alone.identity == corpus.where(f"session = '{OURS[1]}'").identity
-        assert corpus.where("id > 0").identity == corpus.identity
+        assert corpus.where("run_id > 0").identity == corpus.identity
 
     def test_of_others(self, built: Built, tmp_path: Path) -> None:
         corpus = Corpus.open(built.root)
         views = [
-            corpus, corpus.where("id <> 4"), corpus.where("id <> 5"), corpus.phase(steps=(1, None)),
+            corpus, corpus.where("run_id <> 4"), corpus.where("run_id <> 5"), corpus.phase(steps=(1, None)),
             corpus.phase(steps=(2, None)), corpus.phase(empties=(0, 17)),
             Corpus.open([built.root / name for name in (OURS[1], OURS[0])]),
             Corpus.open([built.root / name for name in (OURS[0], OURS[1])]),

@@ -27,7 +27,7 @@ def damage(path: Path, at: int, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("load", LOADS)
-@pytest.mark.parametrize("condition", [None, "id < 15"])
+@pytest.mark.parametrize("condition", [None, "run_id < 15"])
 def test_zeros_in_a_run(tmp_path: Path, load: Any, condition: Any) -> None:
     """The 512 bytes of a sector; also where a condition leaves a part of a block to read."""
     session = write_rows(tmp_path / NAME, GAMES)
@@ -37,7 +37,7 @@ def test_zeros_in_a_run(tmp_path: Path, load: Any, condition: Any) -> None:
     assert caught.value.path == str(session / "steps.npy")
     assert caught.value.offset is not None
     write_rows(tmp_path / "20250102T030406Z_model=toy", games_on_tape(50, 51))
-    (skipped,) = Corpus.open(tmp_path, "id < 15", load="packed", damaged="skip").skipped
+    (skipped,) = Corpus.open(tmp_path, "run_id < 15", load="packed", damaged="skip").skipped
     assert skipped.path == session
 
 

@@ -4,16 +4,20 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+import re
 import subprocess
 import sys
 import traceback
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tape2048
 from tape2048 import Corpus
-from tape2048.loader.batch import BatchOptions
-from tape2048.loader.batches import DEFAULTS
+from tape2048.loader.options import DEFAULTS, BatchOptions
+
+from .corpora import build
 
 FOUND = [found.name for found in pkgutil.walk_packages(tape2048.__path__, "tape2048.")]
 MODULES = ["tape2048", *(name for name in FOUND if "._" not in name)]
@@ -66,10 +70,56 @@ def test_batch_options_are_those_of_batches() -> None:
     with pytest.raises(TypeError, match=r"batches\(\) got an unexpected keyword argument 'batchsize'"):
         Corpus.batches(None, batchsize=3)  # type: ignore[arg-type, call-arg]
     torch = pytest.importorskip("tape2048.torch")
-    for given, nearest in (("batchsize", "batch_size"), ("prefetsh", "prefetch"), ("keep", "seed")):
-        found = rf"CriticLoader\(\) got an unexpected keyword argument '{given}'. The nearest is '{nearest}'"
+    for given, answer in (
+        ("batchsize", "nearest is 'batch_size'"), ("prefetsh", "nearest is 'prefetch'"),
+        ("keep", "nearest is 'seed'"), ("epochs", "for epoch in range"), ("num_workers", "threads=2"),
+    ):  # fmt: skip
+        found = rf"CriticLoader\(\) got an unexpected keyword argument '{given}'. .*{answer}"
         with pytest.raises(TypeError, match=found):
             torch.CriticLoader(None, **{given: 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Corpus.batches", {"batch_size": 4096, "seed": 0, "augment": None, "label_dtype": "bool"}),
+        ("Capped.batches", {"batch_size": 4096, "fields": ("tokens", "labels"), "shuffle": True}),
+        ("Mixture.batches", {"seed": 0, "weight": None}),
+        ("loader.Batches", {"seed": 0, "pad": True}),
+        ("torch.CriticLoader", {"seed": 0, "label_dtype": "float32", "threads": 1, "augment": None}),
+        ("torch.as_torch_dataset", {"map_style": True, "batch_size": 4096, "label_dtype": "float32"}),
+        ("Corpus.open", {"load": "auto", "min_score": None, "player": None}),
+        ("Corpus.where", {"min_highest_tile": None, "until": None}),
+    ],
+)
+def test_a_signature_and_a_docstring_list_the_options(name: str, shown: dict[str, Any]) -> None:
+    """As a notebook shows them."""
+    package, _, rest = name.partition(".")
+    value: Any = importlib.import_module(f"tape2048.{package}") if package.islower() else tape2048
+    for part in (rest if package.islower() else name).split("."):
+        value = getattr(value, part)
+    parameters, text = inspect.signature(value).parameters, inspect.getdoc(value) or ""
+    assert shown.items() <= {key: each.default for key, each in parameters.items()}.items()
+    assert not any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for key in shown:
+        assert re.search(rf"\b{key}\b.*: ", text), key
+    assert "\n    **" not in text
+
+
+@pytest.mark.parametrize(
+    ("use", "meant"),
+    [
+        (lambda corpus: corpus.split(0.8), r"split\(train=0\.8, val=0\.2\)"),
+        (
+            lambda corpus: corpus.split(train=0.5, val=0.5)["valid"],
+            r"has 'train', 'val'. Write split\(",
+        ),
+        (lambda corpus: corpus.phase("late"), r"phase\('late'\).* phase\(fraction=\(0\.67, None\)\)"),
+    ],
+)
+def test_a_guessed_call_is_answered_with_the_call(tmp_path: Path, use: Any, meant: str) -> None:
+    with pytest.raises((TypeError, KeyError), match=meant):
+        use(Corpus.open(build(tmp_path).root))
 
 
 class TestErrors:

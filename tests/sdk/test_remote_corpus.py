@@ -154,7 +154,7 @@ def test_batches_are_those_of_a_local_corpus(
     assert there.identity == mine.identity
     assert not cached(tmp_path), "run tables suffice to open it"
     views = [
-        lambda c: c, lambda c: c.where("id % 3 <> 0"), lambda c: c.phase(fraction=(0.2, 0.9)),
+        lambda c: c, lambda c: c.where("run_id % 3 <> 0"), lambda c: c.phase(fraction=(0.2, 0.9)),
         lambda c: c.split(train=0.5, val=0.5)["val"], lambda c: c.capped(20),
         lambda c: c.phase(empties=(2, 9)), lambda c: c.select(np.arange(len(c)) % 3 > 0),
         lambda c: c.rows_where("step > 9 AND tokens[3] = 0").capped(8, by="highest"),

@@ -54,7 +54,7 @@ def plain_runs(games: TapeGames) -> list[Any]:
         text = f"tape2048 0.1.0 toy player_sha256={PLAYER} seed={run['seed']}"
         found.append(types.SimpleNamespace(
             states=games.boards[mine].tolist(), moves=games.moves[mine].tolist(), branches=branches,
-            max_score=int(run["max_score"]), highest_tile=int(run["highest_tile"]), engine=text,
+            max_score=int(run["score"]), highest_tile=int(run["highest_tile"]), engine=text,
             start_unix_s=0, elapsed_s=0.0,
         ))  # fmt: skip
     return found
@@ -85,7 +85,7 @@ def write(directory: Path, storage: str, games: TapeGames) -> Path:
             def put(rows: NDArray[np.void]) -> None:
                 rows[:] = as_rows(games, record_action=False)[order]
 
-            names = ("id", "steps", "highest_tile", "seed", "max_score")
+            names = ("run_id", "steps", "highest_tile", "seed", "score")
             table = [Game(*(int(run[name]) for name in names)) for run in games.runs]
             return write_foreign(path, Spec(games=table, interleaved=True, change_rows=put), shard_rows=70)
         case _:
@@ -96,7 +96,7 @@ def write(directory: Path, storage: str, games: TapeGames) -> Path:
             for number, first in enumerate(range(0, len(rows), 90)):
                 np.save(path / f"steps-{number:05d}.npy", rows[first : first + 90])
             columns = (
-                games.runs[name].tolist() for name in ("id", "seed", "steps", "max_score", "highest_tile")
+                games.runs[name].tolist() for name in ("run_id", "seed", "steps", "score", "highest_tile")
             )
             runs = [tuple(map(signed, run)) for run in zip(*columns, strict=True)]
             write_database(path / "metadata.db", SEED_SCHEMA, runs)
@@ -134,9 +134,9 @@ class Made:
             games, rows = self.games[number], self.rows[number]
             of_run = np.repeat(np.arange(len(games.runs)), games.runs["rows"])
             run = games.runs[of_run]
-            part = {name: run[name] for name in ("seed", "steps", "max_score", "highest_tile")}
+            part = {name: run[name] for name in ("seed", "steps", "score", "highest_tile")}
             part |= {"step": rows["step_idx"], "exps": rows["exps"], "action": rows["action"]}
-            part["id"] = of_run.astype(np.uint64) if storage in TABLES else run["id"]
+            part["run_id"] = of_run.astype(np.uint64) if storage in TABLES else run["run_id"]
             part["move"] = games.moves if storage in WITH_MOVE else self.moves[number]
             part["legal"] = self.legal[number]
             part["turns"] = np.full(len(rows), storage == "others")
@@ -216,7 +216,7 @@ class View:
                 except EmptyCorpusError:  # of a half: all are on one side
                     return source
                 assert sum(map(len, parts.values())) == len(source)
-                ids = [one.runs["session"] * 10**6 + one.runs["id"] for one in (source, parts["b"])]
+                ids = [one.runs["session"] * 10**6 + one.runs["run_id"] for one in (source, parts["b"])]
                 self._keep_runs(np.isin(*ids))
                 rest = before[0] & ~self.of_runs
                 identity = self.rows["seed"] * np.uint64(2) + self.rows["told"]
@@ -304,8 +304,8 @@ def _check_source(
         "move",
         "steps_left",
         "score",
-        "highest",
-        "board_highest",
+        "highest_tile",
+        "board_highest_tile",
         "seed",
     ]
     fields += ["action"] if storages <= {*WITH_ACTION} else []
@@ -336,7 +336,7 @@ def _check_source(
 def _check_runs(source: Any, view: View, rows: dict[str, NDArray[Any]]) -> None:
     present = np.unique(view.rows["run"][view.of_runs])
     firsts = np.searchsorted(view.rows["run"], present)
-    for name in ("seed", "max_score", "highest_tile", "steps"):
+    for name in ("seed", "score", "highest_tile", "steps"):
         np.testing.assert_array_equal(source.runs[name], view.rows[name][firsts], name)
     counts = np.bincount(rows["run"], minlength=int(view.rows["run"].max()) + 1)[present]
     np.testing.assert_array_equal(source.row_counts, counts)
@@ -352,7 +352,7 @@ def _check_records(source: Any, rows: dict[str, NDArray[Any]], numbers: NDArray[
         names |= {"action": "action", "move": "action", "ev_values": "ev_values"}
         for field in set(found.dtype.names) & names.keys():
             np.testing.assert_array_equal(found[field], rows[names[field]][which], field)
-        ids = source.runs["id"][source.run_index(np.arange(len(source))[which])]
+        ids = source.runs["run_id"][source.run_index(np.arange(len(source))[which])]
         np.testing.assert_array_equal(found["run_id"], ids)
     if not isinstance(source, Dataset):
         pieces = list(source.pieces(40))
@@ -365,10 +365,11 @@ def _check_fields(found: dict[str, Any], rows: dict[str, NDArray[Any]], numbers:
     tiles = rows["highest_tile"][numbers]
     expected = {
         "tokens": exps, "labels": tiles[:, None] >= [64, 128], "row": numbers, "step": rows["step"][numbers],
-        "action": rows["action"][numbers], "score": rows["max_score"][numbers], "seed": rows["seed"][numbers],
+        "action": rows["action"][numbers], "score": rows["score"][numbers], "seed": rows["seed"][numbers],
         "steps_left": rows["steps"][numbers] - rows["step"][numbers] - 1,
-        "highest": np.log2(tiles).astype(np.uint8), "legal": rows["legal"][numbers],
-        "ev_values": rows["ev_values"][numbers], "board_highest": exps.max(axis=1),
+        "highest_tile": tiles, "legal": rows["legal"][numbers],
+        "ev_values": rows["ev_values"][numbers],
+        "board_highest_tile": 1 << exps.max(axis=1).astype(np.uint32),
         "run": (np.cumsum(np.diff(rows["run"], prepend=-1) != 0) - 1)[numbers],
     }  # fmt: skip
     for name, values in expected.items():

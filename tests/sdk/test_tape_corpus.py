@@ -110,9 +110,11 @@ def test_other_distances_of_anchors(tmp_path: Path, anchor_rows: int, load: Any)
     manifest["anchor_rows"] = anchor_rows
     manifest["files"] |= {name: {"bytes": len(data), "crc32c": crc32c(data)} for name, data in files.items()}
     (session / "manifest.json").write_text(json.dumps(manifest))
-    for where in (None, "id % 3 = 0"):
+    for where in (None, "run_id % 3 = 0"):
         corpus = Corpus.open(tmp_path, where, load=load)
-        kept = np.repeat(games.runs["id"] % 3 == 0 if where else games.runs["id"] > 0, games.runs["rows"])
+        kept = np.repeat(
+            games.runs["run_id"] % 3 == 0 if where else games.runs["run_id"] > 0, games.runs["rows"]
+        )
         expected = boards_to_exps(games.boards[kept])
         np.testing.assert_array_equal(corpus.tokens(slice(None)), expected)
         numbers = np.random.default_rng(1).permutation(len(expected))
@@ -156,8 +158,8 @@ class TestPacked:
         monkeypatch.setattr(tapes_module, "_JOB_SPAN_SHIFT", 10)
 
     def test_only_the_chosen_runs_are_decoded(self, made: Sessions) -> None:
-        found = made.open(all_of("tape"), "packed", "id % 3 = 0")
-        rows = made.open(all_of("rows"), "mmap", "id % 3 = 0")
+        found = made.open(all_of("tape"), "packed", "run_id % 3 = 0")
+        rows = made.open(all_of("rows"), "mmap", "run_id % 3 = 0")
         assert sum(array.size for array in tables_of(found).store.boards.memory) == len(found)
         np.testing.assert_array_equal(found.tokens(slice(None)), rows.tokens(slice(None)))
 
@@ -170,7 +172,7 @@ class TestPacked:
             file.write(bytes([games.tape[row] | 0x80]))
         assert len(Corpus.open(tmp_path, load="mmap").tokens([row])) == 1
         with pytest.raises(
-            errors.FieldError, match=f"run {games.runs['id'][6]}, step 20: .* bit 7"
+            errors.FieldError, match=f"run {games.runs['run_id'][6]}, step 20: .* bit 7"
         ) as caught:
             Corpus.open(tmp_path, load="packed")
         assert (caught.value.path, caught.value.offset) == (str(session / "tape.npy"), 128 + row)
@@ -181,7 +183,7 @@ class TestPacked:
             (str(session), errors.FieldError)
         ]
         # Of the other runs, none is wrong.
-        assert len(Corpus.open(tmp_path, f"id <> {games.runs['id'][6]}", load="packed"))
+        assert len(Corpus.open(tmp_path, f"run_id <> {games.runs['run_id'][6]}", load="packed"))
 
 
 @pytest.mark.parametrize("load", LOADS)
@@ -210,8 +212,8 @@ def test_a_wrong_byte_is_named_by_whatever_decodes_it(tmp_path: Path, load: Any)
     with (session / "tape.npy").open("rb+") as file:
         file.seek(128 + row)
         file.write(bytes([games.tape[row] ^ 0x40 | 0x80]))
-    last = games.runs["id"].max()  # without it, a block is not read as a whole, and has no known checksum
-    corpus = Corpus.open(tmp_path, f"id < {last}", load=load)
+    last = games.runs["run_id"].max()  # without it, a block is not read as a whole, and has no known checksum
+    corpus = Corpus.open(tmp_path, f"run_id < {last}", load=load)
     near = row // 16 * 16 + 15
     assert len(corpus.tokens(np.setdiff1d(np.arange(len(corpus)), np.arange(row, near + 1)))) > 1000
     ways: list[Any] = [
@@ -225,7 +227,7 @@ def test_a_wrong_byte_is_named_by_whatever_decodes_it(tmp_path: Path, load: Any)
     ]
     for way in ways:
         with pytest.raises(
-            errors.FieldError, match=f"run {games.runs['id'][17]}, step 50: .* bit 7"
+            errors.FieldError, match=f"run {games.runs['run_id'][17]}, step 50: .* bit 7"
         ) as caught:
             way()
         assert (caught.value.path, caught.value.offset) == (str(session / "tape.npy"), 128 + row)
@@ -265,7 +267,7 @@ def test_more_rows_than_32_bits_count(tmp_path: Path) -> None:
     count = 10**10 // hole
     runs = np.zeros(count + len(games.runs), RUN_DTYPE)
     runs[count:] = games.runs
-    runs["id"] = runs["seed"] = np.arange(len(runs))
+    runs["run_id"] = runs["seed"] = np.arange(len(runs))
     runs["rows"][:count] = runs["steps"][:count] = hole
     runs["first_row"] = np.cumsum(runs["rows"]) - runs["rows"]
     before, rows = count * hole, count * hole + len(games.tape)
@@ -308,7 +310,7 @@ def test_more_rows_than_32_bits_count(tmp_path: Path) -> None:
     places = next(iter(corpus.batches(4096, seed=1, fields=("row",))))["row"]
     assert len(np.unique(places)) == 4096
     assert places.max() > 2**32
-    last = corpus.where(f"id >= {count}")
+    last = corpus.where(f"run_id >= {count}")
     np.testing.assert_array_equal(last.phase(empties=(0, 7)).tokens(slice(None)),
                                   expected[(expected == 0).sum(axis=1) < 7])  # fmt: skip
     # All rows of the hole follow on wrong ones.

@@ -30,7 +30,7 @@ from .tapes import WON_SEED, TapeGames, games_on_tape, write_rows, write_tape
 GAMES = games_on_tape(5, WON_SEED, 6)
 RUN = Run.from_boards(
     games_on_tape(WON_SEED).boards, games_on_tape(WON_SEED).moves, 0,
-    RunMeta(int(GAMES.runs["steps"][1]), 1, 1.0, int(GAMES.runs["max_score"][1]), 65536, "other"),
+    RunMeta(int(GAMES.runs["steps"][1]), 1, 1.0, int(GAMES.runs["score"][1]), 65536, "other"),
 )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ class TestRules1:
         tape = np.append(games.tape[:-1], np.array(self.BYTES, np.uint8))
         runs = games.runs.copy()
         runs["rows"] = runs["steps"] = len(tape)
-        runs["highest_tile"], runs["max_score"] = 32768, runs["max_score"] - 65536 + 4
+        runs["highest_tile"], runs["score"] = 32768, runs["score"] - 65536 + 4
         ends = np.array([ref.pack(cells)], np.uint64)
         return TapeGames(tape, np.array(boards, np.uint64), runs, games.starts, ends)
 

@@ -223,7 +223,9 @@ critic train --kind ntuple --data x | DATA
 critic eval x y --html z | --out
 annotate x --columns y | --out
 annotate x --player greedy | --judge
-visualize x --worst | --run
+visualize x --worst | --run-id
+visualize x --run | --run-id
+dataset filter x --min-tile | --min-highest-tile
 embed x --tower y:z --columns y | --out
 critic score default x --columns y | --out
 """.strip().splitlines()

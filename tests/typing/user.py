@@ -54,8 +54,8 @@ def options(corpus: Corpus, given: dict[str, Any]) -> None:
 
 def tensors(corpus: Corpus, critic: TorchCritic) -> None:
     """With PyTorch."""
-    for batch in CriticLoader(corpus, 100, seed=7, threads=2, label_dtype="float32"):
-        assert_type(batch, dict[str, torch.Tensor])
+    for batch in CriticLoader(corpus, 100, seed=7, threads=2, label_dtype=torch.float32):
+        assert_type(batch.tokens, torch.Tensor)
     assert_type(as_torch_dataset(corpus), CriticDataset)
     assert_type(as_torch_dataset(corpus.capped(9), map_style=False, fields=("weight",)), CriticLoader)
     assert_type(as_torch_dataset(corpus, map_style=False), CriticLoader)

@@ -495,7 +495,7 @@ class Daemon:
         worker.unconfirmed = None
         worker.range = None
         self.counts.blocks += 1
-        if not self.ledger.confirm(worker.index, block.runs["id"]):
+        if not self.ledger.confirm(worker.index, block.runs["run_id"]):
             self._give_up(RecorderError(f"worker {worker.index} recorded games that it did not hold"))
         self.tally.add(block.runs)
         worker.rows_counted += block.rows

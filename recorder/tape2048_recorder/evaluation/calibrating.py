@@ -92,8 +92,8 @@ def sample_of(corpus: Any, seed: int) -> PhaseSample:
         games.append(known)
         moves.append(np.full(len(known), length))
     order = np.argsort(at := np.concatenate(rows))
-    found = corpus.fetch(at[order], ("tokens", "score_to_go", "highest"))
-    reached = found["highest"] > found["tokens"].max(axis=1)
+    found = corpus.fetch(at[order], ("tokens", "score_to_go", "highest_tile", "board_highest_tile"))
+    reached = found["highest_tile"] > found["board_highest_tile"]
     boards, owners = exps_to_boards(found["tokens"]), np.concatenate(games)[order]
     return PhaseSample(at[order], owners, boards, found["score_to_go"], reached, np.concatenate(moves)[order])
 

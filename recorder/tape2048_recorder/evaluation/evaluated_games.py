@@ -136,7 +136,7 @@ def play_games(
         finished = report.table.finished
         boards, runs = exps_to_boards(finished.rows["exps"]), finished.runs.copy()
         for at, run in enumerate(runs):
-            keep(int(run["id"]), boards[int(run["first_row"]) :][: int(run["rows"])], runs[at : at + 1])
+            keep(int(run["run_id"]), boards[int(run["first_row"]) :][: int(run["rows"])], runs[at : at + 1])
 
     if isinstance(player, Batched):
         numbers = np.arange(len(seeds), dtype=np.uint64)
@@ -273,8 +273,8 @@ def play_unrecorded_games(
             lost = np.fromiter(forfeits, np.uint64, len(forfeits))
             take(
                 Played(
-                    numbers=np.append(runs["id"], lost),
-                    scores=np.append(runs["max_score"], np.zeros_like(lost)).astype(np.uint64),
+                    numbers=np.append(runs["run_id"], lost),
+                    scores=np.append(runs["score"], np.zeros_like(lost)).astype(np.uint64),
                     highest=np.append(exponents_of(runs["highest_tile"]), np.zeros(len(lost), np.uint8)),
                     moves=found.moves,
                     cpu_s=found.usage.cpu_s,

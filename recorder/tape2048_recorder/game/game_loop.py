@@ -88,8 +88,8 @@ def store_run(
 
     ``board`` is the final board, or the board before the merge of two 32768 tiles, which scored ``won``.
     """
-    run.id, run.seed, run.first_row, run.rows, run.steps = run_id, seed, first_row, rows, steps
-    run.max_score = board_score(board) - (fours << U64(2)) + won
+    run.run_id, run.seed, run.first_row, run.rows, run.steps = run_id, seed, first_row, rows, steps
+    run.score = board_score(board) - (fours << U64(2)) + won
     final = WON if won else board
     run.highest_tile = U64(1) << final_exponent(final)
     return final
@@ -213,7 +213,7 @@ def _make_rows(boards: Any, actions: Any, runs: Any, first_row: Any, sample_rate
         run_end = min(run.first_row + run.rows, end)
         step = (row - run.first_row) * U64(sample_rate)  # unused if the run has no row left
         while row < run_end:
-            store_row(out, at, run.id, step, boards[row])
+            store_row(out, at, run.run_id, step, boards[row])
             if record_action:
                 store8(out, at + _ACTION_AT, U64(actions[row]))
             row += U64(1)

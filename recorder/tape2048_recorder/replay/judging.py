@@ -373,7 +373,7 @@ class Judge:
         if self.tile is None:
             factor = _DEEPER_SCORES if self.calibration is None else 1.0
             limit = factor * self.expected
-            mean = 0.0 if runs is None or not known else float(runs["max_score"].mean())
+            mean = 0.0 if runs is None or not known else float(runs["score"].mean())
             spread = 2 * _SPREAD * mean / math.sqrt(max(known, 1))
             low, high = mean - spread, mean + spread
             times = f"{factor:g} times " if factor != 1 else ""

@@ -64,7 +64,7 @@ def recorded_game(session: Session, ordinal: int, play: Play | None) -> Game:
             run, certain, lost = session_run(session, ordinal, lossy=True)
     except ReplayError as error:
         rows = session.rows_of(ordinal)
-        boards = boards_of(rows, f"run {session.runs['id'][ordinal]}", session.path)
+        boards = boards_of(rows, f"run {session.runs['run_id'][ordinal]}", session.path)
         if not len(boards):
             raise
         found = recover(boards).moves

@@ -37,7 +37,7 @@ _PIECE_ROWS = 1 << 18  # rows that a thread replays at a time
 
 _FINDINGS_MAX = 20  # most findings that name a run. A last finding counts further runs
 
-_COMPARED = ("rows", "steps", "max_score", "highest_tile")
+_COMPARED = ("rows", "steps", "score", "highest_tile")
 
 
 class PlayerFacts(msgspec.Struct, frozen=True):
@@ -128,7 +128,7 @@ def replay_session(path: Path, *, progress: Callable[[int, int], object] | None 
         for piece, found in zip(pieces, differences, strict=True):
             differing += len(found)
             for run, what in found[: _FINDINGS_MAX - len(said)]:
-                named = f"run {session.runs['id'][run]} (seed {session.runs['seed'][run]})"
+                named = f"run {session.runs['run_id'][run]} (seed {session.runs['seed'][run]})"
                 old = session.meta.get("rules", 1) != RULES and session.runs["highest_tile"][run] >= 1 << 15
                 said.append(f"{named} differs from its replay: {what}" + (f"; {RULES_1}" if old else ""))
             done += int(session.runs["rows"][piece].sum())
@@ -155,7 +155,7 @@ def _differing(session: Session, meta: PlayerFacts, player: Any, piece: slice) -
     )
     seeds = np.ascontiguousarray(recorded["seed"])
     given = None if session.start_boards is None else session.start_boards[piece]
-    buffer.give(np.ascontiguousarray(recorded["id"]), seeds, given)
+    buffer.give(np.ascontiguousarray(recorded["run_id"]), seeds, given)
     player = own(player)
     play_all(buffer, player)
     played, made = buffer.runs, buffer.rows

@@ -49,8 +49,8 @@ class Tally:
         self.games += len(runs)
         self.steps += int(runs["steps"].sum())
         self.rows += int(runs["rows"].sum())
-        self.score_sum += int(runs["max_score"].sum(dtype=np.int64))
-        self.score_max = max(self.score_max, int(runs["max_score"].max()))
+        self.score_sum += int(runs["score"].sum(dtype=np.int64))
+        self.score_max = max(self.score_max, int(runs["score"].max()))
         exponents = np.log2(np.maximum(runs["highest_tile"], 1)).astype(np.int64)
         self._by_exponent += np.bincount(exponents, minlength=32)
 

@@ -55,7 +55,7 @@ class LearningConfig(Settings, frozen=True, kw_only=True):
     where: Annotated[
         str,
         about(
-            'a condition on runs in SQL, such as "max_score >= 50000"; empty: all runs',
+            'a condition on runs in SQL, such as "score >= 50000"; empty: all runs',
             why="a critic should learn from the kind of games that it will score",
         ),
     ] = ""

@@ -98,7 +98,7 @@ class Games:
         per_run = 1 if rates is None else rates[runs["session"]]
         columns = (
             tables.whole_starts(whole), starts[:-1], starts[1:] - 1, np.broadcast_to(per_run, len(runs)),
-            runs["max_score"], tables.exponents, np.broadcast_to(potentials, len(runs)),
+            runs["score"], tables.exponents, np.broadcast_to(potentials, len(runs)),
         )  # fmt: skip
         self.table = np.stack([column.astype(np.int64) for column in columns], axis=1)
         self.gatherer = gatherer
@@ -172,12 +172,15 @@ class Ahead:
             boards = later[:, int(np.searchsorted(self._apart, moves))] if moves else later
             if name.startswith("highest"):
                 _fill_highest(rows, games, moves, boards, batch[name])
+                np.left_shift(np.uint32(1), batch[name], out=batch[name])
                 continue
             if now is None:
                 self._check(batch, _fill_points(rows, games, 0, output_of(batch, "tokens"), batch[name]), 0)
                 now = batch[name].copy() if len(self._fields) > 1 else batch[name]
             else:
                 batch[name][:] = now
+            if name == "score_so_far":
+                batch[name][:] = games[rows[1], _SCORE] - batch[name]
             if moves:
                 self._check(batch, _fill_points(rows, games, moves, boards, batch[name]), moves)
 
@@ -187,7 +190,7 @@ class Ahead:
             return
         number, run = (int(each[bad]) for each in numbers_and_runs(batch))
         added, first, _, rate, score, *_ = self._games.table[run].tolist()
-        step, name = (number + added + moves - first) * rate, self._runs["id"][run]
+        step, name = (number + added + moves - first) * rate, self._runs["run_id"][run]
         raise CorpusError(
             f"the board at step {step} of run {name} contradicts the game's first board, or the "
             f"final score of {score:,}",

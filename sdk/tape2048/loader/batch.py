@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections import deque, namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,14 +14,13 @@ from tape2048.base.drawing import Drawing, boards_html
 from tape2048.base.text import counted, facts_table
 from tape2048.loader.row_map import address_of
 from tape2048.session.batch_fields import FIELDS, field_of
+from tape2048.session.former_names import name_hint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tape2048.loader.options import LabelDtype
     from tape2048.session.columns import ColumnInfo
-
-#: Labels as truth values of a byte, or as 0.0 and 1.0 for a loss.
-LabelDtype: TypeAlias = Literal["bool", "float32"]
 
 
 class BatchLayout(NamedTuple):
@@ -59,46 +57,11 @@ class BatchLayout(NamedTuple):
         return frozenset(found.name for found in self.columns if found.dtype == "bf16")
 
 
-class BatchOptions(TypedDict, total=False):
-    shuffle: bool
-    seed: int
-    fields: Sequence[str]
-    thresholds: Sequence[int]
-    label_dtype: LabelDtype
-    augment: Literal["d4"] | None
-    drop_last: bool
-    rank: int | None
-    world_size: int | None
-    pool_rows: int | None
-    pool_sessions: int | None
-    extra: Mapping[str, Any] | None
-    weight: str | None
-    targets: str | None
-    window: int | None
-    stride: int
-    pad: bool
-
-
-def check_options(owner: str, options: BatchOptions, own: Sequence[str] = ("batch_size",)) -> None:
-    """Raise TypeError for a keyword that neither ``Batches`` nor its caller (``own``) takes."""
-    if unknown := options.keys() - BatchOptions.__annotations__.keys():
-        near = difflib.get_close_matches(min(unknown), [*own, *BatchOptions.__annotations__], 1, cutoff=0)[0]
-        raise TypeError(
-            f"{owner}() got an unexpected keyword argument {min(unknown)!r}. The nearest is {near!r}"
-        )
-
-
-def check_fields(
-    fields: Sequence[str], label_dtype: str, known: Sequence[str] | None = None
-) -> tuple[str, ...]:
-    """Return the fields; ValueError if one is invalid. Without ``known``, other fields are columns."""
+def check_fields(fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of fields and columns; ValueError for no name, or for one twice."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
-    unknown = [name for name in names if not isinstance(name, str) or (known and name not in known)]
-    if unknown or not names or len(set(names)) != len(names):
-        expected = f"{known or tuple(FIELDS)}{'' if known else ' or columns'}"
-        raise ValueError(f"fields={names!r}; expected one or more of {expected}, each once")
-    if label_dtype not in get_args(LabelDtype):
-        raise ValueError(f"label_dtype={label_dtype!r}; expected one of {get_args(LabelDtype)}")
+    if not names or len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"fields={names!r}; expected one or more of {tuple(FIELDS)} or columns, each once")
     return names
 
 
@@ -219,7 +182,8 @@ class Batch(Mapping[str, "NDArray[Any]"]):
     def __getattr__(self, field: str) -> NDArray[Any]:
         if not field.startswith("_") and field in self._arrays:
             return self._arrays[field][: self.rows]
-        raise AttributeError(f"no field {field!r} in this batch. It has {', '.join(self._arrays)}")
+        it_has = name_hint(field) or f"It has {', '.join(self._arrays)}"
+        raise AttributeError(f"no field {field!r} in this batch. {it_has}")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._arrays})

@@ -45,6 +45,7 @@ import numpy as np
 
 from tape2048._version import __version__
 from tape2048.base.guide import make_guide
+from tape2048.base.signatures import lists_options
 from tape2048.base.text import as_int, counted, facts_table
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError, StateError, reader_hint
 from tape2048.loader.ahead import Games, Windows
@@ -52,20 +53,20 @@ from tape2048.loader.batch import (
     FIRSTS,
     Batch,
     BatchLayout,
-    BatchOptions,
     BatchPool,
     check_fields,
     windows_of,
 )
 from tape2048.loader.column_fields import describe_difference, plan_fields
 from tape2048.loader.gatherer import Gatherer, check_weights, mean_weight
+from tape2048.loader.options import DEFAULTS, BatchOptions
 from tape2048.loader.order import Order, order_of
 from tape2048.loader.plan import NO_CAP, Cap
 from tape2048.loader.pool import PoolReader
 from tape2048.loader.row_view import tables_of
 from tape2048.players import player_label
 from tape2048.session.batch_fields import field_of
-from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, warn_of_constants
+from tape2048.session.run_table import check_thresholds, warn_of_constants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -140,15 +141,6 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     places: list[int] = []
     sessions: list[list[str]] = []
     release: str = __version__  # that saved it
-
-
-#: The options of :class:`Batches` by default.
-DEFAULTS: BatchOptions = {
-    "shuffle": True, "seed": 0, "fields": ("tokens", "labels"), "thresholds": DEFAULT_THRESHOLDS,
-    "label_dtype": "bool", "augment": None, "drop_last": False, "rank": None, "world_size": None,
-    "pool_rows": None, "pool_sessions": None, "extra": None, "weight": None, "targets": None,
-    "window": None, "stride": 1, "pad": True,
-}  # fmt: skip
 
 
 class RowServer:
@@ -257,7 +249,7 @@ class WindowServer(RowServer):
                 f"extra has {len(corpus):,} rows, but windows reach all {tables.rowmap.rows:,} rows of these "
                 "games; expected a corpus of whole games"
             )
-        names = check_fields(options["fields"], options["label_dtype"])
+        names = check_fields(options["fields"])
         with_valid: BatchOptions = {**options, "fields": (*names, "valid")}
         columns = self._plan(tables, with_valid if pad and "valid" not in names else options)
         tiles = check_thresholds(options["thresholds"])
@@ -295,6 +287,7 @@ def _open_server(source: Any, batch_size: int, options: BatchOptions, ranks: tup
     return kind(source, batch_size, options, ranks)
 
 
+@lists_options(BatchOptions, DEFAULTS)
 class Batches:
     """An iterable over batches of a corpus that continues where it stopped. Made by ``corpus.batches(...)``.
 
@@ -305,38 +298,7 @@ class Batches:
     Args:
         source: a corpus, or ``corpus.capped(...)``.
         batch_size: rows of a batch, B >= 1.
-        **options: the arguments below.
-        shuffle: whether each epoch has a new random order. Otherwise, rows keep the order of the corpus.
-        seed: seed of all epochs, 0 <= seed < 2**64.
-        fields: names out of :data:`tape2048.loader.FIELDS`, and names of columns. A column has values
-            ``[B]`` or ``[B, D]``; ``bf16`` values are served as their bits, ``u16``. All sessions of the rows
-            need the column, with the same dtype, width and origin.
-        thresholds: tiles of the labels.
-        label_dtype: ``"bool"`` or ``"float32"``.
-        augment: ``"d4"`` applies a random symmetry of the square to each row's board, moves and masks, drawn
-            again in each epoch. It also applies to columns with the fact ``"moves": true``: values of the
-            four moves, ``[N, 4]``, and move numbers, ``u8[N]``. Embeddings are an error, and other columns
-            stay unchanged.
-        drop_last: whether to drop the last batch if it is short.
-        rank: index of this loader; by default ``$RANK``, or 0.
-        world_size: number of loaders that share each epoch; by default ``$WORLD_SIZE``, or 1.
-        pool_rows: with ``shuffle``, maximum number of rows of a pool in memory, from which batches are drawn.
-        pool_sessions: with ``pool_rows``, number of adjacent sessions that are read together, in random
-            order, before the next ones. Sessions in a store are then fetched once in an epoch.
-        extra: a mapping of further fields to arrays, ``[N]`` or ``[N, D]``, with a value for each row of
-            :attr:`corpus`. They hide columns of the same names. Pickling includes them.
-        weight: name of a column or array of ``[N]`` that the field ``weight`` is multiplied by. A batch with
-            an invalid weight raises an error. At least one weight must be positive, and weights are read
-            until one is.
-        targets: name of a column or array of ``[N, T]`` that replaces the labels, as ``f32[B, T]``. A batch
-            with a value that is not a probability raises an error.
-        window: number K of boards of the game that are served from each row on. Every field is
-            ``[B, K, ...]``. ``row`` is the number of the window's first row, and ``weight`` counts windows.
-            Boards come from all rows of the game, also from rows that a phase, a selection or a cap leaves
-            out.
-        stride: number of recorded rows from a board of a window to the next one.
-        pad: whether windows can reach past the end of a game. They repeat its last row, and the field
-            ``valid`` is false there. Otherwise, only rows with a whole window start one.
+        **options: the options.
 
     Attributes:
         corpus: the view that the rows come from.

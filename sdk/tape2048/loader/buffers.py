@@ -285,7 +285,7 @@ class RowBuffers:
         run = session.runs[int(session.run_index([row])[0])]
         first = int(run["first_row"])
         session.read_rows(first, first + int(run["rows"]))
-        raise ReplayError(f"run {run['id']} was damaged when it was read before", path=session.path)
+        raise ReplayError(f"run {run['run_id']} was damaged when it was read before", path=session.path)
 
     def check_files(self) -> None:
         """Raise CorpusError if a mapped file was truncated: reading a missing page would kill the process."""

@@ -11,10 +11,12 @@ import numpy as np
 from tape2048.errors import ColumnError, CorpusError
 from tape2048.loader.batch import BatchLayout, check_fields
 from tape2048.loader.column_kernel import A_MOVE
+from tape2048.loader.options import as_label_dtype
 from tape2048.loader.plan import ColumnEntries
 from tape2048.loader.row_map import address_of, line_of
 from tape2048.session.batch_fields import AHEAD, FIELDS, field_of
 from tape2048.session.columns import COLUMN_DTYPES, ColumnInfo, Located, check_column_name
+from tape2048.session.former_names import name_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.loader.batch import LabelDtype
+    from tape2048.loader.options import LabelLike
     from tape2048.loader.row_view import ViewTables
 
 #: The facts of columns that are equal in all sessions of a view. If sessions number the same ``names``
@@ -47,14 +49,14 @@ def plan_fields(
     tables: ViewTables,
     fields: Sequence[str],
     tiles: NDArray[np.int64],
-    label_dtype: LabelDtype,
+    label_dtype: LabelLike,
     *,
     extra: Mapping[str, NDArray[Any]] | None = None,
     weight: str | None = None,
     targets: str | None = None,
     turned: bool = False,
 ) -> tuple[BatchLayout, list[ViewColumn]]:
-    names = list(check_fields(fields, label_dtype))
+    names, label_dtype = list(check_fields(fields)), as_label_dtype(label_dtype)
     arrays = dict(extra or {})
     names += [name for name in arrays if name not in {*names, weight, targets}]
     names += [name for name, own in (("weight", weight), ("labels", targets)) if own and name not in names]
@@ -124,6 +126,8 @@ def _of_files(name: str, tables: ViewTables) -> ViewColumn:
         try:
             located[owner] = sessions[owner].columns.open(name)
         except ColumnError as error:
+            if hint := name_hint(name):
+                raise ValueError(f"fields: no field {name!r}. {hint}") from error
             near = difflib.get_close_matches(name, [*FIELDS, *(f"{kind}_K" for kind in AHEAD)], 1)
             if near and not any(name in session.columns for session in sessions):
                 raise ValueError(f"fields: no field {name!r}. The nearest is {near[0]!r}") from error

@@ -25,6 +25,7 @@ from tape2048.loader.filters import TIMES, as_instant
 from tape2048.loader.gatherer import Gatherer
 from tape2048.loader.order import Order
 from tape2048.session.batch_fields import FIELDS, field_of
+from tape2048.session.former_names import name_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -210,8 +211,8 @@ def mark_rows(
             known |= tables.store.sessions[ordinal].columns.keys()
     for name in fields.keys() - known:
         near = difflib.get_close_matches(name, known, 1)
-        hint = f"Did you mean {near[0]}? " if near else ""
-        raise condition.rejected(f"no column {name}", f"{hint}Columns: {', '.join(sorted(known))}.")
+        hint = name_hint(name) or (f"Did you mean {near[0]}?" if near else "")
+        raise condition.rejected(f"no column {name}", f"{hint} Columns: {', '.join(sorted(known))}.".lstrip())
     layout, columns = plan_fields(tables, [*fields] or ["row"], np.empty(0, np.int64), "bool")
     gatherer = Gatherer(tables, layout.fields, np.empty(0, np.int64), columns=columns)
     words_of = {each.info.name: named for each in columns if (named := names_of(each.info))}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tape2048.session.session import Session
 
-_OUTCOME = ("steps", "max_score", "highest_tile")
+_OUTCOME = ("steps", "score", "highest_tile")
 _NAMED = 5  # pairs that a message names
 _SAMPLE_ROWS = 4096  # of a field, to see whether it holds something
 _AGAIN = "which come more than once"
@@ -178,13 +178,13 @@ def _game_hashes(runs: Any, sessions: Sequence[Holder]) -> NDArray[np.uint64]:
     for ordinal, session in enumerate(sessions):
         if (dataset := getattr(session, "dataset", None)) is not None:
             mine = runs["session"] == ordinal
-            is_known[mine] &= dataset.table.identities.known[dataset.table.ordinals(runs["id"][mine])]
+            is_known[mine] &= dataset.table.identities.known[dataset.table.ordinals(runs["run_id"][mine])]
     for ordinal in np.unique(runs["session"][~is_known]).tolist():
         table = sessions[ordinal].runs
-        text = b"".join(table[name].tobytes() for name in ("id", "seed", *_OUTCOME))
+        text = b"".join(table[name].tobytes() for name in ("run_id", "seed", *_OUTCOME))
         digests[ordinal] = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
     keys[~is_known] = digests[runs["session"][~is_known]]
-    hashes: NDArray[np.uint64] = mix64(mix64(np.where(is_known, runs["seed"], runs["id"]) + keys))
+    hashes: NDArray[np.uint64] = mix64(mix64(np.where(is_known, runs["seed"], runs["run_id"]) + keys))
     for name, factor in zip(
         _OUTCOME, (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9), strict=True
     ):

@@ -22,6 +22,8 @@ from tape2048.files.sqlite import limited_work
 from tape2048.files.sqlite_writer import insert_rows
 from tape2048.loader.run_columns import facts_of_runs
 from tape2048.players import is_called, player_label, player_name
+from tape2048.session.batch_fields import field_of
+from tape2048.session.former_names import first_hint, name_hint
 from tape2048.session.layout import SESSION_NAME
 from tape2048.session.recorded_order import order_of, session_start
 
@@ -81,19 +83,32 @@ _OF_TIMES = ("julianday", "unixepoch", "strftime", "date", "time", "datetime")
 #: Words before a bracket that does not start the arguments of a function.
 _NO_CALL = re.compile("AND|OR|NOT|IN|IS|BETWEEN|CASE|WHEN|THEN|ELSE|WHERE|SELECT|EXISTS")
 
+#: Words that mean the table of all runs.
+_OF_ALL_RUNS = re.compile(r"\b(select|run)\b", re.IGNORECASE)
+
 _REFUSED_FUNCTIONS = frozenset({"load_extension", "writefile", "readfile", "printf", "format"})
 _ALLOWED_ACTIONS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION})
 
 
 class Filters(TypedDict, total=False):
-    """The named filters of ``Corpus.where``. A run must pass all of them."""
+    """The named filters of ``Corpus.where``. A run must pass all of them.
+
+    Args:
+        min_score, max_score: bounds of the final score, inclusive, as are the other bounds.
+        min_steps, max_steps: bounds of the number of moves.
+        min_highest_tile, max_highest_tile: bounds of the highest tile, such as 8192.
+        model: tag of the model, or several tags.
+        player: name that ``tape2048 list`` shows, its first words, or ``ntuple@0123456789ab``; or several.
+        since: first start of a run, ISO 8601, UTC by default.
+        until: end of the starts, exclusive.
+    """
 
     min_score: int | np.integer[Any] | None
     max_score: int | np.integer[Any] | None
     min_steps: int | np.integer[Any] | None
     max_steps: int | np.integer[Any] | None
-    min_tile: int | np.integer[Any] | None
-    max_tile: int | np.integer[Any] | None
+    min_highest_tile: int | np.integer[Any] | None
+    max_highest_tile: int | np.integer[Any] | None
     model: str | Collection[str] | None
     player: str | Collection[str] | None
     since: str | dt.date | None
@@ -102,6 +117,8 @@ class Filters(TypedDict, total=False):
 
 def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
     """Return filters that are not None, dates as text and names as tuples; ValueError for invalid ones."""
+    if hint := first_hint(filters.keys() - Filters.__annotations__.keys()):
+        raise ValueError(f"filters {filters!r}: {hint}")
     found: dict[str, Any] = {}
     for name, value in filters.items():
         if value is None and name in Filters.__annotations__:
@@ -132,7 +149,7 @@ def session_columns(runs: NDArray[np.void] | RunColumns, sessions: Sequence[Name
         for ordinal, session in enumerate(sessions):
             if of_run is not None and (dataset := getattr(session, "dataset", None)) is not None:
                 mine = runs["session"] == ordinal
-                values[mine] = of_run(dataset.table)[dataset.table.ordinals(runs["id"][mine])]
+                values[mine] = of_run(dataset.table)[dataset.table.ordinals(runs["run_id"][mine])]
         return values
 
     def players(named: Callable[[Mapping[str, Any]], str]) -> NDArray[Any]:
@@ -140,8 +157,9 @@ def session_columns(runs: NDArray[np.void] | RunColumns, sessions: Sequence[Name
         names: NDArray[Any] = np.array([named(each) for each in facts], object)[index]
         return names
 
-    numbers = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
+    numbers = ("run_id", "seed", "steps", "score", "highest_tile", "rows")
     return {
+        "run": lambda: np.arange(len(runs)),
         **{name: functools.partial(runs.__getitem__, name) for name in numbers},
         "session": lambda: spread(lambda session: session.name),
         "model": lambda: spread(_session_tag, lambda table: np.array(table.engine_names(), object)),
@@ -161,7 +179,6 @@ def choose_runs(
 ) -> NDArray[np.bool_]:
     """Return a mask of the runs that pass a condition or mask, and all filters; ``stop`` interrupts it."""
     chosen = np.ones(count, np.bool_)
-    names = {"score": "max_score", "steps": "steps", "tile": "highest_tile"}
     for name, value in filters.items():
         bound, _, of = name.partition("_")
         if name == "player":
@@ -174,9 +191,9 @@ def choose_runs(
             named = [each for each in set(texts.tolist()) if each in value or (each or "").startswith(begins)]
             chosen &= np.isin(texts, np.array(named, object))
         elif bound == "min":
-            chosen &= columns[names[of]]() >= value
+            chosen &= columns[of]() >= value
         elif bound == "max":
-            chosen &= columns[names[of]]() <= value
+            chosen &= columns[of]() <= value
         elif name == "since":
             chosen &= columns["started"]() >= _instant(value, name)
         else:
@@ -202,7 +219,7 @@ def choose_from(
     where: str | NDArray[np.bool_] | None, filters: Mapping[str, Any], runs: RunColumns
 ) -> NDArray[np.bool_]:
     """Select runs as :func:`choose_runs` does, for some sessions at a time to save memory."""
-    if isinstance(where, str) and "select" in where.lower():
+    if isinstance(where, str) and _OF_ALL_RUNS.search(where):
         return choose_runs(where, filters, session_columns(runs, runs.sessions), len(runs))
     condition = where if isinstance(where, str) else None
     chosen = runs.each(
@@ -222,7 +239,7 @@ def newest_sessions(runs: RunColumns, rows: NDArray[Any], rows_min: float) -> li
 
     ``runs`` are all runs of the sessions.
     """
-    newest = order_of(runs.sessions, np.split(runs["id"], runs.firsts[1:-1]))[::-1]
+    newest = order_of(runs.sessions, np.split(runs["run_id"], runs.firsts[1:-1]))[::-1]
     return sorted(newest[: 1 + int(np.searchsorted(np.cumsum(rows[newest]), rows_min))])
 
 
@@ -370,7 +387,11 @@ def _refused(condition: str, error: Exception, columns: list[str]) -> ConfigErro
     unknown = re.match(r"no such column: \"?(\w+)", message)
     if unknown:
         near = difflib.get_close_matches(unknown[1], columns, 1)
-        if near:
+        if renamed := name_hint(unknown[1]):
+            hint = renamed
+        elif field_of(unknown[1].lower()):
+            hint = f"{unknown[1]} is of a row: select rows with corpus.rows_where({condition!r:.200})"
+        elif near:
             hint = f"did you mean {near[0]}? {hint}"
         elif any((match["name"] or "").startswith(unknown[1]) for match in _QUOTED.finditer(condition)):
             hint = f"put text in single quotes; {hint}"

@@ -97,7 +97,7 @@ class Gatherer:
         self.store = tables.store
         self._rowmap, self._runs, self._held_runs = tables.rowmap, tables.runs, _Held(tables.runs)
         if not fields and len(self._rowmap.tape.span):  # for records
-            tape = self._rowmap.tape._replace(ids=np.ascontiguousarray(tables.runs["id"]))
+            tape = self._rowmap.tape._replace(ids=np.ascontiguousarray(tables.runs["run_id"]))
             self._rowmap = self._rowmap._replace(tape=tape)
         own = {found for name in fields if (found := field_of(name))}
         own |= {found for field in own for name in field.needs if (found := field_of(name))}

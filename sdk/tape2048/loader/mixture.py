@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
+from tape2048.base.signatures import lists_options
 from tape2048.base.text import counted
 from tape2048.errors import StateError
-from tape2048.loader.batch import check_options
+from tape2048.loader.options import DEFAULTS, BatchOptions, check_options
 from tape2048.loader.row_view import tables_of
 from tape2048.loader.splits import TOLERANCE, check_shares
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Unpack
 
-    from tape2048.loader.batch import BatchOptions
     from tape2048.loader.batches import Batches
 
 #: A function of the epoch, and of the batch's number in it, that returns the share of each source.
@@ -168,8 +168,9 @@ class Mixture:
             raise ValueError(f"{msg}; expected {len(self.sources)} numbers of at least 0 with the sum 1")
         return shares
 
+    @lists_options(BatchOptions, DEFAULTS)
     def batches(self, batch_size: int = 4096, **options: Unpack[BatchOptions]) -> Batches:
-        """Serve batches of all sources, epoch after epoch; options as for :class:`tape2048.loader.Batches`.
+        """Serve batches of all sources, epoch after epoch; see :class:`tape2048.loader.Batches`.
 
         In each batch, the rows of the first source come first. ``row`` and ``run`` are numbers in the row's
         source. ``weight`` is divided by its mean in the source, so that each source has its share of a
@@ -181,6 +182,10 @@ class Mixture:
         rows, its own epoch starts again, and ``source`` of the result is the new mixture. A state names the
         sessions of these sources. It can be loaded as long as these sessions exist; new sessions are used
         from the next epoch on.
+
+        Args:
+            batch_size: rows of a batch, at least 1.
+            **options: the options.
         """
         from tape2048.loader.batches import MixedBatches
 

@@ -112,7 +112,7 @@ class RunColumns:
             pairs: list[tuple[Mapping[str, Any], int]] = [(session.meta, games)]
             if games and session.dataset is not None:  # which has a player for each engine
                 table, identities = session.dataset.table, session.dataset.table.identities
-                ids = self.read(ordinal, ordinal + 1)["id"]
+                ids = self.read(ordinal, ordinal + 1)["run_id"]
                 own = np.bincount(identities.player[table.ordinals(ids)], minlength=len(identities.facts))
                 pairs = [*zip(identities.facts, own.tolist(), strict=True)]
             for facts, count in pairs:
@@ -200,7 +200,7 @@ def facts_of_runs(runs: Any, sessions: Sequence[Named]) -> tuple[list[Mapping[st
         if (dataset := getattr(session, "dataset", None)) is not None:
             mine = runs["session"] == ordinal
             identities = dataset.table.identities
-            index[mine] = len(facts) + identities.player[dataset.table.ordinals(runs["id"][mine])]
+            index[mine] = len(facts) + identities.player[dataset.table.ordinals(runs["run_id"][mine])]
             facts += identities.facts
     return facts, index
 

@@ -64,7 +64,7 @@ class RunIdentities(NamedTuple):
         for ordinal, session in enumerate(sessions):
             if (dataset := getattr(session, "dataset", None)) is not None:
                 mine = runs["session"] == ordinal
-                seeds[mine] = dataset.table.hash_numbers()[dataset.table.ordinals(runs["id"][mine])]
+                seeds[mine] = dataset.table.hash_numbers()[dataset.table.ordinals(runs["run_id"][mine])]
         return cls(players, index, seeds)
 
     def hash(self, salt: str) -> NDArray[np.uint64]:
@@ -93,7 +93,7 @@ def split_identities(runs: NDArray[np.void], sessions: Sequence[Session]) -> Run
             found.player[mine] = drawn["player"].astype(np.int64) + len(found.players)
             found.players.extend(games.players)
         elif (boards := session.start_boards) is not None:
-            found.seeds[mine] = boards[ordinals_of(session.runs["id"], runs["id"][mine])]
+            found.seeds[mine] = boards[ordinals_of(session.runs["run_id"], runs["run_id"][mine])]
             found.player[mine] = len(found.players)
             found.players.append("")
     return found

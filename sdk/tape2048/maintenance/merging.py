@@ -122,7 +122,7 @@ def merge_sessions(
     sessions = _open_parts(paths)  # held, and so locked, to the end
     _check_mergeable(sessions)
     columns = columns_to_join(sessions, all_columns=all_columns)
-    ids = np.concatenate([session.runs["id"] for session in sessions])
+    ids = np.concatenate([session.runs["run_id"] for session in sessions])
     renumbered = len(np.unique(ids)) != len(ids)
     facts = _facts(sessions)
     tables, first_row, first_id = [], 0, 0
@@ -130,7 +130,7 @@ def merge_sessions(
         table = session.runs.copy()
         table["first_row"] += np.uint64(first_row)
         if renumbered:
-            table["id"] = np.arange(first_id, first_id + len(table), dtype=np.uint64)
+            table["run_id"] = np.arange(first_id, first_id + len(table), dtype=np.uint64)
         tables.append(table)
         first_row, first_id = first_row + len(session), first_id + len(table)
     write = _write_rows if sessions[0].tape is None else _write_tape
@@ -327,7 +327,7 @@ def _write_rows(
             own["first_row"] += np.uint64(rows)
             sums, begin = BlockSums(session.blocks, session.dtype.itemsize), 0
             for games, piece in _pieces(session):
-                piece["run_id"] = np.repeat(table["id"][games], table["rows"][games])
+                piece["run_id"] = np.repeat(table["run_id"][games], table["rows"][games])
                 data = piece.view(np.uint8).data
                 sums.add(begin, data)
                 begin += len(data)

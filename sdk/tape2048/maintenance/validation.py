@@ -113,7 +113,7 @@ class RowChecks:
             found = f"sample_rate is {self._rate!r}; expected a whole number from 1 to {SAMPLE_RATE_MAX}"
             self._defects.append(SchemaError(found, path=path))
             self._rate = None
-        self._by_id = np.argsort(self._runs["id"], kind="stable")
+        self._by_id = np.argsort(self._runs["run_id"], kind="stable")
         self._counts = np.zeros(len(self._runs), np.int64)
         self._highest = np.zeros(len(self._runs), np.uint8)
         recorded = self._owners is not None and str(metadata.session.get("engine")).startswith(_RECORDER)
@@ -266,10 +266,10 @@ class RowChecks:
         """Return the ordinal of each row's run; -1 if the run is not in the table."""
         if self._owners is not None:
             owner = self._owners.between(place.first, place.first + len(ids))
-            due = self._runs["id"][owner]
+            due = self._runs["run_id"][owner]
             self._note("run_id", ids != due, place, lambda at: f"has run_id {ids[at]}, expected {due[at]}")
             return owner
-        owner = ordinals_of(self._runs["id"], ids, self._by_id)
+        owner = ordinals_of(self._runs["run_id"], ids, self._by_id)
         unknown = owner < 0
         self.rows_without_run += int(np.count_nonzero(unknown))
         self._note(
@@ -306,7 +306,7 @@ class RowChecks:
             if bad.any():
                 at, count = int(bad.argmax()), int(np.count_nonzero(bad))
                 more = f" ({count} runs like it)" if count > 1 else ""
-                yield BookkeepingError(f"run {runs['id'][at]} {describe(at)}{more}", path=self._path)
+                yield BookkeepingError(f"run {runs['run_id'][at]} {describe(at)}{more}", path=self._path)
 
         def has_rows(at: int) -> str:
             return f"has {counted(counts[at], 'row')}"
@@ -420,7 +420,7 @@ class Outcomes(NamedTuple):
 
     def explain(self, runs: NDArray[np.void]) -> NDArray[np.bool_]:
         """Return which runs have a possible result; a run may have continued after its last board."""
-        score, tile = runs["max_score"].astype(np.int64), runs["highest_tile"].astype(np.int64)
+        score, tile = runs["score"].astype(np.int64), runs["highest_tile"].astype(np.int64)
         fits = self.legal & (self.scores == score[:, None])
         # On a board of 2s, the spawn can be the highest tile.
         fits &= (self.tiles == tile[:, None]) | ((self.tiles == 2) & (tile[:, None] == 4))
@@ -428,7 +428,7 @@ class Outcomes(NamedTuple):
         return np.where(ended, fits.any(axis=1), score >= self.before)
 
     def describe(self, run: np.void) -> str:
-        found = f"has max_score {run['max_score']} and highest_tile {run['highest_tile']}"
+        found = f"has score {run['score']} and highest_tile {run['highest_tile']}"
         if self.moves[0] < int(run["steps"]) - 1:
             return f"{found}, but its last row shows a score of {self.before[0]}"
         ways = {f"{self.scores[0, way]} and {self.tiles[0, way]}" for way in range(2) if self.legal[0, way]}

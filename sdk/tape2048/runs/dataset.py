@@ -179,7 +179,7 @@ _TABLES = (
 _INDEXES = "CREATE INDEX idx_score ON runs(max_score)", "CREATE INDEX idx_steps ON runs(num_steps)"
 #: The columns of the tables, and their fields in a :class:`RunTable`.
 _COLUMNS: Final = {
-    "id": "id", "first_step_idx": "first_row", "num_steps": "steps", "max_score": "max_score",
+    "id": "run_id", "first_step_idx": "first_row", "num_steps": "steps", "max_score": "score",
     "highest_tile": "highest_tile", "start_time": "start_unix_s", "elapsed_s": "elapsed_s",
     "engine": "engine",
 }  # fmt: skip
@@ -244,7 +244,7 @@ def read_runs_db(path: PathText) -> RunTable:
         columns[name] = [(value or 0) % 2**64 for value in columns[name]]
     table = RunTable.of_columns(columns, engines)
     # A run without steps comes before the run that starts at its row.
-    order = np.lexsort([table.rows[name] for name in ("id", "steps", "first_row")])
+    order = np.lexsort([table.rows[name] for name in ("run_id", "steps", "first_row")])
     return RunTable(table.rows[order], table.engines)
 
 
@@ -372,7 +372,7 @@ class Dataset(TableCorpus):
         sessions, shift = [], 0
         for place in self.paths:
             found = open_packdat(place) if is_packdat(place) else open_rows(place, load)
-            ids, steps = found.table.rows["id"], found.table.rows["steps"]
+            ids, steps = found.table.rows["run_id"], found.table.rows["steps"]
             for name, value, most in (
                 ("run id", shift + int(ids.max(initial=0)), RUN_ID_MAX),
                 ("number of steps of a run", int(steps.max(initial=0)), RUN_STEPS_MAX),
@@ -386,9 +386,15 @@ class Dataset(TableCorpus):
         self._become(sessions, load, progress)
 
     @classmethod
-    def open(cls, *args: Any, **options: Any) -> Self:
+    def open(  # type: ignore[override]
+        cls,
+        path: PathText | Sequence[PathText],
+        load: Load = "ram",
+        *,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Self:
         """Open a data set as the constructor does, under the name of :meth:`tape2048.Session.open`."""
-        return cls(*args, **options)
+        return cls(path, load, progress=progress)
 
     def __repr__(self) -> str:
         names = ", ".join(path.name for path in self.paths)
@@ -406,7 +412,7 @@ class Dataset(TableCorpus):
         run = self.run_index(numbers)
         if (mine := self._packs[self.runs["session"][run]]).any():
             out[mine] = _of_packdat(out[mine].view(PACKDAT_STEP_DTYPE))
-        out["run_id"] = self.runs["id"][run]
+        out["run_id"] = self.runs["run_id"][run]
 
     @cached_property
     def _packs(self) -> NDArray[np.bool_]:
@@ -738,7 +744,7 @@ def _write(
     name = STEPS_NPY if shard_rows is None else f"{SHARDS}/steps_{{:05d}}.npy"
     before = DatasetManifest(FORMAT_VERSION, 0, 0) if old is None or old.manifest is None else old.manifest
     tables = [RunTable.of_metas([]) if old is None else old.table]
-    next_id = first_id = 1 + int(tables[0].rows["id"].max()) if len(tables[0]) else 0
+    next_id = first_id = 1 + int(tables[0].rows["run_id"].max()) if len(tables[0]) else 0
     sources, skipped, lost = list(before.sources), list(before.skipped), Counter[str]()
     normalised = 0
     with storage_errors(target, "writing it"), Draft(target) as draft:

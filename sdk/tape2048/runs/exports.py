@@ -79,8 +79,9 @@ def make_table(
     if name == "rows":
         return _rows_table(corpus, sessions, codes[owners], labels, columns)
     players, played = _coded([player_label(session.meta) for session in corpus.sessions])
-    facts = {field: runs[field] for field in ("seed", "steps", "max_score", "highest_tile")}
-    facts = {"run_id": runs["id"], **facts, "rows": corpus.row_counts.astype(np.uint32), **labels}
+    facts = {"seed": runs["seed"], "steps": runs["steps"], "max_score": runs["score"]}
+    facts["highest_tile"] = runs["highest_tile"]
+    facts = {"run_id": runs["run_id"], **facts, "rows": corpus.row_counts.astype(np.uint32), **labels}
     facts = {"session": codes[owners], "player": played[owners], **facts}
     return _runs_table(facts, {"session": sessions, "player": players})
 

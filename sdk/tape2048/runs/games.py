@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: Different games can have the same boards for a few moves, if they start from the same given board.
 _MOVES_MIN = 32
-_OUTCOME = ("steps", "max_score", "highest_tile")
 
 
 class GameKey(NamedTuple):
@@ -65,13 +64,16 @@ class SeenGames:
         self._first: dict[int, tuple[int, int]] = {}  # source and number of a game's first run
         self._waiting: dict[tuple[int, ...], list[int]] = {}  # held runs that have no key yet, by outcome
         if held is not None:
-            for ordinal, outcome in enumerate(held.run_table.rows[[*_OUTCOME]].tolist()):
+            for ordinal, outcome in enumerate(
+                held.run_table.rows[["steps", "score", "highest_tile"]].tolist()
+            ):
                 self._waiting.setdefault(outcome, []).append(ordinal)
         self.left_out = 0
 
     def source_of(self, source: int, number: int, run: Any, key: GameKey) -> int:
         """Return the source of the first run of this game, and -1 if this run is the first."""
-        for ordinal in self._waiting.pop(tuple(getattr(run.meta, name) for name in _OUTCOME), ()):
+        outcome = run.meta.steps, run.meta.max_score, run.meta.highest_tile
+        for ordinal in self._waiting.pop(outcome, ()):
             assert self._held is not None
             held = self._held.run(ordinal)
             self._find((len(self._names) - 1, ordinal), GameKey.of(held))

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 #: Most rows of a shard, which then has 480 MB.
 SHARD_ROWS = 10_000_000
 _PIECE_ROWS = 1 << 18  # rows that are copied together
-_RUN_FACTS = ("seed", "steps", "max_score", "highest_tile")
+_RUN_FACTS = ("seed", "steps", "score", "highest_tile")
 
 #: A row, of 48 bytes with the padding: ``board`` before the move; bit m of ``ev_legal`` if move m has a value
 #: in ``branch_evs``; ``max_rank``, the exponent of the highest tile. ``tile_65536_mask`` is 0, since games
@@ -89,8 +89,8 @@ def _write_facts(
             "max_score INT NOT NULL, highest_tile INT NOT NULL)"
         )
         connection.execute("CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT NOT NULL)")
-        columns = ("id", *_RUN_FACTS)
-        rows = zip(*(runs[name].astype(np.int64).tolist() for name in columns), strict=True)
+        columns = ("id", "seed", "steps", "max_score", "highest_tile")
+        rows = zip(*(runs[name].astype(np.int64).tolist() for name in ("run_id", *_RUN_FACTS)), strict=True)
         insert_rows(connection, "runs", columns, rows)
         texts = [(key, json_bytes(value).decode()) for key, value in facts.items()]
         insert_rows(connection, "session", ("meta_key", "meta_value"), texts)
@@ -200,7 +200,7 @@ def merge_pack48(
     fields = {name for part in parts for name in part.columns if part.columns.is_field(name)}
     names = {field: joint for field in sorted(fields) if (joint := _joint_names(parts, field))}
     columns = columns_to_join(parts, all_columns=all_columns, skip=fields)
-    runs["id"] = np.arange(len(runs))
+    runs["run_id"] = np.arange(len(runs))
     every = [part.meta for part in parts]
     facts = {key: each for key, each in every[0].items() if all(meta.get(key) == each for meta in every)}
     facts["merged_from"] = [{"name": part.path.name, "runs": len(part.runs), **part.meta} for part in parts]
@@ -278,7 +278,7 @@ def _pieces(
 ) -> Iterator[NDArray[np.void]]:
     first, done, total = 0, 0, sum(int(rows.counts.sum()) for rows in given)
     for part, rows, table in zip(parts, given, tables, strict=True):
-        ids, run = table["id"], rows.layout.run
+        ids, run = table["run_id"], rows.layout.run
         order = np.argsort(ids)
         for place, count in zip(rows.file_begins.tolist(), rows.counts.tolist(), strict=True):
             for at in range(place, place + count, _PIECE_ROWS):

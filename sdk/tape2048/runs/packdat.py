@@ -96,7 +96,7 @@ LEVELS = np.float32(65535)
 _HEADER = struct.Struct("<4sIIQQ")
 HEADER_BYTES = _HEADER.size
 _RUN_HEAD, _RUN_TAIL = struct.Struct("<IIIQIH"), struct.Struct("<Qf")
-_RUN_FIELDS = ("id", "first_row", "steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s")
+_RUN_FIELDS = ("run_id", "first_row", "steps", "score", "highest_tile", "start_unix_s", "elapsed_s")
 U32_MAX = 2**32 - 1
 _CHUNK_BYTES = 64 * 1024 * 1024  # written at once
 _NAME = Path("pack.dat")  # of a pack that has no file
@@ -161,7 +161,7 @@ def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.Path
         rows = steps[first : first + int(counts.sum())]
         numbers = np.arange(len(rows)) - np.repeat(runs["first_row"].astype(np.int64) - first, counts)
         for name, bad, kind, offset in (
-            ("run_id", rows["run_id"] != np.repeat(runs["id"], counts), BookkeepingError, 8),
+            ("run_id", rows["run_id"] != np.repeat(runs["run_id"], counts), BookkeepingError, 8),
             ("index_in_run", rows["index_in_run"] != numbers, BookkeepingError, 12),
             ("move_dir", rows["move_dir"] > 3, FieldError, 16),
             ("ev_mask", rows["ev_mask"] > 15, FieldError, 17),
@@ -169,11 +169,9 @@ def check_steps(records: NDArray[np.uint8], table: RunTable, path: str | os.Path
             if bad.any():
                 at = int(bad.argmax())
                 run = runs[int(np.searchsorted(np.cumsum(counts), at, side="right"))]
-                text = (
-                    f"{name} of step {first + at} is {rows[name][at]}, in run {run['id']}, which starts at "
-                )
+                found = f"{name} of step {first + at} is {rows[name][at]}, in run {run['run_id']}"
                 where = HEADER_BYTES + ROW_BYTES * (first + at) + offset
-                raise kind(f"{text}step {run['first_row']}", path=path, offset=where)
+                raise kind(f"{found}, which starts at step {run['first_row']}", path=path, offset=where)
         padded += int(rows["padding"].any(axis=1).sum())
     return padded
 
@@ -287,9 +285,11 @@ class DataPack(TableCorpus):
     padded = 0
 
     @classmethod
-    def open(cls, *args: Any, **options: Any) -> Self:
+    def open(  # type: ignore[override]
+        cls, path: str | os.PathLike[str], load: Load = "ram"
+    ) -> Self:
         """Read a file as :meth:`load` does, under the name of :meth:`tape2048.Corpus.open`."""
-        return cls.load(*args, **options)
+        return cls.load(path, load)
 
     # In a corpus, `load` is the kind of storage. Here it is the reader, by its name in the format's design.
     @classmethod
@@ -346,7 +346,7 @@ class DataPack(TableCorpus):
         Example:
             >>> from tape2048.runs import DataPack, read_run
             >>> pack = DataPack.build([read_run("runs/golden.a2run")])
-            >>> DataPack.merge([pack, pack]).runs["id"].tolist()
+            >>> DataPack.merge([pack, pack]).runs["run_id"].tolist()
             [0]
         """
         for pack in packs:
@@ -367,7 +367,7 @@ class DataPack(TableCorpus):
         for pack in packs:
             pack._raw.gather_records(np.arange(len(pack)), records[begin : begin + len(pack)])  # noqa: SLF001
             begin += len(pack)
-        records["run_id"] = np.repeat(table.rows["id"], table.rows["steps"])
+        records["run_id"] = np.repeat(table.rows["run_id"], table.rows["steps"])
         records.flags.writeable = False
         padded = int(records["padding"].any(axis=1).sum())
         return cls._of(_opened(records.view(np.uint8), table, padded=padded))
@@ -388,7 +388,7 @@ class DataPack(TableCorpus):
             raise ValueError("cannot append to a view; append to its source")
         table, before = self._stored()
         parts, metas, rows, normalised = [before], [], len(self), self.normalised
-        first_id = next_id = 1 + int(self.runs["id"].max()) if len(self.runs) else 0
+        first_id = next_id = 1 + int(self.runs["run_id"].max()) if len(self.runs) else 0
         for run in runs:
             if not isinstance(run, Run):
                 raise TypeError(f"found {run!r:.200}; expected a Run, as read_run(path) returns")

@@ -155,8 +155,8 @@ def _rows_onto_tape(
             for ordinal in range(games.start, games.stop):
                 run, certain, _ = session_run(session, ordinal, play)
                 if not (certain or lossy):
-                    found = f"run {session.runs['id'][ordinal]}: both a 2 and a 4 may have ended the game, "
-                    found += f"and it cannot be replayed: {why}"
+                    found = f"run {session.runs['run_id'][ordinal]}: both a 2 and a 4 may have ended the "
+                    found += f"game, and it cannot be replayed: {why}"
                     hint = "pass --lossy (lossy=True) to assume a 2; rows do not show the difference"
                     raise MaintenanceError(found, path=session.path, hint=hint)
                 runs.append(run)

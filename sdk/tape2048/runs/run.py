@@ -221,15 +221,24 @@ class Run(RowView):
 
     @classmethod
     def from_boards(
-        cls, boards: ArrayLike, moves: ArrayLike, final_board: int, meta: RunMeta, **branches: Any
+        cls,
+        boards: ArrayLike,
+        moves: ArrayLike,
+        final_board: int,
+        meta: RunMeta,
+        *,
+        branch_values: NDArray[np.float32] | None = None,
+        branch_legal: NDArray[np.uint8] | None = None,
+        has_branches: NDArray[np.bool_] | None = None,
     ) -> Self:
-        """Make a run from the boards before each move and the final board, ``branches`` by their names.
+        """Make a run from the boards before each move and the final board.
 
         Raises:
             ValueError: lengths or types do not agree, or a number does not fit its type.
         """
         states = np.append(_unsigned("boards", boards, _U64), _unsigned("final_board", [final_board], _U64))
-        return cls(states, _unsigned("moves", moves, _U8), meta, **branches)
+        made = _unsigned("moves", moves, _U8)
+        return cls(states, made, meta, branch_values, branch_legal, has_branches)
 
     @property
     def boards(self) -> NDArray[np.uint64]:

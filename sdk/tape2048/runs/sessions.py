@@ -115,7 +115,7 @@ def session_run(
     if session.tape is not None:
         made = session.moves(session.numbers_of(ordinal))
         return Run(session.tape.states(ordinal), made, _meta(session, row)), True, ()
-    name = f"run {row['id']}"
+    name = f"run {row['run_id']}"
     # A copy: playing a game again takes seconds, and reading mapped rows of a file that has become shorter
     # kills the process.
     rows = session.rows_of(ordinal).copy()
@@ -246,7 +246,7 @@ def _meta(session: Session, row: np.void) -> RunMeta:
         steps=int(row["steps"]),
         start_unix_s=max(0, int(np.nan_to_num(unix_s(facts.get("started_at"))))),
         elapsed_s=0.0,
-        max_score=int(row["max_score"]),
+        max_score=int(row["score"]),
         highest_tile=int(row["highest_tile"]),
         engine=text or None,
     )
@@ -393,7 +393,7 @@ def read(
         def name(i: int) -> str:
             number, ordinal = at(i)
             session = pairs[number][0]
-            return f"{session.path}: run {session.runs['id'][ordinal]}"
+            return f"{session.path}: run {session.runs['run_id'][ordinal]}"
 
         def read_one(i: int) -> RunFacts:
             place = number, ordinal = at(i)
@@ -402,7 +402,7 @@ def read(
             if column is not None:
                 run = with_values(run, session, ordinal, column)
             certain, lost = facts
-            run_id = int(session.runs["id"][ordinal])
+            run_id = int(session.runs["run_id"][ordinal])
             return run, certain, 0, lost, run_id, START_BOARDS in session.meta, place
 
         source = numbered(path, kind, ends[-1] if ends else 0, name, read_one)

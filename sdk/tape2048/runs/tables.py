@@ -56,11 +56,12 @@ _HALF = np.float32(0.5)
 #: A run. ``engine`` is an index into :attr:`RunTable.engines`, -1 for no engine. ``final_board``, the board
 #: after the last move, is valid if ``has_final`` is true, and ``seed`` if ``has_seed`` is true.
 RUN_TABLE_DTYPE = np.dtype(
-    [("id", "<u8"), ("first_row", "<u8"), ("steps", "<u4"), ("max_score", "<u8"), ("highest_tile", "<u4"),
+    [("run_id", "<u8"), ("first_row", "<u8"), ("steps", "<u4"), ("score", "<u8"), ("highest_tile", "<u4"),
      ("start_unix_s", "<u8"), ("elapsed_s", "<f4"), ("engine", "<i4"), ("final_board", "<u8"),
      ("seed", "<u8"), ("has_final", "?"), ("has_seed", "?")]
 )  # fmt: skip
-_FACTS = ["steps", "max_score", "highest_tile", "start_unix_s", "elapsed_s"]
+_FACTS = ["steps", "score", "highest_tile", "start_unix_s", "elapsed_s"]
+_META = ["steps", "max_score", *_FACTS[2:]]  # their names in a RunMeta
 
 
 class Identities(NamedTuple):
@@ -92,7 +93,9 @@ class RunTable:
     @classmethod
     def of_metas(cls, metas: Sequence[RunMeta], **columns: Any) -> RunTable:
         """Make a table of runs stored one after the other, with ids from 0; ``columns`` are other fields."""
-        columns |= {name: [getattr(meta, name) for meta in metas] for name in _FACTS}
+        columns |= {
+            name: [getattr(meta, its) for meta in metas] for name, its in zip(_FACTS, _META, strict=True)
+        }
         return cls.of_columns(columns, [meta.engine for meta in metas]).renumbered()
 
     @classmethod
@@ -109,7 +112,7 @@ class RunTable:
     def renumbered(self, first_id: int = 0, first_row: int = 0) -> RunTable:
         """Return the table with consecutive ids, and with runs stored one after the other."""
         rows = self.rows.copy()
-        rows["id"] = np.arange(first_id, first_id + len(rows))
+        rows["run_id"] = np.arange(first_id, first_id + len(rows))
         rows["first_row"] = first_row + np.cumsum(rows["steps"], dtype=np.uint64) - rows["steps"]
         return RunTable(rows, self.engines)
 
@@ -125,7 +128,7 @@ class RunTable:
 
     def meta(self, ordinal: int) -> RunMeta:
         row, names = self.rows[ordinal], (*self.engines, None)
-        return RunMeta(**{name: row[name].item() for name in _FACTS}, engine=names[row["engine"]])
+        return RunMeta(**dict(zip(_META, row[_FACTS].item(), strict=True)), engine=names[row["engine"]])
 
     @cached_property
     def identities(self) -> Identities:
@@ -162,13 +165,13 @@ class RunTable:
 
     def ordinals(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         """Return the places of runs in the table by their ids, ``i64[n]``; -1 for unknown ids."""
-        return ordinals_of(self.rows["id"], ids)
+        return ordinals_of(self.rows["run_id"], ids)
 
     def check(self, rows: int, path: str | os.PathLike[str]) -> None:
         """Check that the runs cover each row once, and that their ids are different and fit ``run_id``."""
         check_tiles(self.rows, self.rows["steps"], rows, path)
         check_step_count(int(self.rows["steps"].max(initial=0)), path)
-        ids = np.sort(self.rows["id"])
+        ids = np.sort(self.rows["run_id"])
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if twice.size:
             raise BookkeepingError(f"found the run id {ids[twice[0]]} more than once", path=path)
@@ -178,9 +181,9 @@ class RunTable:
     def to_metadata(self) -> Metadata:
         """Return the table as the metadata of a session. A score above 2**32 - 1 becomes that number."""
         runs = np.zeros(len(self), RUN_DTYPE)
-        for name in ("id", "first_row", "steps", "highest_tile"):
+        for name in ("run_id", "first_row", "steps", "highest_tile"):
             runs[name] = self.rows[name]
-        runs["rows"], runs["max_score"] = self.rows["steps"], np.minimum(self.rows["max_score"], _U32_MAX)
+        runs["rows"], runs["score"] = self.rows["steps"], np.minimum(self.rows["score"], _U32_MAX)
         runs["seed"] = self.identities.seeds
         return Metadata(runs, None, {}, has_rows=True)
 
@@ -203,8 +206,8 @@ class OpenTable(NamedTuple):
         """Return the same with ``shift`` added to the run ids in the tables, but not in the rows."""
         rows, table = copy.copy(self.rows), self.table.rows.copy()
         rows.runs = rows.runs.copy()
-        rows.runs["id"] += np.uint64(shift)
-        table["id"] += np.uint64(shift)
+        rows.runs["run_id"] += np.uint64(shift)
+        table["run_id"] += np.uint64(shift)
         return self._replace(rows=rows, table=RunTable(table, self.table.engines))
 
 
@@ -358,7 +361,7 @@ class TableCorpus(Corpus):
         tables = []
         for ordinal, session in enumerate(self.sessions):
             table = session.dataset.table
-            mine = table.ordinals(self.runs["id"][self.runs["session"] == ordinal])
+            mine = table.ordinals(self.runs["run_id"][self.runs["session"] == ordinal])
             tables.append(RunTable(table.rows[mine], table.engines))
         return RunTable.joined(tables)
 
@@ -413,7 +416,7 @@ class TableCorpus(Corpus):
             np.ascontiguousarray(rows[name]) for name in ("board", "move", "ev_values", "ev_legal")
         )
         if moves.max(initial=0) > 3:
-            found = f"run {row['id']} has a move {moves.max()}; expected 0 to 3"
+            found = f"run {row['run_id']} has a move {moves.max()}; expected 0 to 3"
             raise FieldError(found, path=self.sessions[row["session"]].path)
         has, lost = restore_values(values, legal, moves, legal != 0 if self._mask_tells else None, self._half)
         certain = final_board is not None or bool(record["has_final"]) or not len(boards)
@@ -439,8 +442,8 @@ class TableCorpus(Corpus):
             raise ValueError(f"{text}: write it without phase() and select()")
 
     def filter_by_score(self, min_score: int | None = None, max_score: int | None = None) -> Self:
-        """Make a view of the runs with ``max_score`` between two bounds, both included."""
-        return self._between("max_score", min_score, max_score)
+        """Make a view of the runs with a final score between two bounds, both included."""
+        return self._between("score", min_score, max_score)
 
     def filter_by_length(self, min_steps: int | None = None, max_steps: int | None = None) -> Self:
         """Make a view of the runs with a number of steps between two bounds, both included."""
@@ -481,8 +484,8 @@ def run_source(rows: TableCorpus, path: Path, kind: str) -> Tables:
 
     def serve(served: list[NDArray[np.int64]]) -> RunSource:
         (session,), (mine,) = rows.sessions, served
-        ids = rows.runs["id"]  # without copies
-        chosen = ordinals_of(ids, session.runs["id"][mine])
+        ids = rows.runs["run_id"]  # without copies
+        chosen = ordinals_of(ids, session.runs["run_id"][mine])
         of_runs = {"ev_legal", "ev_mask", "ev_q", "ev_values"}  # become branch values
         names = {*session.columns} - of_runs
         source = numbered(

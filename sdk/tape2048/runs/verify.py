@@ -127,11 +127,12 @@ def row_findings(
             counts[kind] += 1
             if counts[kind] <= _NAMED_MAX:
                 run = job[owners[row]]
-                where = f"run {run['id']}, from row {run['first_row']}"
+                where = f"run {run['run_id']}, from row {run['first_row']}"
                 yield Finding.of(error(f"row {job['first_row'][0] + row} {text} ({where})", path=path))
         for run, tile in zip(job, tiles.tolist(), strict=True):
             if tile > run["highest_tile"]:
-                text = f"run {run['id']} has highest_tile {run['highest_tile']}, but its rows show a {tile}"
+                found = f"run {run['run_id']} has highest_tile {run['highest_tile']}"
+                text = f"{found}, but its rows show a {tile}"
                 yield Finding.of(BookkeepingError(text, path=table))
         done += len(kinds)
         if progress is not None:
@@ -161,7 +162,8 @@ def _check_job(source: Dataset | DataPack, runs: NDArray[np.void]) -> tuple[NDAr
     for row in np.flatnonzero(old).tolist():
         old[row] = any(wins(boards[row], move) for move in range(4))
     misplaced = rows["step_index"] != np.arange(len(rows)) - (np.cumsum(lengths) - lengths)[owners]
-    defects = [rows["run_id"] != runs["id"][owners], misplaced, old, illegal, legal != masks, unfit, astray]
+    other = rows["run_id"] != runs["run_id"][owners]
+    defects = [other, misplaced, old, illegal, legal != masks, unfit, astray]
     tiles = np.zeros(len(runs), np.int64)
     np.maximum.at(tiles, owners, 1 << exps.max(axis=1, initial=0).astype(np.int64))
     return np.select(defects, list(_DEFECTS), 0), owners, tiles

@@ -54,7 +54,7 @@ FIELDS = {
     "weight": Field(np.float32, "number of rows that the row represents; above 1 in a capped sample"),
     "row": Field(np.int64, "number of the row in the corpus"),
     "run": Field(np.uint32, "ordinal of the game in `corpus.runs`"),
-    "step": Field(np.uint32, "`step_idx`, the moves before the row", of_rows=True),
+    "step": Field(np.uint32, "number of the row's move: the moves before the row", of_rows=True),
     "action": Field(
         np.uint8, "the recorded move, if every session of the rows has it, as tapes do", of_rows=True
     ),
@@ -65,18 +65,19 @@ FIELDS = {
     "symmetry": Field(np.uint8, "index of the symmetry that was applied"),
     "steps_left": Field(np.uint32, "moves after the row's move", needs=("run", "step"), make=_steps_left),
     "score": Field(
-        np.uint32, "final score of the game", needs=("run",), make=lambda runs, run: runs["max_score"][run]
+        np.uint32, "final score of the game", needs=("run",), make=lambda runs, run: runs["score"][run]
     ),
     "score_to_go": Field(
         np.uint32, "points of the row's move and of all later ones", needs=("run", "tokens"), moves=0
     ),
-    "highest": Field(
-        np.uint8, "exponent of the game's highest tile", needs=("run",),
-        make=lambda runs, run: np.maximum(np.frexp(runs["highest_tile"][run].astype(float))[1] - 1, 0),
+    "score_so_far": Field(np.uint32, "points before the row's move", needs=("run", "tokens"), moves=0),
+    "highest_tile": Field(
+        np.uint32, "highest tile of the game", needs=("run",),
+        make=lambda runs, run: runs["highest_tile"][run],
     ),
-    "board_highest": Field(
-        np.uint8, "exponent of the board's highest tile", needs=("tokens",),
-        make=lambda _runs, tokens: tokens.max(axis=1),
+    "board_highest_tile": Field(
+        np.uint32, "highest tile on the board", needs=("tokens",),
+        make=lambda _runs, tokens: np.left_shift(np.uint32(1), tokens.max(axis=1)),
     ),
     "seed": Field(np.uint64, "seed of the game", needs=("run",), make=lambda runs, run: runs["seed"][run]),
     "valid": Field(
@@ -89,8 +90,8 @@ AHEAD = {
     "return": Field(
         np.uint32, "points of the next K moves, or of all that are left", needs=("run", "tokens")
     ),
-    "highest_after": Field(
-        np.uint8, "exponent of the highest tile after K moves, or at the game's end", needs=("run",)
+    "highest_tile_after": Field(
+        np.uint32, "highest tile on the board after K moves, or at the game's end", needs=("run",)
     ),
 }  # fmt: skip
 

@@ -139,12 +139,12 @@ def check_ends(
     for is_last, rows in enumerate(ends):
         steps = (runs["steps"].astype(np.int64) - 1) * is_last
         ids, found = (rows[name].astype(np.int64) for name in (layout.run, layout.step))
-        bad, starts = (ids != runs["id"]) | (found != steps), runs["first_row"]
+        bad, starts = (ids != runs["run_id"]) | (found != steps), runs["first_row"]
         if bad.any():
             at = int(bad.argmax())
             raise BookkeepingError(
                 f"row {int(starts[at]) + steps[at]} is step {found[at]} of run {ids[at]}, expected step "
-                f"{steps[at]} of run {runs['id'][at]} by the run table",
+                f"{steps[at]} of run {runs['run_id'][at]} by the run table",
                 path=path,
                 hint="restore both files from a copy: the rows and the run table do not belong together",
             )
@@ -214,7 +214,7 @@ class ForeignRows:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first row of each segment, numbered as in the files, and its run (-1: none)."""
         runs, total, layout = metadata.runs, int(self.counts.sum()), self.layout
-        owner = np.argsort(runs["first_row" if metadata.has_rows else "id"], kind="stable")
+        owner = np.argsort(runs["first_row" if metadata.has_rows else "run_id"], kind="stable")
         if metadata.has_rows and not self._tiled:
             from_run_table(runs, total, path)
         counts = runs["rows" if metadata.has_rows else "steps"][owner].astype(np.int64)
@@ -224,7 +224,7 @@ class ForeignRows:
             begin, last = (self.take(self.index_of(at)) for at in (starts, starts + counts - 1))
             if self._tiled:
                 check_ends(runs[owner], (begin, last), layout, path)
-            ids = runs["id"][owner]
+            ids = runs["run_id"][owner]
             same = (begin[layout.run].astype(np.uint64) == ids) & (last[layout.run].astype(np.uint64) == ids)
             self.dense = bool((same & (begin[layout.step] == 0) & (last[layout.step] == counts - 1)).all())
             if self.dense or (metadata.has_rows and same.all()):

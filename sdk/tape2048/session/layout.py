@@ -86,15 +86,16 @@ _SIGNED_ACTION_STEP_DTYPE = np.dtype([("run_id", "<i8"), *ACTION_STEP_DTYPE.desc
 #: table.
 STEP_DTYPES = (STEP_DTYPE, ACTION_STEP_DTYPE, _SIGNED_STEP_DTYPE, _SIGNED_ACTION_STEP_DTYPE)
 
-#: One row of ``runs`` in memory (and in the recorder's journal and messages).
+#: One row of ``runs`` in memory (and in the recorder's journal and messages). In ``metadata.db``,
+#: ``run_id`` is the column ``id``, and ``score`` the column ``max_score``.
 RUN_DTYPE = np.dtype(
     [
-        ("id", "<u8"),
+        ("run_id", "<u8"),
         ("seed", "<u8"),
         ("first_row", "<u8"),
         ("rows", "<u4"),
         ("steps", "<u4"),
-        ("max_score", "<u4"),
+        ("score", "<u4"),
         ("highest_tile", "<u4"),
     ]
 )

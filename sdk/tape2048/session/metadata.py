@@ -43,7 +43,11 @@ _SEED_COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile")
 _ROW_COLUMNS = ("first_row", "rows")
 _RUN_COLUMNS = (*_SEED_COLUMNS, *_ROW_COLUMNS)
 _START = "start_board"
-_START_DTYPE = np.dtype([*RUN_DTYPE.descr, (_START, "<u8")])
+#: A run by the columns of the file, with the bytes of ``RUN_DTYPE``.
+_COLUMN_DTYPE = np.dtype(
+    [({"run_id": "id", "score": "max_score"}.get(name, name), kind) for name, kind, *_ in RUN_DTYPE.descr]
+)
+_START_DTYPE = np.dtype([*_COLUMN_DTYPE.descr, (_START, "<u8")])
 _BLOCK_COLUMNS = ("first_row", "rows", "crc32c")
 _FACT_COLUMNS = ("meta_key", "meta_value")
 # Tables in the order of the schema: required and optional columns.
@@ -128,7 +132,7 @@ def read_metadata(path: str | os.PathLike[str]) -> Metadata:
         if "session" in tables:
             _columns(database, tables, "session", path)
             session = _read_facts(database, path, lenient=not has_rows)
-    ids = runs["id"]
+    ids = runs["run_id"]
     if not (ids[1:] > ids[:-1]).all():  # tables of other programs may lack the primary key
         ids = np.sort(ids)
         twice = np.flatnonzero(ids[1:] == ids[:-1])
@@ -176,14 +180,14 @@ def _read_runs(
     database: sqlite3.Connection, found: set[str], path: str | os.PathLike[str]
 ) -> tuple[NDArray[np.void], NDArray[np.uint64] | None]:
     if not found.issuperset(_ROW_COLUMNS):
-        return _read_table(database, "runs", _SEED_COLUMNS, RUN_DTYPE, path), None
+        return _read_table(database, "runs", _SEED_COLUMNS, _COLUMN_DTYPE, path).view(RUN_DTYPE), None
     if _START not in found:
-        return _read_table(database, "runs", _RUN_COLUMNS, RUN_DTYPE, path), None
+        return _read_table(database, "runs", _RUN_COLUMNS, _COLUMN_DTYPE, path).view(RUN_DTYPE), None
     table = _read_table(database, "runs", (*_RUN_COLUMNS, _START), _START_DTYPE, path)
-    runs = np.empty(len(table), RUN_DTYPE)
+    runs = np.empty(len(table), _COLUMN_DTYPE)
     for name in _RUN_COLUMNS:
         runs[name] = table[name]
-    return runs, np.ascontiguousarray(table[_START])
+    return runs.view(RUN_DTYPE), np.ascontiguousarray(table[_START])
 
 
 def _read_packed(

@@ -30,6 +30,7 @@ from tape2048.session.layout import (
 from tape2048.session.metadata import (
     _BIT_PATTERNS,
     _BLOCK_COLUMNS,
+    _COLUMN_DTYPE,
     _FACT_COLUMNS,
     _RUN_COLUMNS,
     _START,
@@ -78,7 +79,10 @@ def write_metadata(
         >>> (read_metadata("copy.db").runs == found.runs).all().item()
         True
     """
-    run_columns, schema = _columns_of(runs, RUN_DTYPE, _RUN_COLUMNS), SCHEMA
+    _check_table(runs, RUN_DTYPE)
+    _check_table(blocks, BLOCK_DTYPE)
+    by_column, schema = runs.view(_COLUMN_DTYPE), SCHEMA
+    run_columns = {name: by_column[name] for name in _RUN_COLUMNS}
     if start_boards is not None:
         run_columns, schema = {**run_columns, _START: start_boards}, TAPE_SCHEMA
     facts = [(key, json_bytes(value).decode()) for key, value in session.items()]
@@ -87,18 +91,15 @@ def write_metadata(
             database.execute(statement)
         _insert(database, "runs", run_columns, path)
         _insert_packed(database, runs, start_boards)
-        _insert(database, "blocks", _columns_of(blocks, BLOCK_DTYPE, _BLOCK_COLUMNS), path)
+        _insert(database, "blocks", {name: blocks[name] for name in _BLOCK_COLUMNS}, path)
         insert_rows(database, "session", _FACT_COLUMNS, facts)
 
 
-def _columns_of(
-    rows: NDArray[np.void], dtype: np.dtype[Any], names: tuple[str, ...]
-) -> dict[str, NDArray[Any]]:
+def _check_table(rows: NDArray[np.void], dtype: np.dtype[Any]) -> None:
     if rows.dtype != dtype or rows.ndim != 1:
         raise ValueError(
             f"found {rows.dtype} of shape {rows.shape}; expected a one-dimensional array of {dtype.descr}"
         )
-    return {name: rows[name] for name in names}
 
 
 def _insert(
@@ -124,7 +125,7 @@ def _insert_packed(
         return
     for statement in PACKED_SCHEMA:
         database.execute(statement)
-    order = np.argsort(runs["id"].view(np.int64), kind="stable")
+    order = np.argsort(runs["run_id"].view(np.int64), kind="stable")
     data = runs[order].tobytes() + (b"" if starts is None else starts[order].tobytes())
     crc = zlib.crc32(data)
     database.execute("INSERT INTO runs_packed(crc32, data) VALUES (?, ?)", (crc, data))

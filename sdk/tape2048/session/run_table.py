@@ -85,7 +85,7 @@ def check_tiles(
     wrong = np.flatnonzero(first != ends[:-1])
     if wrong.size:
         at = int(wrong[0])
-        name = table["id"][at] if what == "run" else at
+        name = table["run_id"][at] if what == "run" else at
         found = f"{what} {name} starts at row {first[at]}. The {what}s before it end at row {ends[at]}"
         raise BookkeepingError(found, path=path)
     if ends[-1] != rows:
@@ -127,7 +127,7 @@ def find_owners(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return each segment's first row and run (-1: none); with ``whole``, rows of no run are an error."""
     starts, segment_ids = _segments(rows, ids)
-    owner = ordinals_of(runs["id"], segment_ids)
+    owner = ordinals_of(runs["run_id"], segment_ids)
     known = owner >= 0
     if not known.all() and (whole or (len(runs) and not known.any())):
         at = int(known.argmin())
@@ -195,9 +195,14 @@ def run_labels(runs: NDArray[np.void], thresholds: Sequence[int]) -> NDArray[np.
     return reached
 
 
+_TOLD: set[str] = set()  # warnings of this process, without the numbers of games
+
+
 def warn_of_constants(run_labels: NDArray[np.bool_], thresholds: Sequence[int]) -> None:
-    """Log a warning about the thresholds that all runs or no runs reached."""
-    if told := constant_labels(run_labels, thresholds):
+    """Log a warning about the thresholds that all runs or no runs reached, once in a process."""
+    found = {text.partition(" of ")[0]: text for text in constant_labels(run_labels, thresholds)}
+    if told := [text for key, text in found.items() if key not in _TOLD]:
+        _TOLD.update(found)
         logging.getLogger("tape2048").warning("constant labels: %s; pass other thresholds", "; ".join(told))
 
 
@@ -219,7 +224,7 @@ def game_facts(runs: Any) -> tuple[dict[str, object], dict[str, float]]:
     tiles, counts = np.unique(runs["highest_tile"], return_counts=True)
     facts: dict[str, object] = {"games": len(runs)}
     if len(runs):
-        facts["mean score"] = f"{runs['max_score'].mean():,.0f}"
-        facts["best score"] = int(runs["max_score"].max())
+        facts["mean score"] = f"{runs['score'].mean():,.0f}"
+        facts["best score"] = int(runs["score"].max())
     shares = counts / max(len(runs), 1)
     return facts, {f"highest tile {tile}": float(share) for tile, share in zip(tiles, shares, strict=True)}

@@ -21,6 +21,7 @@ from tape2048.session.blocks import board_error, check_blocks, impossible_row
 from tape2048.session.columns import Column, Columns
 from tape2048.session.directory import is_dataset, is_session, kind_of_table
 from tape2048.session.foreign import ForeignRows
+from tape2048.session.former_names import NamedRuns
 from tape2048.session.layout import (
     ACTION_STEP_DTYPE,
     EXPS_OFFSET,
@@ -222,7 +223,7 @@ class Session(RowView):
     @property
     def runs(self) -> NDArray[np.void]:
         """The run table, see above."""
-        return self._read_games()[0]
+        return self._read_games()[0].view(NamedRuns)
 
     @property
     def _owners(self) -> Owners:
@@ -369,7 +370,7 @@ class Session(RowView):
         from tape2048.game.rules import boards_to_exps  # loads the compiler
 
         rows = np.empty(len(boards), self.dtype)
-        rows["run_id"] = self.runs["id"][owners]
+        rows["run_id"] = self.runs["run_id"][owners]
         rows["step_idx"] = numbers - self.runs["first_row"][owners].astype(np.int64)
         rows["exps"] = boards_to_exps(boards)
         rows["action"] = moves
@@ -387,7 +388,7 @@ class Session(RowView):
         """Return rows; raise FieldError if a board is none of a game."""
         if (at := impossible_row(rows)) >= 0:
             row, number = rows[at : at + 1].view(self.dtype)[0], int(numbers[at])
-            where = f"row {number} (run {self.runs['id'][self.run_index([number])[0]]})"
+            where = f"row {number} (run {self.runs['run_id'][self.run_index([number])[0]]})"
             path, offset = self.path, None
             if STEPS_NPY in self.files:
                 path, end = self.path / STEPS_NPY, self.files[STEPS_NPY].bytes
@@ -616,7 +617,7 @@ def _assign(
         probed = probed[np.arange(_PROBED_RUNS) * (len(probed) - 1) // (_PROBED_RUNS - 1)]
     first = runs["first_row"][probed].astype(np.int64)
     last = first + runs["rows"][probed].astype(np.int64) - 1
-    ids = runs["id"][probed]
+    ids = runs["run_id"][probed]
     wrong = (steps["run_id"][first] != ids) | (steps["run_id"][last] != ids) | (steps["step_idx"][first] != 0)
     if wrong.any():
         at = int(wrong.argmax())

@@ -68,7 +68,7 @@ class Defect(NamedTuple):
     ) -> FormatError:
         offset = data_offset + int(run["first_row"]) + self.step
         more = f" ({self.games} runs like it)" if self.games > 1 else ""
-        text = f"run {run['id']}, step {self.step}: {self.text}{more}"
+        text = f"run {run['run_id']}, step {self.step}: {self.text}{more}"
         return self.kind(text, path=path, offset=offset, hint=HINT)
 
 
@@ -105,7 +105,7 @@ def check_games(
     wrong, kinds, at = np.empty(games, np.uint8), np.empty(games, np.uint8), np.empty(games, np.int64)
     decode(tape, first, steps, starts, boards, finals, wrong)
     judge(tape, first, steps, starts, finals, wrong, scores, tiles, kinds, at)
-    found = {"steps": steps, "max_score": scores, "highest_tile": tiles}
+    found = {"steps": steps, "score": scores, "highest_tile": tiles}
     differs = (kinds == 0) & np.any([runs[name] != values for name, values in found.items()], axis=0)
     kinds[differs] = _DIFFERS
     defects = []
@@ -146,7 +146,7 @@ def anchor_error(  # noqa: PLR0917
     row: int, found: int, due: int, run: np.void, path: str | os.PathLike[str], offset: int
 ) -> BookkeepingError:
     return BookkeepingError(
-        f"run {run['id']}, step {row - int(run['first_row'])}: the anchor of row {row} is {found:#018x}. "
+        f"run {run['run_id']}, step {row - int(run['first_row'])}: the anchor of row {row} is {found:#018x}. "
         f"The tape leads to {due:#018x}",
         path=path,
         offset=offset,
@@ -324,7 +324,7 @@ class Tape:
         if not differs.size:
             if self.data[first + len(boards) - 1] & WIN_BIT:
                 return
-            raise ReplayError(f"run {run['id']} changed while it was read", path=path)
+            raise ReplayError(f"run {run['run_id']} changed while it was read", path=path)
         at = int(differs[0])
         row = (anchor + at) * self.anchor_rows
         offset = self._offsets[1] + (anchor + at) * ANCHOR_DTYPE.itemsize
@@ -419,7 +419,7 @@ def check_runs(runs: NDArray[np.void], path: Path | str) -> None:
     wrong = np.flatnonzero((rows != steps) | (rows > GAME_STEPS_MAX) | (rows == 0))
     if wrong.size:
         run = runs[wrong[0]]
-        found = f"run {run['id']} has {run['rows']} rows for {run['steps']} steps"
+        found = f"run {run['run_id']} has {run['rows']} rows for {run['steps']} steps"
         expected = f"expected equal numbers from 1 to {GAME_STEPS_MAX}"
         raise BookkeepingError(f"{found}; {expected}", path=path)
 
@@ -434,4 +434,4 @@ def check_two_tiles(runs: NDArray[np.void], starts: NDArray[np.uint64], path: Pa
     wrong = np.flatnonzero(~(two & small & apart))
     if wrong.size:
         found = f"start_board is {starts[wrong[0]]:#018x}; expected two tiles, each a 2 or a 4"
-        raise FieldError(f"run {runs['id'][wrong[0]]}, step 0: {found}", path=path, hint=HINT)
+        raise FieldError(f"run {runs['run_id'][wrong[0]]}, step 0: {found}", path=path, hint=HINT)

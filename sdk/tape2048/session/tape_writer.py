@@ -131,7 +131,7 @@ class TapeWriter:
         steps = runs["rows"].astype(np.int64)
         if not steps.all():
             raise ReplayError(
-                f"run {runs['id'][steps == 0][0]} has no steps; expected a complete game",
+                f"run {runs['run_id'][steps == 0][0]} has no steps; expected a complete game",
                 path=self._directory,
             )
         first = np.cumsum(steps) - steps
@@ -141,8 +141,8 @@ class TapeWriter:
         if bad >= 0:
             game = int(np.searchsorted(first, bad, "right")) - 1
             raise ReplayError(
-                f"run {runs['id'][game]}, step {bad - first[game]}: move {moves[bad]} and one spawn do not "
-                f"lead from board {boards[bad]:#018x} to the next board",
+                f"run {runs['run_id'][game]}, step {bad - first[game]}: move {moves[bad]} and one spawn do "
+                f"not lead from board {boards[bad]:#018x} to the next board",
                 path=self._directory,
                 hint="store games that lack steps as rows (steps.npy), not on tape",
             )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CriticDataset as CriticDataset,
         CriticLoader as CriticLoader,
         RowBatch as RowBatch,
+        TensorBatch as TensorBatch,
         as_torch_dataset as as_torch_dataset,
         collate as collate,
     )

@@ -2,10 +2,10 @@
 
 Needs torch (``pip install 'tape2048[torch]'``)::
 
-    loader = CriticLoader(corpus, batch_size=4096, seed=7, label_dtype="float32", device="cuda")
+    loader = CriticLoader(corpus, batch_size=4096, seed=7, device="cuda")
     for epoch in range(2):
         for batch in loader:                       # the rest of the epoch
-            train(batch["tokens"], batch["labels"])
+            train(batch.tokens, batch.labels)
             torch.save({"loader": loader.state_dict(), ...}, path)
 
 The tensors are views of buffers that threads fill without the GIL, so nothing is copied. A buffer is filled
@@ -20,30 +20,34 @@ over ``loader.counting(data_loader)``. Without ``counting``, each pass is the ne
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import zlib
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, overload
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from tape2048.base.signatures import lists_options
 from tape2048.base.text import as_int
 from tape2048.base.threads import OVER, Prefetcher
-from tape2048.corpus import Capped
+from tape2048.corpus import Capped, Corpus
 from tape2048.errors import ConfigError, CorpusError
-from tape2048.loader.batch import BatchOptions, BatchPool, check_options
+from tape2048.loader.batch import BatchPool
 from tape2048.loader.batches import Batches
 from tape2048.loader.column_fields import plan_fields
 from tape2048.loader.mixture import Mixture
+from tape2048.loader.options import DEFAULTS, BatchOptions, LabelLike, as_label_dtype, check_options
 from tape2048.loader.row_view import tables_of
 from tape2048.session.batch_fields import field_of
 from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds, run_labels, warn_of_constants
+from tape2048.session.session import Session
 from tape2048.torch.tower import pick_device
 
 if TYPE_CHECKING:
@@ -52,12 +56,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048.corpus import Corpus
-    from tape2048.loader.batch import Batch, BatchLayout, LabelDtype
+    from tape2048.loader.batch import Batch, BatchLayout
 
 #: Tensors by field, in the types of the fields. Exceptions: unsigned integers of more than a byte become
 #: signed, columns of ``u16`` and ``u32`` are widened, and columns of ``bf16`` become bfloat16.
 Tensors = dict[str, torch.Tensor]
+
+#: What :class:`CriticLoader` serves: rows, or what :meth:`Corpus.open` opens.
+Source: TypeAlias = "Corpus | Capped | Mixture | Session | str | os.PathLike[str] | Sequence[Any]"
 
 # Torch has few operations for unsigned types other than uint8; NumPy has no bfloat16, whose bits are uint16.
 _SIGNED = {np.dtype(f"u{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
@@ -71,8 +77,30 @@ _STATE_BITS = 32
 _PASS_BITS, _NUMBER_BITS = 32, 16
 
 
-class _Served(Tensors):
-    """A whole batch, which a ``DataLoader`` must not join with other batches."""
+_BY_DEFAULT: BatchOptions = {**DEFAULTS, "label_dtype": "float32"}
+
+
+class TensorBatch(Tensors):
+    """The tensors of a batch by field: ``batch["tokens"]`` or ``batch.tokens``.
+
+    A ``DataLoader`` does not join it with other batches. With the column ``values``, ``batch.values`` is this
+    column, and the method of dictionaries is missing.
+
+    Example:
+        >>> from tape2048.torch import CriticLoader
+        >>> next(iter(CriticLoader("selfplay", 64))).labels.dtype
+        torch.float32
+    """
+
+    @property
+    def values(self) -> Any:
+        """The field ``values``; in a batch without it, the method of a dictionary."""
+        return self["values"] if "values" in self else super().values
+
+    def __getattr__(self, field: str) -> torch.Tensor:
+        if field in self:
+            return self[field]
+        raise AttributeError(f"no field {field!r} in this batch. It has {', '.join(self)}")
 
 
 def _reject_joining(batches: Sequence[Any], **_: Any) -> Tensors:
@@ -81,30 +109,31 @@ def _reject_joining(batches: Sequence[Any], **_: Any) -> Tensors:
     )
 
 
-default_collate_fn_map[_Served] = _reject_joining
+default_collate_fn_map[TensorBatch] = _reject_joining
 
 
-class CriticLoader(IterableDataset[Tensors]):
+@lists_options(BatchOptions, _BY_DEFAULT)
+class CriticLoader(IterableDataset[TensorBatch]):
     """A loader of the batches of a corpus as prefetched tensors.
 
     Each iteration serves the rest of the current epoch. The batches depend only on the seed and the state,
     and not on the number of threads or workers.
 
     Args:
-        source: a corpus, ``corpus.capped(...)``, or a mixture.
+        source: a corpus, ``corpus.capped(...)``, a mixture, a session, or what :meth:`Corpus.open` opens.
         batch_size: rows of a batch, at least 1.
         threads: number of threads; 0: each batch is made on demand.
         prefetch: number of batches made in advance, at least 1.
         device: device to copy the batches to. None and the CPU copy nothing.
         pin_memory: whether batches are in pinned memory; by default if CUDA is available.
-        **options: as for :class:`tape2048.loader.batches.Batches`.
+        **options: the options of :class:`tape2048.loader.Batches`.
 
     Yields:
-        ``dict`` of tensors by field, ``[B, ...]``, or ``[B, K, ...]`` with ``window=K``. ``tokens`` are
-        uint8, ``labels`` bool or float32, ``valid`` bool and ``weight`` float32. ``row`` and ``seed`` (its 64
-        bits) are int64. Steps, points and ``run`` are int32, and other built-in fields uint8. Columns have
-        the type of their file, except for ``u16`` (int32), ``u32`` and ``u64`` (int64) and ``bf16``
-        (bfloat16).
+        :class:`TensorBatch`, tensors by field, ``[B, ...]``, or ``[B, K, ...]`` with ``window=K``. ``tokens``
+        are uint8, ``labels`` float32 or bool, ``valid`` bool and ``weight`` float32. ``row`` and ``seed``
+        (its 64 bits) are int64. Steps, points, tiles and ``run`` are int32, and other built-in fields uint8.
+        Columns have the type of their file, except for ``u16`` (int32), ``u32`` and ``u64`` (int64) and
+        ``bf16`` (bfloat16).
 
     Attributes:
         batches: object that numbers and fills the batches, and has the loader's state.
@@ -119,14 +148,14 @@ class CriticLoader(IterableDataset[Tensors]):
     Example:
         >>> from tape2048 import Corpus
         >>> from tape2048.torch import CriticLoader
-        >>> loader = CriticLoader(Corpus.open("selfplay"), batch_size=64, label_dtype="float32")
+        >>> loader = CriticLoader(Corpus.open("selfplay"), batch_size=64)
         >>> {field: tuple(tensor.shape) for field, tensor in next(iter(loader)).items()}
         {'tokens': (64, 16), 'labels': (64, 3)}
     """
 
     def __init__(
         self,
-        source: Corpus | Capped | Mixture,
+        source: Source,
         batch_size: int = 4096,
         *,
         threads: int = 1,
@@ -141,8 +170,9 @@ class CriticLoader(IterableDataset[Tensors]):
         for name, least in (("threads", 0), ("prefetch", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}; expected at least {least}")
+        source = _opened(source)
         make = source.batches if isinstance(source, Mixture) else partial(Batches, source)
-        self.batches = make(batch_size, **options)
+        self.batches = make(batch_size, **(_BY_DEFAULT | options))
         self.corpus = source.corpus if isinstance(source, Capped) else source
         try:
             self.device = None if device is None else torch.device(device)
@@ -193,14 +223,14 @@ class CriticLoader(IterableDataset[Tensors]):
     def _repr_html_(self) -> str:
         return self.batches._repr_html_()
 
-    def __iter__(self) -> Iterator[Tensors]:
+    def __iter__(self) -> Iterator[TensorBatch]:
         worker = get_worker_info()
         if worker is None:
             return self._iterate()
         # A worker's seed is its number plus a random number of the DataLoader's pass.
         return self._in_worker(worker.id, worker.num_workers, worker.seed - worker.id)
 
-    def _iterate(self) -> Iterator[Tensors]:
+    def _iterate(self) -> Iterator[TensorBatch]:
         self._end_iteration()
         batches = self.batches
         batches.begin()
@@ -238,7 +268,7 @@ class CriticLoader(IterableDataset[Tensors]):
     def _copies(self) -> bool:
         return self.device is not None and self.device.type != "cpu"
 
-    def _copied(self, batch: Batch) -> Tensors:
+    def _copied(self, batch: Batch) -> TensorBatch:
         """Copy a batch to the device. From pinned memory, the copy may still be in progress."""
         there = _tensors_of(batch)
         there.update((name, tensor.to(self.device, non_blocking=True)) for name, tensor in there.items())
@@ -257,7 +287,7 @@ class CriticLoader(IterableDataset[Tensors]):
             self._prefetcher.close()
             self._prefetcher = None
 
-    def _in_worker(self, worker: int, workers: int, reader: int) -> Iterator[Tensors]:
+    def _in_worker(self, worker: int, workers: int, reader: int) -> Iterator[TensorBatch]:
         """Yield every ``workers``-th batch: torch's DataLoader takes batches from its workers in turn."""
         if self.batches.sessions:
             raise ValueError(
@@ -317,7 +347,7 @@ class CriticLoader(IterableDataset[Tensors]):
             batches.next_epoch()
         self._state = state
 
-    def counting(self, data_loader: Iterable[Tensors]) -> Iterator[Tensors]:
+    def counting(self, data_loader: Iterable[TensorBatch]) -> Iterator[TensorBatch]:
         """Iterate over a ``DataLoader`` of this loader, and count its batches in this loader's state.
 
         Raises:
@@ -445,10 +475,10 @@ class CriticDataset(Dataset[Tensors]):
 
     Args:
         corpus: source of the rows: a corpus, a :class:`tape2048.runs.Dataset`, a
-            :class:`tape2048.runs.DataPack`, or a view of it.
+            :class:`tape2048.runs.DataPack`, or a view of it; a session, or what :meth:`Corpus.open` opens.
         fields: fields of a row, as for :class:`tape2048.loader.batches.Batches`.
         thresholds: tiles of the labels.
-        label_dtype: type of the labels, ``"bool"`` or ``"float32"``.
+        label_dtype: type of the labels, ``"float32"`` or ``"bool"``.
 
     Raises:
         TypeError: ``corpus`` is of another type.
@@ -458,25 +488,26 @@ class CriticDataset(Dataset[Tensors]):
         >>> from tape2048 import Corpus
         >>> from tape2048.torch import CriticDataset
         >>> CriticDataset(Corpus.open("selfplay"), thresholds=(8192,))[0]["labels"]
-        tensor([False])
+        tensor([0.])
     """
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Source,
         *,
         fields: Sequence[str] = ("tokens", "labels"),
         thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
-        label_dtype: LabelDtype = "bool",
+        label_dtype: LabelLike = "float32",
     ) -> None:
+        rows: Any = _opened(corpus)
         tiles = check_thresholds(thresholds)
-        layout, _ = plan_fields(tables_of(corpus), fields, tiles, label_dtype)
+        layout, _ = plan_fields(tables_of(rows), fields, tiles, label_dtype)
         self.fields, self._layout = layout.fields, layout
-        self.corpus = corpus
+        self.corpus: Corpus = rows
         self.thresholds = tuple(tiles.tolist())
-        self.label_dtype: LabelDtype = label_dtype
+        self.label_dtype = as_label_dtype(label_dtype)
         if "labels" in self.fields:
-            warn_of_constants(run_labels(corpus.runs, self.thresholds), self.thresholds)
+            warn_of_constants(run_labels(rows.runs, self.thresholds), self.thresholds)
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -495,17 +526,39 @@ class CriticDataset(Dataset[Tensors]):
         return RowBatch(_typed(zip(arrays, map(_tensor_of, arrays.values()), strict=True), self._layout))
 
 
-@overload
-def as_torch_dataset(corpus: Corpus, *, map_style: Literal[True] = True, **options: Any) -> CriticDataset: ...
+class LoaderOptions(BatchOptions, total=False):
+    """The options of a :class:`CriticLoader`.
+
+    Args:
+        fields, thresholds, label_dtype: as for :class:`CriticDataset`.
+        batch_size, threads, prefetch, device, pin_memory, shuffle, seed: as for :class:`CriticLoader`.
+        augment, drop_last, rank, world_size, pool_rows, pool_sessions: likewise.
+        extra, weight, targets, window, stride, pad: likewise.
+    """
+
+    batch_size: int
+    threads: int
+    prefetch: int
+    device: str | torch.device | None
+    pin_memory: bool | None
 
 
 @overload
 def as_torch_dataset(
-    corpus: Corpus | Capped, *, map_style: Literal[False], **options: Any
+    corpus: Source, *, map_style: Literal[True] = True, **options: Unpack[LoaderOptions]
+) -> CriticDataset: ...
+
+
+@overload
+def as_torch_dataset(
+    corpus: Source, *, map_style: Literal[False], **options: Unpack[LoaderOptions]
 ) -> CriticLoader: ...
 
 
-def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> CriticDataset | CriticLoader:
+@lists_options(LoaderOptions, {**_BY_DEFAULT, "batch_size": 4096, "threads": 1, "prefetch": 4})
+def as_torch_dataset(
+    corpus: Any, *, map_style: bool = True, **options: Unpack[LoaderOptions]
+) -> CriticDataset | CriticLoader:
     """Return a corpus, data set or pack.dat as a PyTorch data set.
 
     Args:
@@ -513,7 +566,7 @@ def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> 
             ``corpus.capped(...)``, whose rows have a ``weight``.
         map_style: whether to return a :class:`CriticDataset`, which serves rows by number. Otherwise, a
             :class:`CriticLoader` is returned, which serves batches.
-        **options: arguments of the class.
+        **options: the options.
 
     Raises:
         TypeError: ``corpus`` is of another type.
@@ -526,8 +579,16 @@ def as_torch_dataset(corpus: Any, *, map_style: bool = True, **options: Any) -> 
         True
     """
     if map_style:
-        return CriticDataset(corpus, **options)
+        of_rows: Any = options
+        return CriticDataset(corpus, **of_rows)
     return CriticLoader(corpus, **options)
+
+
+def _opened(source: Source) -> Corpus | Capped | Mixture:
+    if not isinstance(source, str | os.PathLike | Session | Sequence):
+        return source
+    several: Sequence[Any] = source if isinstance(source, list | tuple) else [source]
+    return Corpus.open([each.path if isinstance(each, Session) else each for each in several])
 
 
 def _buffer(batches: Batches, *, pinned: bool = False) -> Batch:
@@ -538,25 +599,25 @@ def _buffer(batches: Batches, *, pinned: bool = False) -> Batch:
     return batches.buffer(arrays)
 
 
-def _tensors_of(batch: Batch) -> Tensors:
+def _tensors_of(batch: Batch) -> TensorBatch:
     owners, rows = batch.owners, batch.rows
     if rows < batch.capacity:
         owners = [array[:rows] for array in owners]
     return _typed(zip(batch.layout.fields, map(torch.from_numpy, owners), strict=True), batch.layout)
 
 
-def _pinned(batch: Batch) -> Tensors:
+def _pinned(batch: Batch) -> TensorBatch:
     """Copy a batch to pinned memory of torch, which frees it only after transfers that the caller starts."""
-    return _Served((field, tensor.pin_memory()) for field, tensor in _tensors_of(batch).items())
+    return TensorBatch((field, tensor.pin_memory()) for field, tensor in _tensors_of(batch).items())
 
 
 def _tensor_of(array: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(array.view(_SIGNED.get(array.dtype, array.dtype)))
 
 
-def _typed(tensors: Iterable[tuple[str, torch.Tensor]], layout: BatchLayout) -> Tensors:
+def _typed(tensors: Iterable[tuple[str, torch.Tensor]], layout: BatchLayout) -> TensorBatch:
     """Convert tensors of a batch's arrays, which have signed types for unsigned integers, to their types."""
-    types, found = {info.name: info.dtype for info in layout.columns}, _Served()
+    types, found = {info.name: info.dtype for info in layout.columns}, TensorBatch()
     for name, each in tensors:
         dtype = types.get(name, "")
         if dtype == "bf16":

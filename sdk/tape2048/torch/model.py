@@ -150,7 +150,7 @@ def bad_batch(data: TrainingData, part: Literal["train", "val"], epoch: int, ind
             row = int(rows[odd.argmax()])
             run = loader.corpus.runs[int(np.searchsorted(loader.corpus.row_starts, row, "right")) - 1]
             session = loader.corpus.sessions[int(run["session"])]
-            text += f". The embedding of row {row} (run {run['id']} of {session.name}) is not finite"
+            text += f". The embedding of row {row} (run {run['run_id']} of {session.name}) is not finite"
     return text
 
 

@@ -119,7 +119,7 @@ def lengths(entry: Entry, games: int) -> dict[str, Any]:
     runs = Corpus.open(out).runs
     won = runs["steps"][runs["highest_tile"] >= 32768]
     return {
-        "points_per_move": round(float(runs["max_score"].sum() / runs["steps"].sum()), 2),
+        "points_per_move": round(float(runs["score"].sum() / runs["steps"].sum()), 2),
         "moves_32768": round(float(won.mean())) if len(won) else None,
     }
 

@@ -25,8 +25,8 @@ from ..processes import PATIENCE_S, environment, wait_until
 #: Another value for each setting.
 OTHER: dict[str, Any] = {
     "player": "random", "player_args": {"a": 1}, "model_tag": "other", "out_dir": "elsewhere",
-    "instance": "other", "start_from": "boards.npy", "start_where": "id < 3",
-    "start_rows_where": "board_highest > 9",
+    "instance": "other", "start_from": "boards.npy", "start_where": "run_id < 3",
+    "start_rows_where": "board_highest_tile > 9",
     "workers": 3, "seed": 1, "lease": 1, "rotate_steps": 5, "rotate_s": 1.0,
     "max_games": 5, "max_steps": 5, "max_wall_s": 5.0, "max_ram_mb": 5000, "max_disk_mb": 5,
     "to": "elsewhere",
@@ -166,7 +166,7 @@ def test_a_higher_limit_restarts_finished_workers(root: Path, tmp_path: Path) ->
         assert process.wait(PATIENCE_S / 2) == 0
     # A second worker that is still starting when the first has played all games is not awaited.
     assert len(list(tmp_path.glob("bye-*"))) >= 3
-    assert sorted(run_table(root)["id"]) == list(range(500))
+    assert sorted(run_table(root)["run_id"]) == list(range(500))
 
 
 @pytest.mark.slow

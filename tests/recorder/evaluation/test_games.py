@@ -57,7 +57,7 @@ def test_games_are_those_that_a_recorder_records(root: Path) -> None:
     assert len(corpus.runs) == RECORDED
     recorded = read_games(corpus, 1)
     found = played(RECORDED)
-    for at, run in enumerate(corpus.runs["id"].tolist()):
+    for at, run in enumerate(corpus.runs["run_id"].tolist()):
         first, last = recorded.starts[at : at + 2]
         mine = slice(*found.starts[run : run + 2])
         assert (found.boards[mine] == recorded.boards[first:last]).all()

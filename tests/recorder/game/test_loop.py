@@ -74,7 +74,7 @@ def play(
         first = int(block_runs["rows"][:half].sum())
         parts = list(map(bytes, buffer.pieces(first)))
         buffer.drop_block(half)
-        assert np.array_equal(buffer.runs["id"], block_runs["id"][half:])
+        assert np.array_equal(buffer.runs["run_id"], block_runs["run_id"][half:])
         assert b"".join([*parts, *map(bytes, buffer.pieces())]) == data
         rows += data
         runs.append(block_runs)
@@ -160,7 +160,7 @@ def test_a_tape_leads_through_the_boards_of_its_rows(name: str) -> None:
     assert (tape & 3).tolist() == rows["action"].tolist()
     found = outcomes(player(name), seeds_of(ids_of(2)))
     assert found.steps == len(rows) == played.runs["steps"].sum()
-    assert played.runs["max_score"].tolist() == found.scores.tolist()
+    assert played.runs["score"].tolist() == found.scores.tolist()
     assert played.runs["highest_tile"].tolist() == found.highest.tolist()
     for run in played.runs:
         assert rows["exps"][run["first_row"]].tolist() == reference.new_game(int(run["seed"]))[0]
@@ -204,7 +204,7 @@ def test_each_nth_row_is_kept(sample_rate: int) -> None:
     rows = np.frombuffer(every.rows, STEP_DTYPE)
     kept = rows[rows["step_idx"] % sample_rate == 0]
     assert sampled.rows == kept.tobytes()
-    for field in ("id", "seed", "steps", "max_score", "highest_tile"):
+    for field in ("run_id", "seed", "steps", "score", "highest_tile"):
         assert np.array_equal(sampled.runs[field], every.runs[field])
     assert sampled.runs["rows"].tolist() == [-(-int(steps) // sample_rate) for steps in every.runs["steps"]]
 
@@ -274,7 +274,7 @@ def test_a_game_with_the_highest_tiles_is_scored() -> None:
     buffer._game[loop._BOARD] = reference.pack(cells)
     buffer._game[loop._FOURS] = 1000
     assert play_into(buffer, player("random"), steps_max=ENDLESS) == GAMES_PLAYED
-    assert buffer.runs["max_score"].tolist() == [reference.board_score(cells) - 4000]
+    assert buffer.runs["score"].tolist() == [reference.board_score(cells) - 4000]
     assert buffer.runs["highest_tile"].tolist() == [32768]
     assert buffer.runs["steps"].tolist() == [1]
 
@@ -296,7 +296,7 @@ def test_a_65536_ends_a_game(name: str) -> None:
         else:
             assert buffer.rows.tolist()[0] in {0x82, 0x83}
         (run,) = buffer.runs
-        assert [run[field] for field in ("steps", "rows", "max_score", "highest_tile")] == [
+        assert [run[field] for field in ("steps", "rows", "score", "highest_tile")] == [
             1,
             1,
             65536,

@@ -44,9 +44,9 @@ class Games:
         for run in finished.runs:
             first, count = int(run["first_row"]), int(run["rows"])
             rows = finished.rows[first : first + count]
-            assert int(run["id"]) not in self.kept
-            self.kept[int(run["id"])] = Kept(
-                *(int(run[name]) for name in ("seed", "steps", "max_score", "highest_tile")), rows.tobytes()
+            assert int(run["run_id"]) not in self.kept
+            self.kept[int(run["run_id"])] = Kept(
+                *(int(run[name]) for name in ("seed", "steps", "score", "highest_tile")), rows.tobytes()
             )
         half = len(finished.runs) // 2  # a block can be written in two parts
         left, first = finished.runs[half:].copy(), int(finished.runs["rows"][:half].sum())

@@ -175,7 +175,7 @@ def test_a_65536_ends_a_game(storage: str) -> None:
     assert kernels.advance(lanes, games.moves[-1:], log) == 1
     row_bytes = np.uint64(finished.dtype.itemsize)
     assert kernels.settle(lanes, log, finished.arrays, waiting, row_bytes, 1) == kernels.LANES_FREE
-    names = ["seed", "rows", "steps", "max_score", "highest_tile"]
+    names = ["seed", "rows", "steps", "score", "highest_tile"]
     assert finished.runs[names].tolist() == games.runs[names].tolist()
     due = games.tape if storage == "tape" else as_rows(games)
     if storage == "rows":

@@ -22,11 +22,11 @@ def make_block(
     first_row: int, rows_of_runs: list[int], crc: int = 7, columns_crc: int | None = None
 ) -> Block:
     runs = np.zeros(len(rows_of_runs), dtype=RUN_DTYPE)
-    runs["id"] = np.arange(len(runs)) + first_row
+    runs["run_id"] = np.arange(len(runs)) + first_row
     runs["rows"] = runs["steps"] = rows_of_runs
     runs["first_row"] = first_row + np.cumsum([0, *rows_of_runs[:-1]])
-    runs["seed"] = np.uint64(2**64 - 1) - runs["id"]
-    runs["max_score"], runs["highest_tile"] = 1000, 64
+    runs["seed"] = np.uint64(2**64 - 1) - runs["run_id"]
+    runs["score"], runs["highest_tile"] = 1000, 64
     return Block(first_row, sum(rows_of_runs), crc, runs, columns_crc)
 
 

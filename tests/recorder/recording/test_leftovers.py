@@ -200,7 +200,7 @@ def test_blocks_that_no_recorder_confirms(
     assert_only_this_is_put_away(root, session, blocks, "expected")
 
 
-@pytest.mark.parametrize(("name", "by"), [("max_score", 4), ("max_score", -4), ("highest_tile", 0)])
+@pytest.mark.parametrize(("name", "by"), [("score", 4), ("score", -4), ("highest_tile", 0)])
 def test_an_outcome_that_the_boards_do_not_have(root: Path, blocks: Blocks, name: str, by: int) -> None:
     run = blocks[1].runs[1]  # a view
     right = int(run[name])
@@ -209,7 +209,7 @@ def test_an_outcome_that_the_boards_do_not_have(root: Path, blocks: Blocks, name
         session = leave(root, blocks, range(3))
     finally:
         run[name] = right
-    assert_only_this_is_put_away(root, session, blocks, f"run {blocks[1].ids[1]} has max_score")
+    assert_only_this_is_put_away(root, session, blocks, f"run {blocks[1].ids[1]} has score")
 
 
 @pytest.mark.parametrize(

@@ -72,11 +72,11 @@ class Blocks:
             file.seek(STEPS_HEADER_BYTES + place.first_row * STEP_DTYPE.itemsize)
             file.write(rows.tobytes())
         runs = np.zeros(games, dtype=RUN_DTYPE)
-        runs["id"] = ids
+        runs["run_id"] = ids
         runs["seed"] = ids + 1000
         runs["first_row"] = np.arange(games) * GAME_ROWS
         runs["rows"] = runs["steps"] = GAME_ROWS
-        runs["max_score"], runs["highest_tile"] = 4, 4
+        runs["score"], runs["highest_tile"] = 4, 4
         return BlockWritten(place.session, place.first_row, len(rows), crc32c(rows.tobytes()), runs.tobytes())
 
 
@@ -135,7 +135,7 @@ def test_releasing_the_last_range_publishes(make: Make, how: str) -> None:
     (path,) = published_by(recording)
     session = Session.open(path)
     assert len(session) == 100
-    assert session.runs["id"].tolist() == list(range(10))
+    assert session.runs["run_id"].tolist() == list(range(10))
     assert validate_session(path).findings == ()
 
 

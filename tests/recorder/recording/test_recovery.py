@@ -281,9 +281,9 @@ def test_what_would_not_pass_validate_is_not_published(root: Path, blocks: Block
     """Runs and rows that disagree, under checksums that hold: a bug of the recorder, say."""
     session = PartialSession(root, make_facts(**blocks[0].facts), 1)
     # Rows on tape do not carry their run's id, and a row of steps.npy not its game's score.
-    field, said = "id", "not published, because validation failed"
+    field, said = "run_id", "not published, because validation failed"
     if session.file.is_tape:
-        field, said = "max_score", "max_score is"
+        field, said = "score", "score is"
     blocks[0].runs[field][0] += 1_000
     try:
         blocks[0].record(session)

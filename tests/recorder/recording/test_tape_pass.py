@@ -90,12 +90,12 @@ def test_pieces_of_any_size_give_the_same_anchors(
     assert whole[0] == reference.pack(first)
 
 
-@pytest.mark.parametrize("field", ["steps", "max_score", "highest_tile"])
+@pytest.mark.parametrize("field", ["steps", "score", "highest_tile"])
 def test_a_wrong_report_is_not_published(root: Path, tape_blocks: Blocks, field: str) -> None:
     runs = tape_blocks[1].runs.copy()
     runs[field][2] += 4
     session = written(root, [tape_blocks[0], tape_blocks[1]._replace(runs=runs), tape_blocks[2]])
-    with pytest.raises(BookkeepingError, match=f"run {runs['id'][2]}.*{field} is") as caught:
+    with pytest.raises(BookkeepingError, match=f"run {runs['run_id'][2]}.*{field} is") as caught:
         publish(root, session)
     assert caught.value.path == str(session.steps_path)
     assert sessions(root) == []
@@ -106,7 +106,7 @@ def test_a_seed_of_another_game_is_not_published(root: Path, tape_blocks: Blocks
     runs = tape_blocks[0].runs.copy()
     runs["seed"][1] += 1
     session = written(root, [tape_blocks[0]._replace(runs=runs)])
-    with pytest.raises(FormatError, match=f"run {runs['id'][1]}"):
+    with pytest.raises(FormatError, match=f"run {runs['run_id'][1]}"):
         publish(root, session)
 
 
@@ -122,7 +122,7 @@ def test_a_wrong_byte_is_not_published(
     step = at % int(block.runs["rows"][1])
     row = int(block.runs["first_row"][1]) + step
     session = written(root, [tape_blocks[0], changed(block, row, block.data[row] ^ bits)])
-    with pytest.raises(kind, match=f"run {block.runs['id'][1]}, step {step}: ") as caught:
+    with pytest.raises(kind, match=f"run {block.runs['run_id'][1]}, step {step}: ") as caught:
         publish(root, session)
     assert caught.value.offset == TAPE_HEADER_BYTES + tape_blocks[0].rows + row
     assert sessions(root) == []

@@ -81,7 +81,7 @@ def every_other(directory: Path, games: Any, **facts: object) -> tuple[Session, 
         sampled[:] = rows[kept]
 
     table = [
-        Game(*(int(run[name]) for name in ("id", "steps", "highest_tile", "seed", "max_score")))
+        Game(*(int(run[name]) for name in ("run_id", "steps", "highest_tile", "seed", "score")))
         for run in games.runs
     ]
     facts = {"rows": int(kept.sum()), "runs": len(table), "sample_rate": 2, "record_action": True, **facts}

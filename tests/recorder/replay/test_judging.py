@@ -297,7 +297,7 @@ def test_a_missing_network_is_named_and_replaced() -> None:
 def games(count: int, mean_score: float, reached: int = 0) -> npt.NDArray[np.void]:
     """Games of this mean score, of which so many reach the tile."""
     runs = np.zeros(count, RUN_DTYPE)
-    runs["max_score"] = mean_score
+    runs["score"] = mean_score
     runs["highest_tile"] = np.where(np.arange(count) < reached, TILE, TILE // 2)
     return runs
 

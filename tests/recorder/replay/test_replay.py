@@ -71,7 +71,7 @@ def test_one_changed_cell_is_found_and_placed(copied: Path) -> None:
     del session
     (finding,) = replay_session(copied).findings
     assert finding.error == "ReplayError"
-    assert f"run {run['id']} (seed {run['seed']})" in finding.message
+    assert f"run {run['run_id']} (seed {run['seed']})" in finding.message
     assert f"row {row} is the first to differ" in finding.message
 
 
@@ -85,7 +85,7 @@ def test_a_changed_summary_is_found(copied: Path, column: str, change: str) -> N
         found = [finding.error for finding in validate_session(copied).findings]
         assert found == ["BookkeepingError"] * kept + ["ManifestError"]
     (finding,) = replay_session(copied).findings
-    assert column == "seed" or f"{column} " in finding.message
+    assert column == "seed" or f"{column.removeprefix('max_')} " in finding.message
     assert "run 5 " in finding.message
 
 
@@ -128,7 +128,7 @@ def rewrite_entry(session: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("max_score = max_score + 4", "max_score"),
+        ("max_score = max_score + 4", "score"),
         ("seed = seed + 1", ""),
         ("start_board = (SELECT start_board FROM runs WHERE id = 9)", "start_board 0x"),
     ],
@@ -152,7 +152,7 @@ def test_one_changed_byte_of_a_tape_is_found(on_tape: Path, tmp_path: Path) -> N
     (session / "tape.npy").write_bytes(content)
     rewrite_entry(session, "tape.npy")
     (finding,) = replay_session(session).findings
-    assert f"run {run['id']} (seed {run['seed']})" in finding.message
+    assert f"run {run['run_id']} (seed {run['seed']})" in finding.message
     assert f"row {row} is the first to differ" in finding.message
 
 

@@ -117,7 +117,7 @@ def test_it_is_recorded_and_replayed(
         assert session.tape is not None
         assert session.tape.data.tolist() == GAME.tape.tolist()
         assert session.tape.data[-1] & 128
-    for name in ("seed", "steps", "rows", "max_score", "highest_tile"):
+    for name in ("seed", "steps", "rows", "score", "highest_tile"):
         assert session.runs[name].tolist() == GAME.runs[name].tolist()
     assert exps_to_boards(session.steps["exps"]).tolist() == GAME.boards.tolist()
     assert validate_session(path).findings == ()

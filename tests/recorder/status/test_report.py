@@ -18,7 +18,7 @@ def test_a_tally_is_what_counting_all_at_once_gives(batches: list[list[tuple[int
     for batch in batches:
         runs = np.zeros(len(batch), dtype=RUN_DTYPE)
         for run, (score, exponent, steps) in zip(runs, batch, strict=True):
-            run["max_score"], run["highest_tile"], run["steps"], run["rows"] = (
+            run["score"], run["highest_tile"], run["steps"], run["rows"] = (
                 score, 1 << exponent, steps, steps,
             )  # fmt: skip
         tally.add(runs)

@@ -220,7 +220,7 @@ def test_perfect_and_guessing_critics(corpus: Corpus) -> None:
 
 
 def test_one_class_says_so(corpus: Corpus) -> None:
-    few = corpus.where(max_tile=8192)
+    few = corpus.where(max_highest_tile=8192)
     found = evaluate(Fake(lambda exps: exps.max(axis=1) / 15, [2048, 16384]), few, replicates=20)
     never = found.cell(ALL, 16384)
     assert never.note == f"0 positive runs of {len(few.runs)}"
@@ -234,7 +234,7 @@ def test_one_class_says_so(corpus: Corpus) -> None:
     assert (always.scores[CRITIC].auroc, always.scores[CRITIC].auprc) == (None, None)
     # Each board shows 1024 at least: on none of them is 16384 decided, on all of them 1024 is.
     assert found.cell(UNDECIDED, 16384).rows > 0
-    nowhere = evaluate(tile_critic(), few.where(min_tile=2048), replicates=5, per_run=3)
+    nowhere = evaluate(tile_critic(), few.where(min_highest_tile=2048), replicates=5, per_run=3)
     assert nowhere.cell(UNDECIDED, 16384).note is not None
 
 
@@ -429,7 +429,7 @@ def test_a_notebook_shows_the_tables_and_a_figure(found: Evaluation, monkeypatch
 
 
 def test_a_figure_of_missing_metrics(corpus: Corpus) -> None:
-    few = corpus.where(max_tile=8192)
+    few = corpus.where(max_highest_tile=8192)
     found = evaluate(Fake(lambda exps: exps.max(axis=1) / 15, [2048, 16384]), few, replicates=0)
     assert len(found.figure().axes) == 4
     assert (

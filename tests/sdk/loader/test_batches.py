@@ -70,7 +70,7 @@ class Slow:
         """A view, and the numbers of its rows."""
         view, chosen = self.corpora[load], np.ones(len(self.id), np.bool_)
         if runs:
-            view, chosen = view.where("id % 4 <> 1"), chosen & (self.id % 4 != 1)
+            view, chosen = view.where("run_id % 4 <> 1"), chosen & (self.id % 4 != 1)
         if steps or empties:
             view = view.phase(steps=steps, empties=empties)
         for values, bounds in ((self.fields["step"], steps), (self.empty, empties)):
@@ -154,7 +154,7 @@ def test_any_epoch_is_that_of_a_slow_reference(
         expected["move"][last] = found["move"][last]
     for name in expected.keys() & found.keys():
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
-    np.testing.assert_array_equal(view.runs["id"][found["run"]], plain.id[rows[number]])
+    np.testing.assert_array_equal(view.runs["run_id"][found["run"]], plain.id[rows[number]])
     if order == "straight" and world == 1:
         assert (np.diff(number) > 0).all() or cap is not None
     there = np.bincount(plain.built.run[rows])
@@ -214,11 +214,15 @@ class TestEpoch:
             with pytest.raises(ValueError, match=r"for tokens is .*; expected a NumPy array"):
                 batches.buffer({"tokens": no_array, "labels": np.zeros((64, 3), np.float32)})
 
-    def test_constant_labels_are_logged(self, corpus: Corpus, caplog: pytest.LogCaptureFixture) -> None:
+    def test_constant_labels_are_logged_once(
+        self, corpus: Corpus, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tape2048.session.run_table._TOLD", set())
         corpus.batches(thresholds=(2048,))
         corpus.batches(thresholds=(128,), fields=("tokens",))
         assert not caplog.messages
-        corpus.capped(3).batches(thresholds=(128, 2048, 65536))
+        for source in (corpus.capped(3), corpus, corpus.where("run > 9")):
+            source.batches(thresholds=(128, 2048, 65536))
         (message,) = caplog.messages
         assert message == (
             "constant labels: 128 was reached by all of 43 games; 65,536 was reached by none of 43 games; "
@@ -411,7 +415,7 @@ class TestCapped:
         self, corpus: Corpus, *, every: int, empties: Any, per_run: int, spread: Any, order: Any
     ) -> None:
         """Equal shares of the stages of a run, as far as they have rows; weights sum up to their rows."""
-        view = corpus.where("id % 5 <> 2").phase(empties=empties)
+        view = corpus.where("run_id % 5 <> 2").phase(empties=empties)
         view = view.select(np.arange(0, len(view), every))
         tokens, run = view.fetch(slice(None), ("tokens", "run")).values()
         stage = tokens.max(axis=1)
@@ -453,7 +457,7 @@ class TestWeight:
         self, corpus: Corpus, *, first: int, rows: int, empties: Any, per_run: int, spread: Any, seed: int
     ) -> None:
         """Of labels, which are the game's, in every epoch; of what differs from row to row, on average."""
-        view = corpus.where("id % 5 <> 2").phase(steps=(first, first + rows), empties=empties)
+        view = corpus.where("run_id % 5 <> 2").phase(steps=(first, first + rows), empties=empties)
         fields = ("labels", "step", "weight")
         every = view.fetch(slice(None), fields, thresholds=(2048, 8192))
         epochs = 200
@@ -570,7 +574,7 @@ class TestState:
 
     def test_state_of_other_rows(self, corpus: Corpus) -> None:
         state = corpus.batches(100).state_dict()
-        for other in (corpus.where("id <> 1"), corpus.capped(3), corpus.phase(steps=(1, None))):
+        for other in (corpus.where("run_id <> 1"), corpus.capped(3), corpus.phase(steps=(1, None))):
             with pytest.raises(errors.StateError, match=r"corpus .*, not .*; rows 1293, not"):
                 other.batches(100).load_state_dict(state)
 

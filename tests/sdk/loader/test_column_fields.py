@@ -37,7 +37,7 @@ COLUMNS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
 #: Arrays, with the names of the kernel's own outputs.
 EXTRAS = {"flags": ("bool", None), "targets": ("u16", 2), "boards": ("u64", None), "records": ("u8", 5)}
 TURNING = {"values", "wide_values", "best"}
-GAME_FIELDS = ("score", "highest", "seed")
+GAME_FIELDS = ("score", "highest_tile", "seed")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def column_of(corpus: Corpus, name: str) -> NDArray[Any]:
     parts = []
     for ordinal, run in enumerate(corpus.runs):
         session = corpus.sessions[run["session"]]
-        (own,) = np.flatnonzero(session.runs["id"] == run["id"])
+        (own,) = np.flatnonzero(session.runs["run_id"] == run["run_id"])
         steps = fields["step"][fields["run"] == ordinal]
         parts.append(values[run["session"]][session.numbers_of(int(own))][steps])
     return np.concatenate(parts)
@@ -89,7 +89,7 @@ def turned(values: NDArray[Any], symmetries: NDArray[np.uint8]) -> NDArray[Any]:
 
 VIEWS: dict[str, Any] = {
     "all": lambda corpus: corpus,
-    "some runs": lambda corpus: corpus.where("id % 4 <> 1"),
+    "some runs": lambda corpus: corpus.where("run_id % 4 <> 1"),
     "some steps": lambda corpus: corpus.phase(steps=(3, 33)),
     "some boards": lambda corpus: corpus.phase(empties=(7, 13)),
     "selected": lambda corpus: corpus.select(np.arange(len(corpus)) % 5 < 3),
@@ -129,7 +129,7 @@ def test_batches_have_what_numpy_takes(  # noqa: PLR0917 - by name
     )
     expected |= {"labels": known["labels"], "tokens": known["tokens"], "step": known["step"]}
     expected |= {"steps_left": run["steps"] - known["step"] - 1, "seed": run["seed"]}
-    expected |= {"score": run["max_score"], "highest": np.log2(run["highest_tile"]).astype("u1")}
+    expected |= {"score": run["score"], "highest_tile": run["highest_tile"]}
     expected["weight"] = np.zeros(len(rows), np.float32)
     for batch in source.batches(batch_size, fields=("row", "weight"), **ORDERS[order]):
         expected["weight"][batch.row] = batch.weight

@@ -117,13 +117,13 @@ SELECTED: list[tuple[str, Any]] = [
     ("values[2] BETWEEN 0.25 AND 0.5 OR loss IS NULL",
      lambda row: ((row["values"][:, 2] >= 0.25) & (row["values"][:, 2] <= 0.5)) | np.isnan(row["loss"])),
     ("halves < 0.5", lambda row: (row["halves"].astype(np.uint32) << 16).view(np.float32) < 0.5),
-    ("step > 20 AND max_score > 8000", lambda row: (row["step"] > 20) & (row["max_score"] > 8000)),
+    ("step > 20 AND score > 8000", lambda row: (row["step"] > 20) & (row["score"] > 8000)),
     ("tokens[5] = 1 AND legal <> 15", lambda row: (row["tokens"][:, 5] == 1) & (row["legal"] != 15)),
     ("steps_left = 0 OR run % 9 = 1", lambda row: (row["steps_left"] == 0) | (row["run"] % 9 == 1)),
     ("model = 'weak' AND started > '2025-01-03' AND score % 2 = 1",
-     lambda row: (row["session"] == 1) & (row["max_score"] % 2 == 1)),
+     lambda row: (row["session"] == 1) & (row["score"] % 2 == 1)),
     ("seed = 9223372036854775909", lambda row: row["seed"] == 9223372036854775909),
-    ("highest = 11", lambda row: row["highest"] == 11),
+    ("highest_tile = 2048", lambda row: row["highest_tile"] == 2048),
 ]  # fmt: skip
 
 
@@ -133,11 +133,11 @@ def test_rows_of_any_view(corpus: Corpus, text: str, holds: Any, load: Any, monk
     """Of all rows, and of those that filters left, which have runs without a row; in many small chunks."""
     monkeypatch.setattr(conditions, "_CHUNK_ROWS", 128)
     whole = Corpus.open([session.path for session in corpus.sessions], load=load)
-    some = whole.where("id % 4 <> 1").select(np.arange(len(whole.where("id % 4 <> 1"))) % 3 > 0)
+    some = whole.where("run_id % 4 <> 1").select(np.arange(len(whole.where("run_id % 4 <> 1"))) % 3 > 0)
     for view in (whole, some.phase(empties=(6, 14))):
         names = ["loss", "values", "halves", "good", "step", "tokens", "legal", "steps_left", "run", "seed"]
-        row = view.fetch(slice(None), (*names, "highest"))
-        row |= {name: view.runs[name][row["run"]] for name in ("max_score", "session")}
+        row = view.fetch(slice(None), (*names, "highest_tile"))
+        row |= {name: view.runs[name][row["run"]] for name in ("score", "session")}
         expected = np.flatnonzero(holds(row))
         if not len(expected):
             with pytest.raises(errors.EmptyCorpusError, match="leaves 0 of"):

@@ -36,7 +36,7 @@ def corpus(built: Built) -> Corpus:
 
 
 def ids(view: Corpus) -> list[tuple[int, int]]:
-    return view.runs[["session", "id"]].tolist()
+    return view.runs[["session", "run_id"]].tolist()
 
 
 def expected(built: Built, holds: Callable[[Game], bool]) -> list[tuple[int, int]]:
@@ -47,20 +47,21 @@ class TestSql:
     @pytest.mark.parametrize(
         ("condition", "holds"),
         [
-            ("max_score >= 5000 AND highest_tile >= 8192",
+            ("score >= 5000 AND highest_tile >= 8192",
              lambda game: game.max_score >= 5000 and game.highest_tile >= 8192),
-            ("id IN (3, 4) OR steps = 1", lambda game: game.id in {3, 4} or game.steps == 1),
-            ("NOT id % 2", lambda game: game.id % 2 == 0),
+            ("run_id IN (3, 4) OR steps = 1", lambda game: game.id in {3, 4} or game.steps == 1),
+            ("NOT run_id % 2", lambda game: game.id % 2 == 0),
             ("seed < 0", lambda game: game.seed >= 2**63),
             ("rows = steps -- a comment", lambda game: True),
-            ("id BETWEEN 4 AND 9", lambda game: 4 <= game.id <= 9),
-            ("max_score = (SELECT max(max_score) FROM runs)", lambda game: game.max_score == 21002),
-            ("abs(id - 5) < 2", lambda game: abs(game.id - 5) < 2),
-            ("id = 4) OR (id = 5", lambda game: game.id in {4, 5}),
-            ('"id" = 4 OR runs."id" = 5 OR [id] = 6 OR `id` = 7', lambda game: 4 <= game.id <= 7),
-            ("'say \"no_such\"' <> '''' AND id < 5 -- \"nothing\"", lambda game: game.id < 5),
-            ("id < 5 /* \"nothing' */ AND 'a\"b' = 'a' || char(34) || 'b'", lambda game: game.id < 5),
-            ('id = (SELECT max("a`""".id) FROM runs AS "a`""")', lambda game: game.id == 21),
+            ("run_id BETWEEN 4 AND 9", lambda game: 4 <= game.id <= 9),
+            ("score = (SELECT max(score) FROM runs)", lambda game: game.max_score == 21002),
+            ("abs(run_id - 5) < 2", lambda game: abs(game.id - 5) < 2),
+            ("run_id = 4) OR (run_id = 5", lambda game: game.id in {4, 5}),
+            ('"run_id" = 4 OR runs."run_id" = 5 OR [run_id] = 6 OR `run_id` = 7',
+             lambda game: 4 <= game.id <= 7),
+            ("'say \"no_such\"' <> '''' AND run_id < 5 -- \"nothing\"", lambda game: game.id < 5),
+            ("run_id < 5 /* \"nothing' */ AND 'a\"b' = 'a' || char(34) || 'b'", lambda game: game.id < 5),
+            ('run_id = (SELECT max("a`""".run_id) FROM runs AS "a`""")', lambda game: game.id == 21),
         ],
     )  # fmt: skip
     def test_conditions(
@@ -77,44 +78,44 @@ class TestSql:
         assert {owner for owner, _ in ids(corpus.where("started IS NULL"))} == {3}
 
     def test_one_after_another(self, built: Built, corpus: Corpus) -> None:
-        view = corpus.where("id > 3").where("steps > 1").where("id % 2 = 0")
+        view = corpus.where("run_id > 3").where("steps > 1").where("run_id % 2 = 0")
         assert ids(view) == expected(built, lambda game: game.id > 3 and game.steps > 1 and game.id % 2 == 0)
 
     @pytest.mark.parametrize(
         ("condition", "message", "hint"),
         [
-            ("max_scor > 3", "no such column", "did you mean max_score?"),
-            ('"max_scor" >= 50000', "no such column", "did you mean max_score?"),
-            ('id > 1 AND "" = 3', "no such column", None),
-            ("model = 'weak' AND no_such = 3", "no such column", "columns: id"),
+            ("scor > 3", "no such column", "did you mean score?"),
+            ('"scor" >= 50000', "no such column", "did you mean score?"),
+            ('run_id > 1 AND "" = 3', "no such column", None),
+            ("model = 'weak' AND no_such = 3", "no such column", "columns: run, run_id"),
             ('model = "weak"', "no such column", "single quotes"),
-            ('"id', "is rejected", None),
-            ("", "syntax error", "columns: id"),
-            ("id >", "syntax error", None),
+            ('"run_id', "is rejected", None),
+            ("", "syntax error", "columns: run, run_id"),
+            ("run_id >", "syntax error", None),
             ("1) LIMIT (5", "syntax error", None),
             ("1) LIMIT 5 /*", "syntax error", None),
-            ("1) ORDER BY (id", "syntax error", None),
-            ("1) GROUP BY (id", "syntax error", None),
+            ("1) ORDER BY (run_id", "syntax error", None),
+            ("1) GROUP BY (run_id", "syntax error", None),
             ("1) THEN 1 END LIMIT CASE WHEN (5", "syntax error", None),
-            ("1) UNION SELECT id FROM runs WHERE (1", "syntax error", None),
-            ("id = 1; DROP TABLE runs", "syntax error", None),
-            ("id = 1); DELETE FROM runs; --", "one statement", None),
-            ("id IN (SELECT name FROM sqlite_master)", "prohibited", "only compare"),
-            ("id IN (SELECT 1 FROM pragma_database_list)", "is rejected", None),
+            ("1) UNION SELECT run_id FROM runs WHERE (1", "syntax error", None),
+            ("run_id = 1; DROP TABLE runs", "syntax error", None),
+            ("run_id = 1); DELETE FROM runs; --", "one statement", None),
+            ("run_id IN (SELECT name FROM sqlite_master)", "prohibited", "only compare"),
+            ("run_id IN (SELECT 1 FROM pragma_database_list)", "is rejected", None),
             ("load_extension('x')", "is rejected", None),
             ("format('%.*c', 1000000000, 'x') = ''", "not authorized", None),
-            ("id = ?", "binding", None),
-            ("id = 1 UNION SELECT 3", "is rejected", None),
+            ("run_id = ?", "binding", None),
+            ("run_id = 1 UNION SELECT 3", "is rejected", None),
             ("(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT max(x) FROM c)",
              "is rejected", None),
-            ("id = (WITH RECURSIVE c(x) AS (SELECT 1 UNION SELECT x+1 FROM c WHERE x<3) SELECT x FROM c)",
+            ("run_id = (WITH RECURSIVE c(x) AS (SELECT 1 UNION SELECT x+1 FROM c WHERE x<3) SELECT x FROM c)",
              "not authorized", None),
             ("length(zeroblob(1000000000))", "too big", None),
             ("hex(zeroblob(400000)) LIKE ('%' || hex(zeroblob(20000)) || '1')", "too big", None),
             ("'a' LIKE ('%' || hex(zeroblob(50)))", "pattern too complex", None),
-            (" OR ".join(f"id = {number}" for number in range(600)), "Expression tree is too large", None),
-            (f"max(id, {', '.join(map(str, range(1, 17)))}) > 0", "too many arguments", None),
-            ("id = 1\0", "null", None),
+            (" OR ".join(f"run_id = {number}" for number in range(600)), "tree is too large", None),
+            (f"max(run_id, {', '.join(map(str, range(1, 17)))}) > 0", "too many arguments", None),
+            ("run_id = 1\0", "null", None),
             ("ordinal = '\ud800'", "is rejected", None),
         ],
     )  # fmt: skip
@@ -129,11 +130,11 @@ class TestSql:
         monkeypatch.setattr("tape2048.files.sqlite._OPERATIONS_PER_CALLBACK", 100)
         # A base for next to nothing, and enough for each run: more runs, more work that is let through.
         monkeypatch.setattr("tape2048.loader.filters.OPERATIONS_BASE", 1)
-        assert len(corpus.where("id >= 0 AND steps > 0 AND max_score >= 0").runs) == len(corpus.runs)
+        assert len(corpus.where("run_id >= 0 AND steps > 0 AND score >= 0").runs) == len(corpus.runs)
         monkeypatch.setattr("tape2048.loader.filters.OPERATIONS_BASE", 1000)
         monkeypatch.setattr("tape2048.loader.filters.OPERATIONS_PER_RUN", 1)
         with pytest.raises(errors.ConfigError, match="too much work"):
-            corpus.where("id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.id + b.id > 3)")
+            corpus.where("run_id = (SELECT count(*) FROM runs AS a, runs AS b WHERE a.run_id + b.run_id > 3)")
 
     def test_ctrl_c_is_no_refusal(self, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tape2048.loader.filters.OPERATIONS_BASE", 10**12)
@@ -143,7 +144,7 @@ class TestSql:
                 signal.setitimer(signal.ITIMER_REAL, 0.05)
                 corpus.where(
                     "(SELECT count(*) FROM runs a, runs b, runs c, runs d, runs e, runs f"
-                    " WHERE a.id + b.id + c.id + d.id + e.id + f.id > 3) > 0"
+                    " WHERE a.run_id + b.run_id + c.run_id + d.run_id + e.run_id + f.run_id > 3) > 0"
                 )
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -159,11 +160,11 @@ class TestSql:
 
     def test_nothing_left(self, built: Built, corpus: Corpus) -> None:
         with pytest.raises(errors.EmptyCorpusError, match="leaves 0 of 43 runs and 0 of 1,293 rows"):
-            corpus.where("max_score > 1000000")
+            corpus.where("score > 1000000")
         with pytest.raises(errors.EmptyCorpusError, match=r"leaves 0 of \d runs"):
-            corpus.where("id < 3").where(np.zeros(len(corpus.where("id < 3").runs), np.bool_))
+            corpus.where("run_id < 3").where(np.zeros(len(corpus.where("run_id < 3").runs), np.bool_))
         with pytest.raises(errors.EmptyCorpusError, match="0 of 43 runs"):
-            Corpus.open(built.root, "id > 500")
+            Corpus.open(built.root, "run_id > 500")
 
 
 class TestNamed:
@@ -173,8 +174,11 @@ class TestNamed:
             ({"min_score": 5001}, lambda game: game.max_score >= 5001),
             ({"max_score": 5001}, lambda game: game.max_score <= 5001),
             ({"min_steps": 17, "max_steps": 40}, lambda game: 17 <= game.steps <= 40),
-            ({"min_tile": 8192}, lambda game: game.highest_tile >= 8192),
-            ({"max_tile": 2048, "min_steps": 2}, lambda game: game.highest_tile <= 2048 and game.steps > 1),
+            ({"min_highest_tile": 8192}, lambda game: game.highest_tile >= 8192),
+            (
+                {"max_highest_tile": 2048, "min_steps": 2},
+                lambda game: game.highest_tile <= 2048 and game.steps > 1,
+            ),
             ({"min_steps": np.uint32(40)}, lambda game: game.steps >= 40),
             ({"min_score": None, "min_steps": 90}, lambda game: game.steps >= 90),
         ],
@@ -287,7 +291,7 @@ class TestNamed:
             assert {*rows.runs["session"][rows.row_counts > 0].tolist()} == {1}
 
     def test_condition_and_names_together(self, built: Built, corpus: Corpus) -> None:
-        view = corpus.where("id > 3", min_steps=17)
+        view = corpus.where("run_id > 3", min_steps=17)
         assert ids(view) == expected(built, lambda game: game.id > 3 and game.steps >= 17)
 
     def test_wrong(self, corpus: Corpus) -> None:

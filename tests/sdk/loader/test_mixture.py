@@ -26,7 +26,8 @@ HOW: dict[str, Any] = {"seed": 3, "fields": ("row", "tokens")}
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Sources of different sizes. The last one is capped."""
     corpus = Corpus.open(build(tmp_path_factory.mktemp("mixture")).root)
-    return [corpus.where("id % 3 = 0"), corpus.where("id % 3 = 1"), corpus.where("id % 3 = 2").capped(5)]
+    first, second, third = (corpus.where(f"run_id % 3 = {rest}") for rest in range(3))
+    return [first, second, third.capped(5)]
 
 
 def take(batches: Any, count: int) -> list[list[list[int]]]:

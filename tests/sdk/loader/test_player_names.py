@@ -113,9 +113,9 @@ def test_players_are_selected_by_name(tmp_path: Path) -> None:
         ("ntuple fast, 2-ply always @bbbbbb", [1]), ("ntuple fast, 2-ply", [1, 2]), ("ntuple", [0, 1, 2]),
         ("ntuple @cccccc", [2]), ("ntuple@cccccccccccc", [2]),
     ]:  # fmt: skip
-        assert corpus.where(player=given).runs["id"].tolist() == ids
-        assert Corpus.open(tmp_path, player=given).runs["id"].tolist() == ids
-    assert corpus.where("player_name LIKE '%1-ply%'").runs["id"].tolist() == [0]
+        assert corpus.where(player=given).runs["run_id"].tolist() == ids
+        assert Corpus.open(tmp_path, player=given).runs["run_id"].tolist() == ids
+    assert corpus.where("player_name LIKE '%1-ply%'").runs["run_id"].tolist() == [0]
     for find in (lambda: corpus.where(player="ntuple fast, 3-ply"), lambda: corpus.where("player = 'x'")):
         with pytest.raises(EmptyCorpusError) as caught:
             find()

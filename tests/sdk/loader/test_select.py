@@ -50,7 +50,7 @@ def test_any_order_of_filters_selects_what_masks_do(built: Built, filters: Any, 
             elif kind == "numbers":
                 view = view.select(rng.permutation(np.flatnonzero(kept)))
             elif kind == "where":
-                view = view.where(f"id % {value} <> 0")
+                view = view.where(f"run_id % {value} <> 0")
             else:
                 view = view.phase(**{kind: value})
         except errors.EmptyCorpusError:
@@ -77,8 +77,8 @@ def test_views_of_other_rows_have_other_identities(corpus: Corpus) -> None:
     first, second = corpus.row_starts[:-1], corpus.row_starts[1:] - 1
     one, other = corpus.select(first), corpus.select(second)
     assert one.identity not in {other.identity, corpus.identity}
-    whole = corpus.where("id % 2").select(corpus.where("id % 2").row_starts[:-1])
-    assert one.where("id % 2").identity == whole.identity
+    whole = corpus.where("run_id % 2").select(corpus.where("run_id % 2").row_starts[:-1])
+    assert one.where("run_id % 2").identity == whole.identity
     state = one.batches(8).state_dict()
     with pytest.raises(errors.StateError, match="corpus"):
         other.batches(8).load_state_dict(state)

@@ -54,7 +54,7 @@ def test_counts_are_those_of_the_served_rows(corpus: Corpus, how: dict[str, Any]
 
 
 def test_of_a_mixture(corpus: Corpus) -> None:
-    parts = [corpus.where("id % 2 = 0"), corpus.where("id % 2 = 1").capped(5)]
+    parts = [corpus.where("run_id % 2 = 0"), corpus.where("run_id % 2 = 1").capped(5)]
     batches = Mixture(zip(parts, (0.5, 0.5), strict=True)).batches(60, fields=FIELDS, thresholds=(8192,))
     rows: list[list[int]] = [[], []]
     for batch in itertools.islice(batches, 5):

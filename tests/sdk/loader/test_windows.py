@@ -21,7 +21,14 @@ from .test_batches import turned
 
 NAME = "20260101T000000Z_model=random"
 PLAIN = ("tokens", "step", "run", "action")
-AHEAD = ("score_to_go", "return_1", "return_20", "highest_after_20", "highest_after_999999")
+AHEAD = (
+    "score_to_go",
+    "score_so_far",
+    "return_1",
+    "return_20",
+    "highest_tile_after_20",
+    "highest_tile_after_999999",
+)
 
 
 class Played(NamedTuple):
@@ -45,14 +52,15 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     points = np.array([reference.slide(row["exps"].tolist(), int(row["action"]))[1] for row in rows])
     ends = np.cumsum(games.runs["rows"]).astype(int)
     at, last = np.arange(len(rows)), (ends - 1)[run]
-    sums, highest = np.append(0, np.cumsum(points)), rows["exps"].max(axis=1)
-    best = np.log2(games.runs["highest_tile"]).astype(int)[run]
+    sums, highest = np.append(0, np.cumsum(points)), 1 << rows["exps"].max(axis=1).astype(int)
+    best = games.runs["highest_tile"][run]
     fields = {"tokens": rows["exps"], "step": rows["step_idx"], "run": run, "action": rows["action"]}
     fields["score_to_go"] = sums[last + 1] - sums[at]
+    fields["score_so_far"] = games.runs["score"][run] - fields["score_to_go"]
     for moves in (1, 20, 999999):
         fields[f"return_{moves}"] = sums[np.minimum(at + moves, last + 1)] - sums[at]
         later = highest[np.minimum(at + moves, last)]
-        fields[f"highest_after_{moves}"] = np.where(at + moves <= last, later, best)
+        fields[f"highest_tile_after_{moves}"] = np.where(at + moves <= last, later, best)
     return Played(corpora, fields, last)
 
 
@@ -165,8 +173,8 @@ def test_the_last_move_of_a_won_game_counts(tmp_path: Path) -> None:
     """The 65536 is on no recorded board."""
     write_tape(tmp_path / NAME, games_on_tape(WON_SEED))
     last = [16_395]
-    found = Corpus.open(tmp_path).fetch(last, ("score_to_go", "return_1", "highest_after_1"))
-    assert [int(found[name][0]) for name in found] == [65536, 65536, 16]
+    found = Corpus.open(tmp_path).fetch(last, ("score_to_go", "return_1", "highest_tile_after_1"))
+    assert [int(found[name][0]) for name in found] == [65536, 65536, 65536]
 
 
 @pytest.mark.parametrize("discount", [0, 0.9, 1])
@@ -272,7 +280,7 @@ def test_games_whose_scores_are_unknown(tmp_path: Path) -> None:
     build(tmp_path / "sampled", theirs=False, sample_rate=4)
     with pytest.raises(errors.CorpusError, match="return_3 needs the board after every move"):
         Corpus.open(tmp_path / "sampled").batches(8, fields=("return_3",))
-    games.runs["max_score"] -= 400
+    games.runs["score"] -= 400
     write_rows(tmp_path / "wrong" / NAME, games)
     with pytest.raises(errors.CorpusError, match=r"the board at step \d+ of run \d contradicts"):
         Corpus.open(tmp_path / "wrong", load="mmap").fetch(slice(None), ("score_to_go",))

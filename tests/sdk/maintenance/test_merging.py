@@ -67,8 +67,8 @@ def rows_by_seed(paths: list[Path]) -> dict[int, tuple[Any, ...]]:
         session = Session.open(path)
         for ordinal, run in enumerate(session.runs):
             rows = session.rows_of(ordinal)
-            assert (rows["run_id"] == run["id"]).all()
-            facts = tuple(int(run[name]) for name in ("rows", "steps", "max_score", "highest_tile"))
+            assert (rows["run_id"] == run["run_id"]).all()
+            facts = tuple(int(run[name]) for name in ("rows", "steps", "score", "highest_tile"))
             found[int(run["seed"])] = (facts, rows["step_idx"].tobytes(), rows["exps"].tobytes())
     return found
 
@@ -98,7 +98,7 @@ def test_every_game_is_what_it_was(
     session = Session.open(merged.path)
     order = [int(seed) for path in made for seed in Session.open(path).runs["seed"]]
     assert session.runs["seed"].tolist() == order, "in the order of the sessions"
-    assert (np.diff(session.runs["id"].astype(np.int64)) > 0).all()
+    assert (np.diff(session.runs["run_id"].astype(np.int64)) > 0).all()
     assert session.meta["recovered"] is False
     assert merged.bytes == sum(file.stat().st_size for file in merged.path.iterdir())
     if spec.get("action"):
@@ -112,7 +112,7 @@ def test_merges_by_start_across_directories(tmp_path: Path) -> None:
     earlier = write(tmp_path / "b", 0, games(9, 2, 1))
     merged = Session.open(merge_sessions([later, earlier], tmp_path / "out").path)
     assert merged.name == earlier.name
-    assert merged.runs["max_score"].tolist() == [1, 2, 5, 6]
+    assert merged.runs["score"].tolist() == [1, 2, 5, 6]
     assert merged.meta["ended_at"] == "2025-01-02T03:02:00Z"
 
 
@@ -121,8 +121,8 @@ def test_block_checksums_are_kept_where_ids_differ(tmp_path: Path) -> None:
     merged = Session.open(merge_sessions(made, tmp_path / "out").path)
     kept = [int(crc) for path in made for crc in Session.open(path).blocks["crc32c"]]  # type: ignore[index]
     assert merged.blocks["crc32c"].tolist() == kept
-    ids = [int(run_id) for path in made for run_id in Session.open(path).runs["id"]]
-    assert merged.runs["id"].tolist() == ids
+    ids = [int(run_id) for path in made for run_id in Session.open(path).runs["run_id"]]
+    assert merged.runs["run_id"].tolist() == ids
     assert merged.steps.tobytes() == b"".join(Session.open(path).steps.tobytes() for path in made)
 
 

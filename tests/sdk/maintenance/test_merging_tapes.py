@@ -29,7 +29,7 @@ def piece_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 def with_ids(games: TapeGames, first: int) -> TapeGames:
     runs = games.runs.copy()
-    runs["id"] = np.arange(first, first + len(runs))
+    runs["run_id"] = np.arange(first, first + len(runs))
     return games._replace(runs=runs)
 
 
@@ -98,4 +98,4 @@ def test_the_originals_stay(tmp_path: Path) -> None:
     before = {file: file.read_bytes() for path in tapes for file in path.iterdir()}
     merge_sessions(tapes, tmp_path / "t")
     assert {file: file.read_bytes() for path in tapes for file in path.iterdir()} == before
-    assert read_metadata(tapes[0] / "metadata.db").runs["id"].tolist() == [0, 1]
+    assert read_metadata(tapes[0] / "metadata.db").runs["run_id"].tolist() == [0, 1]

@@ -70,9 +70,9 @@ def test_a_forged_outcome_is_found(
             forge(path, run, **values)
             (finding,) = validate_session(path).findings
             score, tile = (
-                read_metadata(path / "metadata.db").runs[name][run] for name in ("max_score", "highest_tile")
+                read_metadata(path / "metadata.db").runs[name][run] for name in ("score", "highest_tile")
             )
-            has = f"run {run} has max_score {score} and highest_tile {tile}, but its last row leads to "
+            has = f"run {run} has score {score} and highest_tile {tile}, but its last row leads to "
             assert finding.message.startswith(has)
             forge(path, run, **{name: -by for name, by in values.items()})
     tile = int(read_metadata(path / "metadata.db").runs["highest_tile"][1])

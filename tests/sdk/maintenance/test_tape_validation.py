@@ -144,9 +144,10 @@ class TestGames:
         change_database(own / "metadata.db", f"UPDATE runs SET {column} = 2 * {column} WHERE id = 10")
         seal(own)
         finding = only(own)
-        value = GAMES.runs[column][3]
+        name = column.removeprefix("max_")
+        value = GAMES.runs[name][3]
         assert finding.error == "BookkeepingError"
-        assert f": {column} is {value}. The run table says {2 * value}" in finding.message
+        assert f": {name} is {value}. The run table says {2 * value}" in finding.message
 
     def test_another_start(self, own: Path) -> None:
         """A start that is one, but not that of this game."""
@@ -169,7 +170,7 @@ class TestAnchors:
         row = 16 * anchor
         owner = int(np.searchsorted(FIRST, row, "right")) - 1
         assert finding.error == "BookkeepingError"
-        where = f"run {GAMES.runs['id'][owner]}, step {row - FIRST[owner]}: the anchor of row {row}"
+        where = f"run {GAMES.runs['run_id'][owner]}, step {row - FIRST[owner]}: the anchor of row {row}"
         due = f"The tape leads to {int(GAMES.boards[row]):#018x}"
         assert finding.message == f"{where} is {0:#018x}. {due}"
         assert (finding.path, finding.offset) == (str(own / "anchors.npy"), 128 + 8 * anchor)

@@ -404,7 +404,7 @@ class TestRows:
         write_metadata(metadata, runs=runs, blocks=blocks, session=facts)
         write_manifest(path, rows=ROWS, runs=5)
         assert validate_session(path).ok
-        runs["max_score"][2] += 1
+        runs["score"][2] += 1
         pack(metadata, runs)
         write_manifest(path, rows=ROWS, runs=5)
         finding = only(validate_session(path))

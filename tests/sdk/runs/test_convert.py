@@ -116,7 +116,7 @@ def record(path: Path, player: str, count: int) -> Path:
     for row in buffer.runs:
         rows = buffer.rows[int(row["first_row"]) :][: int(row["rows"])]
         meta = RunMeta(
-            int(row["steps"]), 0, 0.0, int(row["max_score"]), int(row["highest_tile"]),
+            int(row["steps"]), 0, 0.0, int(row["score"]), int(row["highest_tile"]),
             engine_text("toy", player_sha256(player, made), int(row["seed"])),
         )  # fmt: skip
         boards, moves = exps_to_boards(rows["exps"]), rows["action"].copy()

@@ -335,7 +335,7 @@ class TestOpen:
         empty = write_dataset(tmp_path / "empty", [])
         for load in ("ram", "mmap"):
             both = Dataset([paths[0], empty, paths[1]], load)  # type: ignore[arg-type]
-            assert both.runs["id"].tolist() == [0, 1, 2, 3, 4, 5]
+            assert both.runs["run_id"].tolist() == [0, 1, 2, 3, 4, 5]
             rows = both.get_batch(np.arange(174))
             expected = np.concatenate([dataset_rows(), dataset_rows(first_id=3)])
             np.testing.assert_array_equal(rows, expected)
@@ -645,8 +645,8 @@ class TestVerify:
 
 def test_views_by_time(built: Path) -> None:
     opened = Dataset(built)
-    assert opened.where(since="1970-01-01T00:30:00Z").runs["id"].tolist() == [2]
-    assert opened.where(since="1970-01-01", until="1970-01-01T00:50:00Z").runs["id"].tolist() == [0]
+    assert opened.where(since="1970-01-01T00:30:00Z").runs["run_id"].tolist() == [2]
+    assert opened.where(since="1970-01-01", until="1970-01-01T00:50:00Z").runs["run_id"].tolist() == [0]
 
 
 class TestPhase:
@@ -690,7 +690,7 @@ class TestSetOfAPack:
                 min(np.float32(level(values[i])) / np.float32(65535), ALMOST_ONE) if has else values[i]
             )
         np.testing.assert_array_equal(found.steps, rows)
-        assert found.runs["max_score"].tolist() == [run.max_score for run in GAMES]
+        assert found.runs["score"].tolist() == [run.max_score for run in GAMES]
         assert found.manifests == [None]
         write_view(tmp_path / "ds", found)
         np.testing.assert_array_equal(Dataset(tmp_path / "ds").steps, found.steps)
@@ -702,7 +702,7 @@ class TestSetOfAPack:
         paths = [tmp_path / "a.dat", tmp_path / "ds", tmp_path / "a.dat"]
         for how in ("ram", "mmap"):
             found = Dataset(paths, how)
-            assert found.runs["id"].tolist() == list(range(9))
+            assert found.runs["run_id"].tolist() == list(range(9))
             np.testing.assert_array_equal(found[:]["run_id"], np.repeat(np.arange(9), found.runs["steps"]))
             np.testing.assert_array_equal(found[:]["board"], np.tile(dataset_rows()["board"], 3))
 

@@ -327,7 +327,9 @@ def test_columns_of_sessions(root: Path, tmp_path: Path, format_: str, overlay: 
     numbers = write_columns(corpus)
     view = corpus.where("highest_tile >= 16384").phase(steps=(1, 4))
     chosen = view.fetch(slice(None), ("run", "step"))
-    first = corpus.row_starts[[int(np.flatnonzero(corpus.runs["id"] == i)[0]) for i in view.runs["id"]]]
+    first = corpus.row_starts[
+        [int(np.flatnonzero(corpus.runs["run_id"] == i)[0]) for i in view.runs["run_id"]]
+    ]
     for number, (source, rows) in enumerate(
         ((corpus, numbers), (view, first[chosen["run"]] + chosen["step"]))
     ):

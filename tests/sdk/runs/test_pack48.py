@@ -276,7 +276,7 @@ def test_annotations_are_columns(tmp_path: Path, shard_rows: int | None, beside:
     fields = ("policy_p1", "argmax_prob", "teacher_move", "move", "branch_evs", "step", "run")
     found = corpus.fetch(slice(None), fields)
     place = {(int(row["run_id"]), int(row["step_index"])): i for i, row in enumerate(rows)}
-    ids = corpus.runs["id"][found["run"]]
+    ids = corpus.runs["run_id"][found["run"]]
     at = [place[pair] for pair in zip(ids.tolist(), found["step"].tolist(), strict=True)]
     for name in ("policy_p1", "argmax_prob", "teacher_move"):
         np.testing.assert_array_equal(found[name], rows[name][at], name)

@@ -140,8 +140,8 @@ def test_filter_by_player() -> None:
     engines = [f"tape2048 0.1.0 toy player_sha256={'a' * 64} seed=7", "theirs 2", None]
     pack = DataPack.build(runs_of([game(i, steps_max=9, engine=engine) for i, engine in enumerate(engines)]))
     for number, player in enumerate(["toy", "theirs 2", ""]):
-        assert pack.where(player=player).runs["id"].tolist() == [number]
-    assert pack.where("player = 'toy@aaaaaaaaaaaa'").runs["id"].tolist() == [0]
+        assert pack.where(player=player).runs["run_id"].tolist() == [number]
+    assert pack.where("player = 'toy@aaaaaaaaaaaa'").runs["run_id"].tolist() == [0]
 
 
 class TestAppend:
@@ -159,7 +159,7 @@ class TestAppend:
         before = pack.records(np.arange(len(pack)))
         view = pack.filter_by_engine("toy")
         pack.append_from_directory(write_runs(tmp_path / "runs", MORE))
-        assert pack.runs["id"].tolist() == list(range(6))
+        assert pack.runs["run_id"].tolist() == list(range(6))
         np.testing.assert_array_equal(pack.records(np.arange(len(before))), before)
         assert len(view) == 30, "a view stays what it was"
         both = DataPack.build([*runs_of(), *runs_of(MORE)])
@@ -220,15 +220,15 @@ class TestFilters:
     )
     def test_bounds(self, name: str, arguments: dict[str, int], expected: list[int]) -> None:
         view = getattr(DataPack.build(runs_of()), name)(**arguments)
-        assert view.runs["id"].tolist() == expected
+        assert view.runs["run_id"].tolist() == expected
         states = [state for i in expected for state in GAMES[i].states[:-1]]
         assert view.get_batch(np.arange(len(view)))["board"].tolist() == states
 
     def test_engines(self) -> None:
         pack = DataPack.build(runs_of())
-        assert pack.filter_by_engine("toy").runs["id"].tolist() == [0]
-        assert pack.filter_by_engine(None, "other é").runs["id"].tolist() == [1, 2]
-        assert pack.filter_by_engine("unknown").runs["id"].tolist() == []
+        assert pack.filter_by_engine("toy").runs["run_id"].tolist() == [0]
+        assert pack.filter_by_engine(None, "other é").runs["run_id"].tolist() == [1, 2]
+        assert pack.filter_by_engine("unknown").runs["run_id"].tolist() == []
 
     def test_games_stay_on_their_side(self) -> None:
         games = [game(seed, steps_max=5, engine=f"e{seed % 3}") for seed in range(20)]

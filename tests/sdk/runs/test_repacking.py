@@ -123,7 +123,7 @@ class TestLastSpawns:
         certain = last_boards(GAMES.boards[ENDS - 1], GAMES.moves[ENDS - 1])[1]
         assert certain.tolist() == CERTAIN.tolist()
         rows = write_rows(tmp_path / NAME, GAMES)
-        first = GAMES.runs["id"][~CERTAIN][0]
+        first = GAMES.runs["run_id"][~CERTAIN][0]
         with pytest.raises(MaintenanceError, match=f"run {first}: both a 2 and a 4"):
             repack_session(rows, tmp_path, "tape")
         assert [path.name for path in tmp_path.iterdir()] == [NAME]
@@ -208,7 +208,7 @@ class TestRunsOntoTape:
         for end, row, final in zip(ends, games.runs.tolist(), games.finals.tolist(), strict=True):
             facts = dict(zip(games.runs.dtype.names, row, strict=True))
             span = slice(end - facts["rows"], end)
-            meta = RunMeta(facts["rows"], max_score=facts["max_score"], highest_tile=facts["highest_tile"])
+            meta = RunMeta(facts["rows"], max_score=facts["score"], highest_tile=facts["highest_tile"])
             made.append(Run.from_boards(games.boards[span], games.moves[span], final, meta))
         return made
 
@@ -237,7 +237,7 @@ class TestRunsOntoTape:
         for run, text in (
             (part, "run 1, step 4: the game stops on board"),
             (empty, "run 1 has no steps"),
-            (board_score, "run 1, step 28: max_score is"),
+            (board_score, "run 1, step 28: score is"),
         ):
             with pytest.raises(FormatError, match=text):
                 write_session(tmp_path / NAME, [whole, run], storage="tape")

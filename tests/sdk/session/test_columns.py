@@ -77,7 +77,7 @@ def test_a_column_is_what_was_saved(tmp_path: Path, kind: str, width: int | None
     put(overlay / NAME, session, "more", np.full(len(session), 8, np.uint8), "u8")
     assert list(session.columns) == sorted(COLUMN_DTYPES)
     corpus = Corpus.open(path, columns=overlay)
-    views = [each.sessions[0] for each in (corpus, corpus.where("id >= 0"), copied(corpus))]
+    views = [each.sessions[0] for each in (corpus, corpus.where("run_id >= 0"), copied(corpus))]
     for each in (Session.open(path, columns=overlay), *views, copied(views[0])):
         assert set(each.columns) == {*COLUMN_DTYPES, "more"}
         assert each.column("u8").values.tolist() == [7] * len(session)

@@ -56,8 +56,8 @@ def test_of_views(root: Path, values: Any) -> None:
     chosen = values[(empties >= 5) & (empties < 12) & (step >= 2)]
     np.testing.assert_array_equal(view.fetch(slice(None), ("embeddings",))["embeddings"], chosen)
     run = np.repeat(np.arange(len(corpus.runs)), corpus.row_counts)
-    view = corpus.where("id % 3 = 1")
-    chosen = values[corpus.runs["id"][run] % 3 == 1]
+    view = corpus.where("run_id % 3 = 1")
+    chosen = values[corpus.runs["run_id"][run] % 3 == 1]
     np.testing.assert_array_equal(view.fetch(slice(None), ("embeddings",))["embeddings"], chosen)
 
 

@@ -21,13 +21,13 @@ HIGHEST = {game.id: game.highest_tile for game in GAMES}
 def check_against_rows(session: Session, rows: NDArray[np.void]) -> None:
     """Everything the session says of its rows, against the rows themselves."""
     assert session.steps.tobytes() == rows.tobytes()
-    ids = session.runs["id"]
+    ids = session.runs["run_id"]
     np.testing.assert_array_equal(ids[session.run_index(slice(None))], rows["run_id"].astype(np.uint64))
     some = np.array([0, len(rows) - 1, len(rows) // 2, 0])
     np.testing.assert_array_equal(ids[session.run_index(some)], rows["run_id"][some].astype(np.uint64))
     np.testing.assert_array_equal(session.run_index(slice(2, 9)), session.run_index(np.arange(2, 9)))
     for ordinal, run in enumerate(session.runs):
-        mine = np.flatnonzero(rows["run_id"].astype(np.uint64) == run["id"])
+        mine = np.flatnonzero(rows["run_id"].astype(np.uint64) == run["run_id"])
         np.testing.assert_array_equal(np.arange(len(rows))[session.numbers_of(ordinal)], mine)
         assert run["rows"] == len(mine)
         assert run["first_row"] == (mine[0] if len(mine) else len(rows))
@@ -71,7 +71,7 @@ def test_negative_ids(tmp_path: Path) -> None:
 def test_run_without_rows_is_kept_at_the_end(tmp_path: Path) -> None:
     sql = "INSERT INTO runs VALUES (1, 0, 9, 9, 32768), (99, 0, 9, 9, 8192)"
     session = Session.open(write_foreign(tmp_path / "theirs", Spec(sql=sql)))
-    assert session.runs["id"].tolist() == [11, 12, 13, 15, 14, 1, 99]
+    assert session.runs["run_id"].tolist() == [11, 12, 13, 15, 14, 1, 99]
     assert session.runs["first_row"].tolist()[-2:] == [20, 20]
     assert session.numbers_of(5) == slice(20, 20)
     assert session.run_labels()[5].all()
@@ -196,16 +196,16 @@ class TestShards:
 def test_scan_in_chunks_of_any_size(owners: list[int], chunk: int) -> None:
     """Against the plain definition, for any order of rows and wherever a chunk ends."""
     runs = np.zeros(7, RUN_DTYPE)
-    runs["id"] = np.array([5, 3, 2**63, 0, 9, 2**64 - 1, 4], np.uint64)
-    ids = runs["id"][np.array(owners, np.int64)]
+    runs["run_id"] = np.array([5, 3, 2**63, 0, 9, 2**64 - 1, 4], np.uint64)
+    ids = runs["run_id"][np.array(owners, np.int64)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tape2048.session.run_table._SCAN_ROWS", chunk)
         starts, owner = find_owners(runs, len(ids), ids.__getitem__, "x")
     table, found, _ = keep_owned(runs, starts, owner, len(ids))
-    np.testing.assert_array_equal(table["id"][found.between(0, len(ids))], ids)
-    np.testing.assert_array_equal(table["id"][found.of(np.arange(len(ids)))], ids)
+    np.testing.assert_array_equal(table["run_id"][found.between(0, len(ids))], ids)
+    np.testing.assert_array_equal(table["run_id"][found.of(np.arange(len(ids)))], ids)
     for ordinal, run in enumerate(table):
-        mine = np.flatnonzero(ids == run["id"])
+        mine = np.flatnonzero(ids == run["run_id"])
         assert (run["rows"], run["first_row"]) == (len(mine), mine[0] if len(mine) else len(ids))
         np.testing.assert_array_equal(found.rows_of(ordinal), mine)
     stretches = 1 + np.count_nonzero(ids[1:] != ids[:-1]) if len(ids) else 0
@@ -216,10 +216,10 @@ def test_scan_in_chunks_of_any_size(owners: list[int], chunk: int) -> None:
 def test_rows_of_no_run_in_any_order(owners: list[int], lacking: set[int], chunk: int) -> None:
     """As a scan of the other rows alone."""
     runs = np.zeros(7, RUN_DTYPE)
-    runs["id"] = np.array([5, 3, 2**63, 0, 9, 2**64 - 1, 4], np.uint64)
-    ids = runs["id"][np.array(owners, np.int64)]
+    runs["run_id"] = np.array([5, 3, 2**63, 0, 9, 2**64 - 1, 4], np.uint64)
+    ids = runs["run_id"][np.array(owners, np.int64)]
     table = np.delete(runs, sorted(lacking))
-    mask = np.isin(ids, table["id"])
+    mask = np.isin(ids, table["run_id"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tape2048.session.run_table._SCAN_ROWS", chunk)
         if len(table) and len(ids) and not mask.any():

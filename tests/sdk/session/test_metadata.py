@@ -116,11 +116,11 @@ class TestWrite:
         path = tmp_path_factory.getbasetemp() / "bits.db"
         path.unlink(missing_ok=True)
         runs = np.zeros(len(pairs), RUN_DTYPE)
-        runs["id"] = [pair[0] for pair in pairs]
+        runs["run_id"] = [pair[0] for pair in pairs]
         runs["seed"] = [pair[1] for pair in pairs]
         write_metadata(path, runs=runs, blocks=some_blocks(0), session={})
         read = read_metadata(path).runs
-        assert dict(zip(read["id"].tolist(), read["seed"].tolist(), strict=True)) == dict(pairs)
+        assert dict(zip(read["run_id"].tolist(), read["seed"].tolist(), strict=True)) == dict(pairs)
 
     def test_what_cannot_be_written(self, path: Path) -> None:
         """An existing file, keys twice, counts and arrays that do not fit, values that JSON cannot hold."""
@@ -170,7 +170,7 @@ class TestWrite:
             "from tape2048.errors import *\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
-            "runs = np.zeros(5000, RUN_DTYPE); runs['id'] = np.arange(5000)\n"
+            "runs = np.zeros(5000, RUN_DTYPE); runs['run_id'] = np.arange(5000)\n"
             "try:\n"
             "    write_metadata(sys.argv[1], runs=runs, blocks=np.zeros(0, BLOCK_DTYPE), session={})\n"
             "except StorageError as error:\n"
@@ -374,9 +374,9 @@ class TestDamage:
 
     def test_sound_files_stay_far_below_the_limit(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         runs = some_runs(20_000)
-        for name in ("first_row", "rows", "steps", "max_score", "highest_tile", "seed"):
+        for name in ("first_row", "rows", "steps", "score", "highest_tile", "seed"):
             runs[name] = 0  # the fewest bytes a row can take
-        runs["id"] = np.arange(20_000)
+        runs["run_id"] = np.arange(20_000)
         write_metadata(path, runs=runs, blocks=some_blocks(0), session={})
         change_database(path, "DELETE FROM runs_packed")
         monkeypatch.setattr(module, "READ_LIMIT", WorkLimit(0, module.READ_LIMIT.per_byte // 4))
@@ -483,7 +483,7 @@ class TestPackedRuns:
 
     def test_it_is_the_bytes_of_the_table(self, path: Path) -> None:
         runs = some_runs(50)
-        runs["id"][3:] += np.uint64(2**63)  # negative in SQLite, and so first in its order
+        runs["run_id"][3:] += np.uint64(2**63)  # negative in SQLite, and so first in its order
         write_metadata(path, runs=runs[::-1], blocks=some_blocks(1), session={})
         with closing(sqlite3.connect(path)) as database:
             (data,) = database.execute("SELECT data FROM runs_packed").fetchone()
@@ -494,9 +494,9 @@ class TestPackedRuns:
 
     def test_it_is_what_is_read(self, written: Path) -> None:
         runs = some_runs(50)
-        runs["max_score"][7] = 4
+        runs["score"][7] = 4
         pack(written, runs)
-        assert read_metadata(written).runs["max_score"][7] == 4
+        assert read_metadata(written).runs["score"][7] == 4
 
     def test_whoever_changes_the_table_is_believed(self, tmp_path: Path) -> None:
         changes = (
@@ -515,7 +515,7 @@ class TestPackedRuns:
             with closing(sqlite3.connect(path)) as database:
                 assert database.execute("SELECT count(*) FROM runs_packed").fetchone() == (0,)
                 expected = database.execute("SELECT id, max_score FROM runs ORDER BY id").fetchall()
-            assert read_metadata(path).runs[["id", "max_score"]].tolist() == expected
+            assert read_metadata(path).runs[["run_id", "score"]].tolist() == expected
 
     @pytest.mark.parametrize(
         "sql",
@@ -538,7 +538,7 @@ class TestPackedRuns:
         change_database(written, sql)
         change_database(written, "DELETE FROM runs_packed")
         change_database(written, f"INSERT INTO runs_packed VALUES ({zlib.crc32(data)}, x'{data.hex()}')")
-        assert set(read_metadata(written).runs["max_score"]) == {9}
+        assert set(read_metadata(written).runs["score"]) == {9}
         assert packed_defect(written) is None
 
     def test_a_damaged_copy_is_refused(self, written: Path) -> None:
@@ -564,7 +564,7 @@ class TestPackedRuns:
     @pytest.mark.parametrize("max_score", range(4))  # CRC-32s with and without their highest bit
     def test_it_is_bound_to_its_file(self, path: Path, max_score: int) -> None:
         runs = some_runs(50)
-        runs["max_score"] = max_score
+        runs["score"] = max_score
         write_metadata(path, runs=runs, blocks=some_blocks(1), session={})
         change_database(path, "VACUUM")
         with closing(sqlite3.connect(path)) as database:
@@ -576,12 +576,12 @@ class TestPackedRuns:
         assert set(read_metadata(again).runs["highest_tile"]) == {4}
         assert packed_defect(again) is None
         pack(path, some_runs(50))
-        assert read_metadata(path).runs["max_score"][7] == 2**32 - 1, "kept by VACUUM"
+        assert read_metadata(path).runs["score"][7] == 2**32 - 1, "kept by VACUUM"
 
     def test_validation_compares_the_two(self, written: Path) -> None:
         assert packed_defect(written) is None
         runs = some_runs(50)
-        runs["max_score"][7:9] = 4
+        runs["score"][7:9] = 4
         pack(written, runs)
         defect = packed_defect(written)
         assert isinstance(defect, BookkeepingError)

@@ -318,7 +318,7 @@ class TestContradictions:
         for load in LOADS[:2]:
             with pytest.raises(errors.BookkeepingError, match="run 0 has a tile of 65536 or more at step 40"):
                 Corpus.open(path, load=load).fetch(slice(None), ("tokens",))
-        assert len(Corpus.open(path).where("id > 0").fetch(slice(None), ("tokens",))["tokens"]) > 0
+        assert len(Corpus.open(path).where("run_id > 0").fetch(slice(None), ("tokens",))["tokens"]) > 0
 
     def test_mask_where_a_game_should_have_its_65536(self, tmp_path: Path) -> None:
         first = int(np.flatnonzero(all_rows()["tile_65536_mask"])[0])

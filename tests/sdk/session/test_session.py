@@ -69,7 +69,7 @@ class TestOpen:
         assert session.steps.dtype == (ACTION_STEP_DTYPE if action else STEP_DTYPE)
         assert session.steps.tobytes() == rows_of(Spec(action=action)).tobytes()
         assert session.runs.dtype == RUN_DTYPE
-        assert session.runs["id"].tolist() == [11, 12, 13, 15, 14]  # by first row, not by id
+        assert session.runs["run_id"].tolist() == [11, 12, 13, 15, 14]  # by first row, not by id
         assert session.runs["first_row"].tolist() == STARTS[:-1].tolist()
         assert session.runs["seed"].tolist() == [game.seed for game in GAMES]
         assert session.blocks["rows"].sum() == ROWS
@@ -213,7 +213,7 @@ class TestBookkeeping:
     def test_run_without_rows_takes_no_place(self, tmp_path: Path) -> None:
         sql = "INSERT INTO runs VALUES (16, 0, 0, 0, 2, 5, 0), (17, 0, 0, 0, 2, 20, 0)"
         session = Session.open(write_ours(tmp_path / NAME, Spec(sql=sql, manifest=False)))
-        assert session.runs["id"].tolist() == [11, 16, 12, 13, 15, 14, 17]
+        assert session.runs["run_id"].tolist() == [11, 16, 12, 13, 15, 14, 17]
         assert session.numbers_of(1) == slice(5, 5)
         assert session.run_index([4, 5, 19]).tolist() == [0, 2, 5]
 

@@ -170,7 +170,7 @@ class TestCheckGames:
             with pytest.raises(ValueError, match="do not cover"):
                 check_games(tape, games.runs, games.starts)
 
-    @pytest.mark.parametrize("name", ["max_score", "highest_tile", "steps"])
+    @pytest.mark.parametrize("name", ["score", "highest_tile", "steps"])
     def test_numbers_of_the_run_table_are_compared(self, name: str) -> None:
         games = games_on_tape(*range(6))
         runs = games.runs.copy()

@@ -110,7 +110,7 @@ class TestReading:
 
     def test_a_run_table_in_another_order(self, tmp_path: Path) -> None:
         runs = GAMES.runs.copy()
-        runs["id"] = runs["id"][::-1]  # SQLite's order is that of the ids
+        runs["run_id"] = runs["run_id"][::-1]  # SQLite's order is that of the ids
         games = GAMES._replace(runs=runs)
         session = Session.open(write_tape(tmp_path / NAME, games))
         assert (session.runs == runs).all()
@@ -133,7 +133,7 @@ class TestReading:
             assert (run.boards == GAMES.boards[first:end]).all()
             assert (run.moves == GAMES.moves[first:end]).all()
             assert run.final_board == GAMES.finals[ordinal]
-            assert run.meta.max_score == GAMES.runs["max_score"][ordinal]
+            assert run.meta.max_score == GAMES.runs["score"][ordinal]
 
     def test_embeddings_belong_to_the_tape(self, own: Path) -> None:
         crc = json.loads((own / "manifest.json").read_text())["files"]["tape.npy"]["crc32c"]
@@ -309,7 +309,7 @@ class TestDamage:
         run = GAMES.runs[owner]
         with pytest.raises(BookkeepingError, match="the anchor of row 80 is") as caught:
             session.read_rows(row - 10, row + 1)
-        assert f"run {run['id']}, step {row - int(run['first_row'])}: " in caught.value.message
+        assert f"run {run['run_id']}, step {row - int(run['first_row'])}: " in caught.value.message
         assert (caught.value.path, caught.value.offset) == (str(own / "anchors.npy"), 128 + 8 * 5)
 
     def test_the_first_anchor_is_the_first_start(self, own: Path) -> None:

@@ -97,12 +97,40 @@ def test_tensors_hold_what_the_batches_hold(corpus: Corpus, threads: int, option
     assert not threads_of_ours()
 
 
+def test_a_loader_opens_what_a_corpus_does(corpus: Corpus) -> None:
+    """A path, a session, or several of them; batches have attributes, and labels for a loss."""
+    session = corpus.sessions[0]
+    for source in (session, session.path, str(session.path), [session], [str(session.path)]):
+        loader = CriticLoader(source, 16, fields=("tokens", "labels", "highest_tile"))
+        batch = next(iter(loader))
+        assert len(loader.corpus) == len(session)
+        assert batch.labels is batch["labels"]
+        assert (batch.labels.dtype, batch.highest_tile.dtype) == (torch.float32, torch.int32)
+        assert len(batch.values()) == 3
+        with pytest.raises(AttributeError, match="It has tokens, labels"):
+            batch.move  # noqa: B018
+    for given, dtype in ((torch.bool, torch.bool), (np.float32, torch.float32), ("bool", torch.bool)):
+        assert next(iter(CriticLoader(corpus, 16, label_dtype=given))).labels.dtype == dtype
+    assert corpus.fetch([0], label_dtype=torch.float32)["labels"].dtype == np.float32
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_of_a_corpus_names_the_loader(corpus: Corpus, workers: int) -> None:
+    """It joins no records; a collation of one's own gets them."""
+    rows: Any = corpus
+    with pytest.raises(TypeError, match=r"write CriticLoader\(corpus, batch_size\)") as caught:
+        next(iter(DataLoader(rows, batch_size=8, num_workers=workers)))
+    assert str(caught.value).rstrip().endswith("of tape2048.torch")
+    own = next(iter(DataLoader(rows, batch_size=8, num_workers=workers, collate_fn=np.array)))
+    np.testing.assert_array_equal(own, corpus[:8])
+
+
 def test_types_and_shapes(corpus: Corpus) -> None:
     batch = next(iter(loader_of(corpus, thresholds=(8192, 16384))))
     found = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in batch.items()}
     assert found == {
         "tokens": (torch.uint8, (BATCH, 16)),
-        "labels": (torch.bool, (BATCH, 2)),
+        "labels": (torch.float32, (BATCH, 2)),
         "weight": (torch.float32, (BATCH,)),
         "row": (torch.int64, (BATCH,)),
         "run": (torch.int32, (BATCH,)),
@@ -110,8 +138,6 @@ def test_types_and_shapes(corpus: Corpus) -> None:
         "legal": (torch.uint8, (BATCH,)),
         "symmetry": (torch.uint8, (BATCH,)),
     }
-    floats = next(iter(loader_of(corpus, fields=("labels",), label_dtype="float32")))
-    assert floats["labels"].dtype == torch.float32
     assert all(tensor.is_contiguous() for tensor in batch.values())
 
 
@@ -580,10 +606,10 @@ def test_wrong_arguments_of_a_data_set(corpus: Corpus) -> None:
     for options in ({"fields": ("token",)}, {"label_dtype": "int8"}, {"thresholds": (3,)}):
         with pytest.raises(ValueError, match=r"tokens|int8|3"):
             CriticDataset(corpus, **options)  # type: ignore[arg-type]
-    session: Any = corpus.sessions[0]
+    number: Any = 5
     for make in (CriticDataset, CriticLoader):
         with pytest.raises(TypeError, match="expected a Corpus"):
-            make(session)
+            make(number)
 
 
 def test_an_error_in_a_thread_comes_out_of_the_loop(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

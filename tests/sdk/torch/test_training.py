@@ -285,7 +285,7 @@ def test_the_error_names_rows_that_are_not_finite(games: Path, trained: Path, tm
         errors.TrainingError, match=r"at step 10, the loss is nan.*batch 9 of epoch 0"
     ) as caught:
         train_critic(made)
-    assert f"The embedding of row {row} (run {run['id']} of {session.name}) is not finite" in str(
+    assert f"The embedding of row {row} (run {run['run_id']} of {session.name}) is not finite" in str(
         caught.value
     )
     with pytest.raises(errors.TrainingError, match="batch 9 of epoch 0"):
@@ -316,8 +316,8 @@ def test_it_ends_when_it_is_no_better(games: Path, tmp_path: Path, monkeypatch: 
 
 
 REFUSED: list[tuple[dict[str, Any], type[errors.TapeError], str]] = [
-    ({"where": "max_score > 1e9"}, errors.EmptyCorpusError, "filter"),
-    ({"where": "id = 1 AND max_score > 0", "val_share": 0.001}, errors.EmptyCorpusError, "part val"),
+    ({"where": "score > 1e9"}, errors.EmptyCorpusError, "filter"),
+    ({"where": "run_id = 1 AND score > 0", "val_share": 0.001}, errors.EmptyCorpusError, "part val"),
     ({"batch_rows": 65_536}, errors.EmptyCorpusError, "lower batch_rows|training part"),
     ({"use_embeddings": True}, errors.ColumnError, "no embeddings"),
     ({"device": "cuda:99"}, errors.ConfigError, "cuda:99"),
@@ -434,7 +434,7 @@ def test_it_goes_on_beside_sessions_that_came_later(tmp_path: Path) -> None:
     same = config(games, tmp_path / "critic", steps_max=2, where="model = 'toy'")
     assert train_critic(same).ended == "all steps are made"
     with pytest.raises(errors.StateError, match=r"where = '', not .*corpus = "):
-        train_critic(config(games, tmp_path / "critic", steps_max=2, where="id > 5"))
+        train_critic(config(games, tmp_path / "critic", steps_max=2, where="run_id > 5"))
 
 
 SIZES = TowerConfig(dim=8, layers=1, heads=2, ffn=8)

@@ -32,7 +32,7 @@ def test_nan_in_validation_ends_the_training(tmp_path: Path) -> None:
     forget_checksum(next(root.iterdir()))
     row = int(val.row_starts[len(val.runs) - 1]) + 5
     made = config(root, tmp_path / "probe", use_embeddings=True, per_run=None, eval_steps=3, steps_max=6)
-    said = rf"at step 3, the validation loss is nan.*of row {row} \(run {run['id']} of .* is not finite"
+    said = rf"at step 3, the validation loss is nan.*of row {row} \(run {run['run_id']} of .* is not finite"
     with pytest.raises(errors.TrainingError, match=said):
         train_critic(made)
     assert not (tmp_path / "probe/best").exists()

@@ -177,8 +177,8 @@ class TestPackDat:
 
     def test_inspect(self, a2pack: A2pack, here: Path) -> None:
         found = a2pack("inspect --packfile pack.dat --index 2 --json").json
-        assert (found["kind"], found["id"], found["first_step_idx"]) == ("packdat", 2, 42)
-        facts = (found["steps"], found["engine"], found["max_score"], found["final_board_certain"])
+        assert (found["kind"], found["run_id"], found["first_step_idx"]) == ("packdat", 2, 42)
+        facts = (found["steps"], found["engine"], found["score"], found["final_board_certain"])
         assert facts == (45, "other é", DAT_GAMES[2].max_score, False)
         assert "final board" in a2pack("inspect --packfile pack.dat --index 2").out
         assert "has 3 runs" in a2pack("inspect --packfile pack.dat --index 3", expect=2).err

@@ -79,7 +79,7 @@ def test_every_value_reaches_the_configuration(cli: Cli) -> None:
         "flush_s": 15.0, "drain_timeout_s": 16.0, "log_interval_s": 17.0,
         "worker_silence_s": 18.0, "log_level": "warning", "log_format": "json", "metrics_listen": "h:9",
         "metrics_textfile": "m.prom",
-        "start_from": "s", "start_where": "max_score > 5", "start_rows_where": "step > 5",
+        "start_from": "s", "start_where": "score > 5", "start_rows_where": "step > 5",
     }  # fmt: skip
     texts = {setting.name for setting in SETTINGS.values() if setting.has_text}
     assert set(values) == texts - {"columns"}, "which this player does not have"

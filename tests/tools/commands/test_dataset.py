@@ -100,7 +100,8 @@ class TestStatsAndFilter:
     @pytest.mark.parametrize(
         ("flags", "runs_left"),
         [
-            ("--min-score 6 --engine toy", 2), ("--max-score 4 --max-tile 8", 1), ("--min-tile 8", 0),
+            ("--min-score 6 --engine toy", 2), ("--max-score 4 --max-highest-tile 8", 1),
+            ("--min-highest-tile 8", 0),
             ("--min-steps 2 --max-steps 2 --since 2026-01-01", 3), ("--until 2026-01-01", 0),
         ],
     )  # fmt: skip

@@ -97,10 +97,10 @@ def test_run_files(cli: Cli, session: Path, elsewhere: Path) -> None:
 
 
 def test_where_chooses_runs(cli: Cli, session: Path) -> None:
-    line = ("export --format jsonl -o - --where", "max_score >= 180000", session)
+    line = ("export --format jsonl -o - --where", "score >= 180000", session)
     records = [json.loads(line) for line in cli(*line).out.splitlines()]
     assert ({record["run_id"] for record in records}, len(records)) == ({2, 3}, 110)
-    for where, error in (("max_score > 1e9", errors.EmptyCorpusError), ("DROP TABLE x", errors.ConfigError)):
+    for where, error in (("score > 1e9", errors.EmptyCorpusError), ("DROP TABLE x", errors.ConfigError)):
         cli(line[0], where, session, expect=error)
 
 

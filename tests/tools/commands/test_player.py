@@ -260,14 +260,14 @@ def test_starts_are_collected_from_sessions(cli: Cli, session: Path, tmp_path: P
     assert (document["boards"], document["tile"]) == (len(of_game), 64)
     assert read_starts(target)["board"].tolist() == [*of_game.values()]
     cli(*how, "--tile", "64", expect=errors.NameTakenError)
-    late = ("--rows-where", "board_highest >= 6 AND step > 2", "--where", "max_score >= 0", "--force")
+    late = ("--rows-where", "board_highest_tile >= 64 AND step > 2", "--where", "score >= 0", "--force")
     assert f"{len(of_game)} boards" in cli(*how, *late).out
     for wrong, expect in (
         (("--tile", "64", "--rows-where", "step > 2"), 2),
         (("--tile", "65"), errors.ConfigError),
         (("--tile", "32768"), errors.EmptyCorpusError),
         (("--rows-where", "step > "), errors.ConfigError),
-        (("--rows-where", "step >= 0", "--where", "max_score < 0"), errors.EmptyCorpusError),
+        (("--rows-where", "step >= 0", "--where", "score < 0"), errors.EmptyCorpusError),
     ):
         cli(*how, *wrong, "--force", expect=expect)
     how = ("player starts", session, "--out", target, "--force", "--tile", "8192")
@@ -289,7 +289,7 @@ def test_record_refuses_boards_before_it_starts(cli: Cli, session: Path, tmp_pat
         assert "hint: " in done.err
     starts.write_text("0xB100000000000000\n")
     for args, said in (
-        (("--where", "max_score > 5"), "--where: found without start_from"),
+        (("--where", "score > 5"), "--where: found without start_from"),
         (("--from", starts, "--rows-where", "step > 5"), "found a file with a condition"),
         (("--from", session), "found no condition on rows"),
         (("--from", session, "--rows-where", "stp > 5"), "no column stp"),

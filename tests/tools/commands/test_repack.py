@@ -125,11 +125,11 @@ def test_the_storage_is_said_where_it_is_tape(cli: Cli, storages: dict[str, Path
 
 def test_tape_game_needs_no_player(cli: Cli, tmp_path: Path) -> None:
     path = write_tape(tmp_path / NAME, GAMES)
-    found = choose_run(path, int(GAMES.runs["id"][1]), replay=True)
+    found = choose_run(path, int(GAMES.runs["run_id"][1]), replay=True)
     assert found.ended
     assert np.array_equal(found.run.boards, GAMES.boards[int(GAMES.runs["rows"][0]) :])
     assert found.run.final_board == GAMES.finals[1]
-    document = cli("visualize", path, "--run", "8", "--json").json
+    document = cli("visualize", path, "--run-id", "8", "--json").json
     assert document["final_board"] == GAMES.finals[1]
     assert reference.legal_moves(reference.unpack(int(GAMES.finals[1]))) == []
 

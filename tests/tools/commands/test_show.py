@@ -45,7 +45,7 @@ def test_json_has_everything(cli: Cli, session: Path) -> None:
     ]
     best = document["best"]
     assert (best["run_id"], best["seed"], best["score"], best["steps"]) == (3, 7, 370_000, 50)
-    assert best["step_idx"] == 49
+    assert best["step"] == 49
     assert best["exps"] == [14, 0, 0, 0, 0, 4, *[0] * 10]
 
 
@@ -81,7 +81,7 @@ def test_what_others_wrote_shows_what_is_there(cli: Cli, foreign: Path) -> None:
     done = cli("show", foreign)
     assert "settings" not in done.out
     best = cli("show", foreign, "--json").json["best"]
-    assert (best["run_id"], best["step_idx"], best["exps"][0]) == (2, 59, 13)
+    assert (best["run_id"], best["step"], best["exps"][0]) == (2, 59, 13)
 
 
 def test_facts_of_any_shape_are_shown_and_never_obeyed(cli: Cli, foreign: Path) -> None:

@@ -95,17 +95,17 @@ def test_a_run_of_a_pack(cli: Cli, tmp_path: Path) -> None:
     other = build.game(12, steps_max=3)
     path = tmp_path / "x.a2pack"
     path.write_bytes(build.a2pack_bytes(build.PackSpec([build.a2t1_bytes(other), build.a2run2_bytes(GAME)])))
-    found = cli("visualize", path, "--run", "1", "--json").json
-    assert (found["steps"], found["run"]) == (12, 1)
+    found = cli("visualize", path, "--run-id", "1", "--json").json
+    assert (found["steps"], found["run_id"]) == (12, 1)
     assert (
         "found 2, but the source has 2 runs with ids from 0 to 1"
-        in cli("visualize", path, "--run", "2", expect=2).err
+        in cli("visualize", path, "--run-id", "2", expect=2).err
     )
     (tmp_path / "none.a2pack").write_bytes(build.a2pack_bytes(build.PackSpec([])))
-    for flags in ([], ["--run", "0"]):
+    for flags in ([], ["--run-id", "0"]):
         assert "found no run" in cli("visualize", tmp_path / "none.a2pack", *flags, expect=2).err
     (tmp_path / "run").write_bytes(build.a2t1_bytes(other))
-    cli("visualize", tmp_path / "run", "--run", "1", expect=2)
+    cli("visualize", tmp_path / "run", "--run-id", "1", expect=2)
 
 
 def test_the_best_and_the_longest_of_several(cli: Cli, tmp_path: Path) -> None:
@@ -120,11 +120,11 @@ def test_the_best_and_the_longest_of_several(cli: Cli, tmp_path: Path) -> None:
     cli("convert", tmp_path / "runs", "--out", tmp_path / "ds", "--to", "dataset")
     cli("convert", tmp_path / "runs", "--out", tmp_path / "s", "--to", "session", "--lossy")
     for name in ("x.a2pack", "runs", "x.jsonl", "ds", "s"):
-        shift = cli("visualize", tmp_path / name, "--longest", "--json").json["run"] - 1
-        for flags, wanted in (([], 1), (["--run", str(shift + 3)], 3)):
+        shift = cli("visualize", tmp_path / name, "--longest", "--json").json["run_id"] - 1
+        for flags, wanted in (([], 1), (["--run-id", str(shift + 3)], 3)):
             found = cli("visualize", tmp_path / name, *flags, "--json").json
-            assert (found["run"] - shift, found["max_score"]) == (wanted, games[wanted].max_score), name
-    cli("visualize", tmp_path / "s", "--longest", "--run", "1", expect=2)
+            assert (found["run_id"] - shift, found["score"]) == (wanted, games[wanted].max_score), name
+    cli("visualize", tmp_path / "s", "--longest", "--run-id", "1", expect=2)
 
 
 @pytest.mark.parametrize("action", [True, False])
@@ -146,8 +146,8 @@ def test_a_game_of_a_session(cli: Cli, tmp_path: Path, action: bool) -> None:
             CREATE TABLE session(meta_key TEXT PRIMARY KEY, meta_value TEXT);
             INSERT INTO runs VALUES (68, 5, 12, 40, 16);
         """)
-    found = cli("visualize", session, "--run", "68", "--json").json
-    assert (found["run"], found["steps"], found["max_score"]) == (68, 12, 40)
+    found = cli("visualize", session, "--run-id", "68", "--json").json
+    assert (found["run_id"], found["steps"], found["score"]) == (68, 12, 40)
     assert found == cli("visualize", session, "--json").json, "the best one"
     # What a session does not know: the final board, the time.
     assert found["last_board"] == GAME.states[11]
@@ -159,23 +159,23 @@ def test_a_game_of_a_session(cli: Cli, tmp_path: Path, action: bool) -> None:
     assert sum(found["moves"].values()) + found["moves_unknown"] == 12
     assert found["moves_unknown"] == 0 or not action
     for step in range(11):
-        shown = cli("visualize", session, "--run", "68", "--step", str(step), "--json").json
+        shown = cli("visualize", session, "--run-id", "68", "--step", str(step), "--json").json
         assert shown["exps"] == build.ref.unpack(GAME.states[step])
         if shown["move"] is None:
             assert not action
-            out = cli("visualize", session, "--run", "68", "--step", str(step)).out
+            out = cli("visualize", session, "--run-id", "68", "--step", str(step)).out
             assert "do not tell" in out
         else:
             assert shown["move"] == ("UP", "DOWN", "LEFT", "RIGHT")[GAME.moves[step]]
     assert "the last recorded board" in cli("visualize", session, "--step", "-1").out
-    assert "1 run with ids from 68 to 68" in cli("visualize", session, "--run", "0", expect=2).err
+    assert "1 run with ids from 68 to 68" in cli("visualize", session, "--run-id", "0", expect=2).err
 
 
 def test_a_run_among_lines(cli: Cli, tmp_path: Path) -> None:
     lines = [bytes(run_line(RunV2.from_bytes(build.a2run2_bytes(GAME)), i)) for i in range(2)]
     (tmp_path / "x.jsonl").write_bytes(b"".join(lines))
-    assert cli("visualize", tmp_path / "x.jsonl", "--run", "1", "--json").json["steps"] == 12
-    cli("visualize", tmp_path / "x.jsonl", "--run", "2", expect=2)
+    assert cli("visualize", tmp_path / "x.jsonl", "--run-id", "1", "--json").json["steps"] == 12
+    cli("visualize", tmp_path / "x.jsonl", "--run-id", "2", expect=2)
 
 
 def test_a_run_that_started_in_no_calendar(cli: Cli, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_what_is_no_run(cli: Cli, tmp_path: Path) -> None:
     cli("visualize", tmp_path / "none", expect=errors.MissingPathError)
     (tmp_path / "empty").mkdir()
     done = cli("visualize", tmp_path / "empty", expect=errors.NotASessionError)
-    assert "--run" not in done.err
+    assert "--run-id" not in done.err
 
 
 def test_every_fourth_board(cli: Cli, session: Path) -> None:
@@ -205,11 +205,11 @@ def test_every_fourth_board(cli: Cli, session: Path) -> None:
     (session / "manifest.json").unlink()
     np.save(session / "steps.npy", kept)
     found = cli("visualize", session, "--longest", "--step", "8", "--json").json
-    assert (found["run"], found["step"]) == (2, 8)
+    assert (found["run_id"], found["step"]) == (2, 8)
     assert found["exps"] == kept[(kept["run_id"] == 2) & (kept["step_idx"] == 8)]["exps"][0].tolist()
     assert (
         "board from 0 to 56 in steps of 4"
-        in cli("visualize", session, "--run", "2", "--step", "9", expect=2).err
+        in cli("visualize", session, "--run-id", "2", "--step", "9", expect=2).err
     )
 
 
@@ -230,8 +230,8 @@ def test_a_run_has_one_number_everywhere(cli: Cli, tmp_path: Path) -> None:
         )
     best = cli("show", session, "--json").json["best"]["run_id"]
     assert best >= 68
-    assert cli("visualize", session, "--json").json["run"] == best
-    assert cli("visualize", session, "--run", str(best), "--json").json["max_score"] == games[1].max_score
+    assert cli("visualize", session, "--json").json["run_id"] == best
+    assert cli("visualize", session, "--run-id", str(best), "--json").json["score"] == games[1].max_score
     exported = cli("export", session, "--runs", "--format", "jsonl", "--out", "-").out.splitlines()
     scores = {run["run_id"]: run["max_score"] for run in map(json.loads, exported)}
     assert scores[best] == games[1].max_score
@@ -245,8 +245,8 @@ def test_a_run_has_one_number_everywhere(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_an_id_that_two_sessions_have(cli: Cli, root: Path, session: Path) -> None:
-    assert "found 2 in 2 sessions" in cli("visualize", root, "--run", "2", expect=2).err
+    assert "found 2 in 2 sessions" in cli("visualize", root, "--run-id", "2", expect=2).err
     found = cli("visualize", root, "--json").json
-    assert (found["path"], found["run"], found["max_score"]) == (str(session), 3, 370_000)
+    assert (found["path"], found["run_id"], found["score"]) == (str(session), 3, 370_000)
     assert cli("show", root, "--json").json["best"]["run_id"] == 3
-    assert cli("visualize", root, "--run", "4", "--json").json["path"] == str(session)
+    assert cli("visualize", root, "--run-id", "4", "--json").json["path"] == str(session)

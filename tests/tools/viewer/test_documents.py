@@ -80,7 +80,7 @@ def test_the_overview_counts_what_the_sessions_hold(data: Data, recorded: Path) 
     runs = np.concatenate([Session.open(path).runs for path in sorted(recorded.glob("2*"))])
     found = data.overview({})["selections"][0]
     assert (found["games"], found["rows"], found["steps"]) == (40, runs["rows"].sum(), runs["steps"].sum())
-    mean, half = runs["max_score"].mean(), 1.96 * runs["max_score"].std(ddof=1) / 40**0.5
+    mean, half = runs["score"].mean(), 1.96 * runs["score"].std(ddof=1) / 40**0.5
     (line,) = found["lines"]
     for one in (found["score"], line["score"], found["players"][0]["score"]):
         assert [one[name] for name in ("mean", "low", "high")] == pytest.approx(
@@ -138,7 +138,7 @@ def test_each_player_has_a_line_and_two_selections_have_one_each(copied: Path) -
     assert {player["select"]["player"] for player in part["players"]} == set(runs)
     for player, line in zip(part["players"], part["lines"], strict=True):
         its = runs[player["select"]["player"]]
-        assert (line["games"], line["score"]["mean"]) == (len(its), pytest.approx(its["max_score"].mean()))
+        assert (line["games"], line["score"]["mean"]) == (len(its), pytest.approx(its["score"].mean()))
         assert {one["tile"]: one["games"] for one in line["tiles"] if one["games"]} == {
             int(tile): int(count)
             for tile, count in zip(*np.unique(its["highest_tile"], return_counts=True), strict=True)
@@ -166,14 +166,14 @@ def test_games_of_two_sessions_count_once(copied: Path, caplog: pytest.LogCaptur
     assert made.games({"session": ids[original]})["total"] == 20
     best = made.games({"session": ids[original]})["rows"][0]["run"]
     assert made.twins({"session": ids[original], "run": best})["rows"] == []
-    assert made.sample({"where": "max_score > 0"})["games"] == 40
+    assert made.sample({"where": "score > 0"})["games"] == 40
     page = make_report(made, games=40).decode()
     assert (page.count('"why":"'), page.count(f'"session":"{ids[original]}"')) == (40, 0)
     assert "which is on tape" in page
 
 
 def test_two_selections_have_the_same_bins(data: Data) -> None:
-    found = data.overview({"where": "max_score >= 3000", "two": "1", "b.where": "max_score < 3000"})
+    found = data.overview({"where": "score >= 3000", "two": "1", "b.where": "score < 3000"})
     first, second = found["selections"]
     assert first["games"] + second["games"] == 40
     bins = [part["lines"][0]["score_bins"] + [0] * 100 for part in (first, second)]
@@ -185,9 +185,9 @@ def test_two_selections_have_the_same_bins(data: Data) -> None:
 
 
 def test_an_overview_of_no_game_is_one(data: Data) -> None:
-    part = data.overview({"where": "max_score > 99999999"})["selections"][0]
+    part = data.overview({"where": "score > 99999999"})["selections"][0]
     assert (part["games"], part["score"], part["players"], part["lines"]) == (0, {}, [], [])
-    assert data.sample({"where": "max_score > 99999999"})["games"] == 0
+    assert data.sample({"where": "score > 99999999"})["games"] == 0
 
 
 def test_listing_follows_the_directories(monkeypatch: pytest.MonkeyPatch, copied: Path) -> None:
@@ -275,7 +275,7 @@ def test_missing_critic_affects_its_figures_only(data: Data, tmp_path: Path) -> 
 def test_opinions_of_games_and_sessions(data: Data, recorded: Path) -> None:
     """A game has the opinion of its middle board, a session the mean of a few games."""
     entries = {one.id: one for one in data.collection.games().sessions}
-    rows = data.games({"sort": "id"})["rows"]
+    rows = data.games({"sort": "run_id"})["rows"]
     found = data.opinions({"of": ",".join(f"{row['session']}/{row['run']}" for row in rows)})
     assert found["thresholds"] == list(data.judges.critic.thresholds)
     assert (undigited(found["remark"]), found["unread"]) == (REMARK, None)
@@ -287,7 +287,7 @@ def test_opinions_of_games_and_sessions(data: Data, recorded: Path) -> None:
     by_key = {(row["session"], row["run"]): odds for row, odds in zip(rows, found["odds"], strict=True)}
     of_sessions = data.opinions({"of": ",".join(entries)})["odds"]
     for key, odds in zip(entries, of_sessions, strict=True):
-        runs = entries[key].runs["id"]
+        runs = entries[key].runs["run_id"]
         few = runs[np.linspace(0, len(runs) - 1, 8).round().astype(int)]
         assert odds == pytest.approx(np.mean([by_key[key, str(run)] for run in few], axis=0).tolist())
 
@@ -300,7 +300,7 @@ def test_cards_have_what_annotate_wrote(data: Data, copied: Path, cli: Cli) -> N
     session = Session.open(first)
     loss, luck, grade = (np.nan_to_num(session.column(name).values) for name in ("loss", "luck", "grade"))
     expected = {}
-    for ordinal, run in enumerate(session.runs["id"].tolist()):
+    for ordinal, run in enumerate(session.runs["run_id"].tolist()):
         rows = session.numbers_of(ordinal)
         counts = [(grade[rows] == number).sum() for number in (2, 3)]
         expected[str(run)] = [loss[rows].sum(dtype=float), luck[rows].sum(dtype=float), *counts]
@@ -332,7 +332,7 @@ def test_other_sources_are_shown_as_their_session(recorded: Path, tmp_path: Path
         data = make_data((source,), ("ntuple:weights=fast",), Path("default"), ending)
         (entry,) = data.collection.whole().sessions
         own = Session.open(session).runs
-        assert sorted(entry.runs["max_score"]) == sorted(own["max_score"])
+        assert sorted(entry.runs["score"]) == sorted(own["score"])
         assert data.games({"sort": "steps"})["rows"][0]["steps"] == own["steps"].max()
         made = entry.path
     assert not made.exists()
@@ -385,7 +385,7 @@ def test_latest_games_of_a_recorder(data: Data) -> None:
     runs = last.runs[-8:]
     assert (found["session"], found["games"]) == (last.id, 8)
     assert found["reached"] == [(runs["highest_tile"] >= tile).sum() for tile in found["thresholds"]]
-    each = data.opinions({"of": ",".join(f"{last.id}/{run}" for run in runs["id"])})["odds"]
+    each = data.opinions({"of": ",".join(f"{last.id}/{run}" for run in runs["run_id"])})["odds"]
     assert found["odds"][0] == pytest.approx(np.mean(each, axis=0).tolist())
     assert data.latest({"id": "nothing"}) == {"waiting": 0}
 
@@ -412,15 +412,15 @@ def test_replaced_session_is_read_again(data: Data, recorded: Path, tmp_path: Pa
         until(lambda: not made.collection.games().waiting)
         games = made.collection.games()
         (entry,) = games.sessions
-        run = str(entry.runs["id"][0])
-        return games["max_score"].tolist(), made.replay({"session": entry.id, "run": run})
+        run = str(entry.runs["run_id"][0])
+        return games["score"].tolist(), made.replay({"session": entry.id, "run": run})
 
     before, game = shown()
     assert shown() == (before, game)
     shutil.rmtree(here)
     shutil.copytree(second, here)
     after, other = shown()
-    assert after == Session.open(second).runs["max_score"].tolist() != before
+    assert after == Session.open(second).runs["score"].tolist() != before
     assert unpacked(other)["score"] == after[0]
     assert other != game
     (entry,) = made.collection.games().sessions
@@ -514,7 +514,7 @@ def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
         args = {"weights": "fast", **args}
         meta = {**entry.meta, "player": "ntuple", "player_args": args, "player_sha256": sha256}
         changed = dataclasses.replace(entry, meta=meta)
-        return unpacked(made.packed(changed, int(entry.runs["id"][0]), 0, quick=quick))
+        return unpacked(made.packed(changed, int(entry.runs["run_id"][0]), 0, quick=quick))
 
     fast = player_sha256("ntuple", make_player("ntuple", {"weights": "fast"}))
     own = found(sha256=fast)

@@ -121,7 +121,7 @@ def test_pages_are_accessible_and_fit(
     for link in [
         *(f"#{name}" for name in PAGES),
         "#games?view=list",
-        "#overview?two=1&b.where=id+%3E+5",
+        "#overview?two=1&b.where=run_id+%3E+5",
         f"#{session}/{run}/20",
         f"#{session}/{run}/20?beside={session}/{run}",
         "#nothing",
@@ -587,8 +587,8 @@ def test_games_that_end_in_a_phase(page: Any, viewer: Viewer) -> None:
 
 
 def test_two_selections_are_named_by_what_differs(page: Any, viewer: Viewer) -> None:
-    open_link(page, "#overview?two=1&where=id+%3E+5&b.max_steps=900")
-    assert [name.text_content() for name in page.locator("h2.name").all()] == ["id > 5", "moves to 900"]
+    open_link(page, "#overview?two=1&where=run_id+%3E+5&b.max_steps=900")
+    assert [name.text_content() for name in page.locator("h2.name").all()] == ["run_id > 5", "moves to 900"]
     row = page.locator("tr:has-text('mean score')")
     assert re.search(r"mean score.*±.*±.* to [+-]?[\d,]+", row.text_content())
 
@@ -688,7 +688,7 @@ def test_the_moves_of_a_board_are_played_on(page: Any, viewer: Viewer) -> None:
 def test_conditions_select_or_are_explained(page: Any) -> None:
     open_link(page, "#games?view=list")
     page.locator("summary:text('Conditions')").click()
-    page.locator("input[name=where]").fill("max_score >= 5000 AND steps > 10")
+    page.locator("input[name=where]").fill("score >= 5000 AND steps > 10")
     page.keyboard.press("Enter")
     scores = page.locator("td[data-head^=score]")
     assert until(

@@ -35,7 +35,7 @@ def games_of(counts: list[int], seed: int = 0) -> GameTable:
         runs = np.zeros(count, RUN_DTYPE)
         for name in COLUMNS:
             runs[name] = random.integers(0, 12, count)
-        runs["id"] = np.arange(count)
+        runs["run_id"] = np.arange(count)
         runs["seed"][random.random(count) < 0.3] += np.uint64(2**64 - 20)
         meta = {"player": "greedy" if number % 2 else "random", "model_tag": f"tag{number}"}
         entry = Entry(f"{number:010x}", Path(f"20260101T00000{number}Z_model=tag{number}"), meta, runs, 0)
@@ -49,9 +49,9 @@ GAMES = games_of([40, 0, 70, 30])
 
 
 def test_selection() -> None:
-    for where in ("max_score >= 6 AND model = 'tag2'", "max_score >= 6"):
+    for where in ("score >= 6 AND model = 'tag2'", "score >= 6"):
         chosen = choose(GAMES, Selection.of({"where": where, "session": "0000000002", "max_steps": "8"}))
-        expected = (GAMES["max_score"] >= 6) & (GAMES["session"] == 2) & (GAMES["steps"] <= 8)
+        expected = (GAMES["score"] >= 6) & (GAMES["session"] == 2) & (GAMES["steps"] <= 8)
         assert np.array_equal(chosen, expected)
         assert 0 < expected.sum() < 70
     for player, games in (("random", 110), ("greedy", 30)):
@@ -77,7 +77,7 @@ def test_selection() -> None:
 def test_comparisons_as_by_sqlite(compared: str) -> None:
     """NumPy compares signed numbers and texts as SQLite does."""
     parts = [f"steps {compared} 6", f"SEED{compared}-15", f"model {compared} 'tag2'"]
-    more = [f"id {compared} {10**17}", f"session {compared} '20260101T000002Z_model=tag2'"]
+    more = [f"run_id {compared} {10**17}", f"session {compared} '20260101T000002Z_model=tag2'"]
     for where in (*parts, *more, f" {parts[0]} and {parts[2]}\nAND {parts[1]} "):
         columns = session_columns(cast("Any", GAMES), cast("Any", GAMES.sessions))
         expected = choose_runs(f"{where} OR 0", {}, columns, len(GAMES))  # not a plain comparison

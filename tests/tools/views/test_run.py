@@ -16,7 +16,7 @@ def test_replay_adds_the_final_board(recorded: Path) -> None:
     part = choose_run(root, None, longest=True)
     whole = choose_run(root, None, longest=True, replay=True)
     assert (part.ended, whole.ended) == (False, True)
-    assert part.facts["run"] == whole.facts["run"] == row["id"]
+    assert part.facts["run_id"] == whole.facts["run_id"] == row["run_id"]
     assert len(whole.run) == len(part.run) + 1 == row["steps"]
     assert np.array_equal(whole.run.boards, part.run.states)
     assert reference.legal_moves(reference.unpack(whole.run.final_board)) == []
@@ -24,12 +24,12 @@ def test_replay_adds_the_final_board(recorded: Path) -> None:
         reference.slide(reference.unpack(board), move)[1]
         for board, move in zip(whole.run.boards.tolist(), whole.run.moves.tolist(), strict=True)
     )
-    assert score == row["max_score"]
+    assert score == row["score"]
     assert whole.position(-1) == len(whole.run)
 
 
 def test_game_of_an_unknown_player(session: Path) -> None:
     found = choose_run(session, 2, replay=True)
     assert not found.ended
-    assert (found.facts["run"], found.facts["steps"]) == (2, 60)
+    assert (found.facts["run_id"], found.facts["steps"]) == (2, 60)
     assert len(found.run.states) == 60

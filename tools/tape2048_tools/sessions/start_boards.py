@@ -36,7 +36,7 @@ def boards_of_sessions(path: Path, where: str | None, rows_where: str) -> NDArra
     chosen = np.flatnonzero(rows.row_counts)
     boards: NDArray[np.uint64] = exps_to_boards(rows.tokens(rows.row_starts[chosen]))
     runs = rows.runs[chosen]
-    check_starts(boards, path, lambda at: f"the board of run {runs['id'][at]}")
+    check_starts(boards, path, lambda at: f"the board of run {runs['run_id'][at]}")
     found = split_identities(runs, rows.sessions)
     return with_games(
         boards, found.seeds, np.array([each.encode() for each in found.players], "S64")[found.player]

@@ -192,7 +192,7 @@ def session_place(session: Session) -> str:
 
 
 def scores(runs: NDArray[np.void]) -> dict[str, Any]:
-    values = runs["max_score"]
+    values = runs["score"]
     mean, best = (float(values.mean()), int(values.max())) if len(runs) else (None, None)
     return {"games": len(runs), "mean_score": mean, "best_score": best}
 
@@ -250,7 +250,7 @@ def distribution(runs: NDArray[np.void]) -> dict[str, Any]:
     values, counts = np.unique(runs["highest_tile"], return_counts=True)
     at_least = counts[::-1].cumsum()[::-1]
     return {
-        "score": quantiles(runs["max_score"]),
+        "score": quantiles(runs["score"]),
         "steps": quantiles(runs["steps"]),
         "tiles": [
             {"tile": int(tile), "games": int(games), "share": games / len(runs), "reach": up / len(runs)}

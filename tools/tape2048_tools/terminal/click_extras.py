@@ -103,16 +103,19 @@ def shard(value: str) -> tuple[int, int]:
 #: Present names of renamed options, by former name. A name in capitals is an argument. A command that has the
 #: present name mentions it when it rejects the former name.
 RENAMED = {
-    "--best": "--run",
+    "--best": "--run-id",
     "--columns": "--out",
     "--data": "DATA",
     "--engine": "--shard",
     "--html": "--out",
     "--out-dir": "--out",
     "--output": "--out",
+    "--max-tile": "--max-highest-tile",
+    "--min-tile": "--min-highest-tile",
     "--player": "--judge",
+    "--run": "--run-id",
     "--workers": "--threads",
-    "--worst": "--run",
+    "--worst": "--run-id",
 }
 #: Former options without a successor, and what to do instead.
 _REMOVED = {

@@ -29,6 +29,7 @@ from tape2048.loader.duplicates import Copies, warn_of_doubled
 from tape2048.loader.filters import Filters, check_filters, choose_runs, session_columns
 from tape2048.players import player_label, player_name, player_text, public_player
 from tape2048.session.columns import find_columns
+from tape2048.session.former_names import first_hint
 from tape2048.session.layout import METADATA_DB, RUN_DTYPE, SESSION_NAME, name_key
 from tape2048.session.metadata import read_metadata
 from tape2048.session.session import Session
@@ -61,7 +62,7 @@ stopped: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("st
 _ROWS_AT_A_TIME = 1 << 22
 
 #: Columns of the run table that pages need.
-COLUMNS = ("id", "seed", "steps", "max_score", "highest_tile", "rows")
+COLUMNS = ("run_id", "seed", "steps", "score", "highest_tile", "rows")
 
 
 def id_of(text: str) -> str:
@@ -135,7 +136,7 @@ class Entry:
             return None
         found = {name: np.full(len(self.runs), np.nan) for name in SUMS}
         loss, luck, grade = (session.column(name).values for name in ("loss", "luck", "grade"))
-        places = np.searchsorted(self.runs["id"], session.runs["id"])
+        places = np.searchsorted(self.runs["run_id"], session.runs["run_id"])
         for piece, rows in game_pieces(session.runs, _ROWS_AT_A_TIME):
             starts = session.runs["first_row"][piece].astype(np.int64) - rows.start
             ends = starts + session.runs["rows"][piece]
@@ -228,8 +229,8 @@ class GameTable:
             "name": entry.name,
             "player": entry.player_name,
             "full": entry.player,
-            "run": str(row["id"]),
-            "score": int(row["max_score"]),
+            "run": str(row["run_id"]),
+            "score": int(row["score"]),
             "steps": int(row["steps"]),
             "tile": int(row["highest_tile"]),
         }
@@ -388,13 +389,13 @@ def read_entry(session_id: str, path: Path) -> Entry:
     runs = metadata.runs
     if not metadata.has_rows:
         runs = Session.open(path, "mmap").runs
-    runs = runs[np.argsort(runs["id"], kind="stable")]
+    runs = runs[np.argsort(runs["run_id"], kind="stable")]
     return Entry(session_id, path, metadata.session, runs, directory_bytes(path))
 
 
 def find_run(runs: NDArray[np.void], run: int) -> int:
-    at = int(np.searchsorted(runs["id"], np.uint64(run))) if 0 <= run < 1 << 64 else len(runs)
-    if at == len(runs) or int(runs["id"][at]) != run:
+    at = int(np.searchsorted(runs["run_id"], np.uint64(run))) if 0 <= run < 1 << 64 else len(runs)
+    if at == len(runs) or int(runs["run_id"][at]) != run:
         raise MissingPathError(
             f"no game has the id {run}", hint=f"Choose one of the session's {len(runs):,} games."
         )
@@ -402,7 +403,7 @@ def find_run(runs: NDArray[np.void], run: int) -> int:
 
 
 #: Columns by which games can be sorted.
-SORTS = ("max_score", "steps", "highest_tile", "id", "session", *SUMS)
+SORTS = ("score", "steps", "highest_tile", "run_id", "session", *SUMS)
 
 PAGE_ROWS = 50
 
@@ -417,6 +418,8 @@ class Selection(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, given: Mapping[str, str], prefix: str = "") -> Selection:
         named: dict[str, Any] = {}
+        if hint := first_hint({"min_tile", "max_tile"} & {name.removeprefix(prefix) for name in given}):
+            raise ValueError(hint)
         for name in Filters.__annotations__:
             if text := given.get(prefix + name, "").strip():
                 is_number = name.startswith(("min_", "max_"))

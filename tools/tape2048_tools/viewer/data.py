@@ -14,6 +14,7 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.base.text import unix_s
 from tape2048.errors import MissingPathError, TapeError
+from tape2048.session.former_names import name_hint
 from tape2048.session.layout import name_key
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.players.options import check_player
@@ -120,7 +121,7 @@ class Data:
             _ = self.judges[0].name, self.judges.critic
             return
         entry, row = games.at(int(games["steps"].argmin()))
-        self.packed(entry, int(row["id"]), 0)
+        self.packed(entry, int(row["run_id"]), 0)
 
     def about(self, _: Mapping[str, str]) -> dict[str, Any]:
         return {
@@ -161,9 +162,11 @@ class Data:
     def games(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Return the page ``page`` of the games of a selection, sorted (``sort``, ``desc``)."""
         games, selection = self._games(), Selection.of(given)
-        sort = given.get("sort", "max_score")
+        sort = given.get("sort", "score")
         if sort not in SORTS:
-            raise ValueError(f"sort: found {sort!r:.40}, expected one of {', '.join(SORTS)}")
+            raise ValueError(
+                f"sort: found {sort!r:.40}, expected one of {', '.join(SORTS)}. {name_hint(sort)}"
+            )
         chosen = self._once(games, selection)
         total = len(games) if chosen is None else int(np.count_nonzero(chosen))
         numbers = page_of_games(
@@ -219,7 +222,7 @@ class Data:
         if entry is None:
             return {"waiting": games.waiting}
         ids = sample_of(entry.runs, newest=True)
-        tiles = entry.runs["highest_tile"][np.isin(entry.runs["id"], ids)]
+        tiles = entry.runs["highest_tile"][np.isin(entry.runs["run_id"], ids)]
         found = opinions([(entry, ids)], self.judges)
         reached = [int(np.count_nonzero(tiles >= tile)) for tile in found["thresholds"]]
         return {
@@ -246,7 +249,7 @@ class Data:
         row = entry.game(_number(given, "run"))
         first = int(games.starts[games.number(entry.id)])
         chosen = games["seed"] == row["seed"]
-        chosen[games.copies.same_game(first + find_run(entry.runs, int(row["id"])))] = False
+        chosen[games.copies.same_game(first + find_run(entry.runs, int(row["run_id"])))] = False
         numbers = np.flatnonzero(chosen & ~games.copies.left_out(chosen)[0])
         return {"rows": _game_rows(games, numbers[:PAGE_ROWS])}
 
@@ -269,7 +272,7 @@ class Data:
             "full": entry.player,
             "run": run,
             "seed": str(row["seed"]),
-            "score": int(row["max_score"]),
+            "score": int(row["score"]),
             "length": int(row["steps"]),
             "highest": int(row["highest_tile"]),
             "strange": self.judges.remark([entry.meta]),
@@ -356,7 +359,7 @@ class Data:
         if entry is None:
             return {}
         row = entry.runs[-1]
-        (game,) = read_game(entry.path, [int(row["id"])])
+        (game,) = read_game(entry.path, [int(row["run_id"])])
         return game_document(row, game)
 
     def _last_session(self, wanted: str) -> Entry | None:

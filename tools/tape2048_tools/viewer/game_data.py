@@ -74,7 +74,7 @@ def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iter
             play = replayer(session.path, session.meta)
     for run in ids:
         session = Session.open(path, "mmap")  # again, after slow steps: the file may be shorter
-        order = np.argsort(session.runs["id"], kind="stable")
+        order = np.argsort(session.runs["run_id"], kind="stable")
         yield recorded_game(session, int(order[find_run(session.runs[order], run)]), play)
 
 
@@ -521,7 +521,7 @@ def opinions(wanted: Sequence[tuple[Entry, Sequence[int]]], judges: Judges) -> d
 def _middle_boards(entry: Entry, ids: Sequence[int]) -> tuple[list[int], NDArray[np.uint64]]:
     """Return the runs with rows among some runs, and the board in the middle of each, ``u64[n]``."""
     session = Session.open(entry.path, "mmap")
-    order = np.argsort(session.runs["id"], kind="stable")
+    order = np.argsort(session.runs["run_id"], kind="stable")
     table = session.runs[order]
     kept, rows = [], []
     for run in ids:
@@ -541,7 +541,7 @@ def card(entry: Entry, run: int | None) -> dict[str, Any]:
     judged = {name: float(values[at]) for name, values in sums.items() if not np.isnan(values[at])}
     try:
         session = Session.open(entry.path, "mmap")
-        owned = session.numbers_of(int(np.flatnonzero(session.runs["id"] == entry.runs["id"][at])[0]))
+        owned = session.numbers_of(int(np.flatnonzero(session.runs["run_id"] == entry.runs["run_id"][at])[0]))
         numbers = np.arange(owned.start, owned.stop) if isinstance(owned, slice) else owned
         few = numbers[
             np.linspace(0, len(numbers) - 1, min(len(numbers), _SPARK_POINTS)).round().astype(np.int64)
@@ -569,5 +569,5 @@ def sample_of(runs: NDArray[np.void], *, newest: bool = False) -> list[int]:
     last = len(runs) - 1
     first = max(0, len(runs) - SAMPLE_GAMES) if newest else 0
     places = np.linspace(first, last, min(SAMPLE_GAMES, len(runs))).round().astype(np.int64)
-    found: list[int] = runs["id"][places].tolist()
+    found: list[int] = runs["run_id"][places].tolist()
     return found

@@ -126,7 +126,7 @@ def game_document(run: np.void, game: Game) -> dict[str, Any]:
     numbers = np.arange(len(game.states)) if game.numbers is None else game.numbers
     shown = Game(game.states[first:], game.moves[first:])
     return {
-        "run": str(run["id"]), "score": int(run["max_score"]), "steps": int(run["steps"]),
+        "run": str(run["run_id"]), "score": int(run["score"]), "steps": int(run["steps"]),
         "numbers": numbers[first:].tolist(), "exps": shown.exps.tolist(), "moves": shown.moves.tolist(),
     }  # fmt: skip
 

@@ -51,14 +51,14 @@ _EXPONENTS = 32
 
 def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> dict[str, Any]:
     """Return the overview of selections with the same bins; a game in several sessions counts once."""
-    names = ("max_score", "steps", "highest_tile", "rows", "session")
+    names = ("score", "steps", "highest_tile", "rows", "session")
     several = [games.once(chosen) for chosen in choices]
     parts = [
         {name: games[name] if one.games is None else games[name][one.games] for name in names}
         for one in several
     ]
     score_max, steps_max = (
-        max((int(part[name].max(initial=0)) for part in parts), default=0) for name in ("max_score", "steps")
+        max((int(part[name].max(initial=0)) for part in parts), default=0) for name in ("score", "steps")
     )
     widths = {"score": _round_width(score_max / BINS), "steps": _round_width(steps_max / BINS)}
     return {
@@ -71,7 +71,7 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
         "selections": [
             {
                 **_part(games, part, one.left_out, widths, pooled=len(choices) > 1),
-                "best": _best(games, one.games, part["max_score"]),
+                "best": _best(games, one.games, part["score"]),
                 "left_out": describe_doubled(one.doubled),
             }
             for part, one in zip(parts, several, strict=True)
@@ -112,7 +112,7 @@ def _part(
     pooled: bool,
 ) -> dict[str, Any]:
     """Return an overview, with ``lines`` by player unless ``pooled``; sessions left out count, too."""
-    scores, steps, owners = (columns[name] for name in ("max_score", "steps", "session"))
+    scores, steps, owners = (columns[name] for name in ("score", "steps", "session"))
     # Games by session and highest tile.
     places = owners.astype(np.int64) * _EXPONENTS + exponents_of(columns["highest_tile"])
     size = (len(games.sessions), _EXPONENTS)
@@ -245,7 +245,7 @@ def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -
         entry = games.sessions[owner]
         mine = numbers[owners == owner].tolist()
         try:
-            for number, game in zip(mine, read_game(entry.path, games["id"][mine].tolist()), strict=True):
+            for number, game in zip(mine, read_game(entry.path, games["run_id"][mine].tolist()), strict=True):
                 read.append((number, game.states, np.maximum.accumulate(game.exps.max(axis=1))))
         except (TapeError, OSError) as error:
             unread.append(str(error))

@@ -57,7 +57,7 @@ _FILES_OF_VIEWER = """\
 """
 
 _KINDS = (
-    ("best", "max_score", True), ("worst", "max_score", False), ("longest", "steps", True),
+    ("best", "score", True), ("worst", "score", False), ("longest", "steps", True),
     ("costliest", "loss", True),
 )  # fmt: skip
 
@@ -145,11 +145,11 @@ def _document(
     judged = dict[str, None]()
     for _, (why, number, packed, facts) in sorted(zip(ranks, chosen, strict=True), key=lambda one: one[0]):
         entry, row = table.at(number)
-        key = f"{entry.id}/{row['id']}"
+        key = f"{entry.id}/{row['run_id']}"
         if not keep(key, packed):
             continue
         marks = {"weak": bool(facts["weak"]), "graded": not facts["uncalibrated"]}
-        shown = card(entry, int(row["id"])) | facts.pop("sums") | marks
+        shown = card(entry, int(row["run_id"])) | facts.pop("sums") | marks
         warnings = facts["weak"], facts["uncalibrated"] and UNCALIBRATED
         judged |= dict.fromkeys(filter(None, [f"Judged by {facts['by']}.", *warnings]))
         rows.append({"key": key, "why": why, **table.document(number), "card": shown})
@@ -183,6 +183,6 @@ def _chosen(
             progress(done, len(wanted))
         with contextlib.suppress(TapeError, OSError):  # damaged or removed: the overview still counts it
             entry, row = table.at(number)
-            game, found, facts = data.judged(entry, int(row["id"]), 0)
+            game, found, facts = data.judged(entry, int(row["run_id"]), 0)
             packed = pack(facts, game, found, data.judges.opinion(game.states), small=True)
             yield why, number, packed, facts | {"sums": {} if found is None else found.sums}

@@ -48,7 +48,7 @@ class ChosenRun(NamedTuple):
             session = Session.open(self.facts["path"])
             return session.meta, session.runs
         runs, meta = np.zeros(1, RUN_DTYPE), self.run.meta
-        runs["max_score"], runs["highest_tile"] = meta.max_score, meta.highest_tile
+        runs["score"], runs["highest_tile"] = meta.max_score, meta.highest_tile
         return facts_of_engine(meta.engine), runs
 
     def position(self, step: int) -> int:
@@ -68,7 +68,7 @@ class ChosenRun(NamedTuple):
 def choose_run(path: Path, run_id: int | None, *, longest: bool = False, replay: bool = False) -> ChosenRun:
     """Read one run of a file or a directory: the run with this id, or the best or the longest run."""
     if run_id is not None and longest:
-        raise click.UsageError("--run and --longest both select a run: give only one")
+        raise click.UsageError("--run-id and --longest both select a run: give only one")
     from tape2048.runs.conversion import open_source
     from tape2048.runs.files import read_run_file
     from tape2048.runs.registry import kind_of
@@ -80,7 +80,9 @@ def choose_run(path: Path, run_id: int | None, *, longest: bool = False, replay:
     facts: dict[str, Any] = {}
     if kind == "run":
         if run_id:
-            raise click.BadParameter(f"found {run_id}, expected 0: the file has one run", param_hint="--run")
+            raise click.BadParameter(
+                f"found {run_id}, expected 0: the file has one run", param_hint="--run-id"
+            )
         run = read_run_file(path)
     elif kind in {"session", "sessions"}:
         return _of_sessions(path, run_id, longest=longest, replay=replay)
@@ -88,18 +90,18 @@ def choose_run(path: Path, run_id: int | None, *, longest: bool = False, replay:
         from tape2048.runs import PackReader
 
         reader = PackReader.open(path)
-        run, facts = reader.decode(_chosen(np.arange(len(reader)), run_id)), {"run": run_id}
+        run, facts = reader.decode(_chosen(np.arange(len(reader)), run_id)), {"run_id": run_id}
     elif kind in {"dataset", "packdat"}:
         from tape2048.runs import DataPack, Dataset
 
         rows = Dataset.open(path, load="mmap") if kind == "dataset" else DataPack.load(path)
         table = rows.runs
-        position = _choose(table["id"], table["steps" if longest else "max_score"], run_id)
+        position = _choose(table["run_id"], table["steps" if longest else "score"], run_id)
         run = SourceRun.attempt(str(path), rows.run_and_losses, position).checked()
-        facts = {"run": int(table["id"][position])}
+        facts = {"run_id": int(table["run_id"][position])}
     else:
         read, position = _search(open_source(path, lossy=True), run_id, longest=longest)
-        run, facts = read.checked(), {"run": position}
+        run, facts = read.checked(), {"run_id": position}
         facts |= {"path": read.name} if kind == "runs" else {}
     return ChosenRun(run, facts, np.arange(len(run) + 1))
 
@@ -143,19 +145,19 @@ def _refuse(run_id: int | None, count: int, first: int, last: int) -> NoReturn:
     if not count:
         raise click.BadParameter("found no run", param_hint="RUN")
     message = f"found {run_id}, but the source has {counted(count, 'run')} with ids from {first} to {last}"
-    raise click.BadParameter(message, param_hint="--run")
+    raise click.BadParameter(message, param_hint="--run-id")
 
 
 def _of_sessions(path: Path, run_id: int | None, *, longest: bool, replay: bool) -> ChosenRun:
     opened, _ = open_sessions(find_sessions(path))
     runs = RunColumns.of(opened).table[np.concatenate(distinct_runs(opened))]
     owners = runs["session"]
-    if run_id is not None and len(names := {opened[i].name for i in owners[runs["id"] == run_id]}) > 1:
+    if run_id is not None and len(names := {opened[i].name for i in owners[runs["run_id"] == run_id]}) > 1:
         message = f"found {run_id} in {len(names)} sessions: give one of them as RUN, such as {min(names)}"
-        raise click.BadParameter(message, param_hint="--run")
-    position = _choose(runs["id"], runs["steps" if longest else "max_score"], run_id)
+        raise click.BadParameter(message, param_hint="--run-id")
+    position = _choose(runs["run_id"], runs["steps" if longest else "score"], run_id)
     owner = int(owners[position])
-    ordinal = int(np.flatnonzero(opened[owner].runs["id"] == runs["id"][position])[0])
+    ordinal = int(np.flatnonzero(opened[owner].runs["run_id"] == runs["run_id"][position])[0])
     whole = replay or opened[owner].tape is not None
     return (whole and _whole_run(opened[owner], ordinal)) or _of_session(opened[owner], ordinal)
 
@@ -170,7 +172,7 @@ def _whole_run(session: Session, ordinal: int) -> ChosenRun | None:
     except ReplayError:
         return None
     row = session.runs[ordinal]
-    facts = {"path": str(session.path), "run": int(row["id"]), "seed": int(row["seed"])}
+    facts = {"path": str(session.path), "run_id": int(row["run_id"]), "seed": int(row["seed"])}
     return ChosenRun(run, facts, np.arange(len(run) + 1))
 
 
@@ -181,19 +183,19 @@ def _of_session(session: Session, ordinal: int) -> ChosenRun:
     row = session.runs[ordinal]
     rows = session.rows_of(ordinal)
     if not len(rows):
-        raise click.BadParameter(f"the session has no board of run {row['id']}", param_hint="--run")
-    boards = boards_of(rows, f"run {row['id']}", session.path)
+        raise click.BadParameter(f"the session has no board of run {row['run_id']}", param_hint="--run-id")
+    boards = boards_of(rows, f"run {row['run_id']}", session.path)
     names = rows.dtype.names or ()
     moves = np.ascontiguousarray(rows["action"][:-1]) if "action" in names else recover(boards).moves
     engine = session.meta.get("player")
     meta = RunMeta(
         steps=len(boards) - 1,
-        max_score=int(row["max_score"]),
+        max_score=int(row["score"]),
         highest_tile=int(row["highest_tile"]),
         engine=engine if isinstance(engine, str) else None,
     )
     # All moves of the game: more than the moves between recorded boards.
-    facts = {"path": str(session.path), "run": int(row["id"]), "seed": int(row["seed"])}
+    facts = {"path": str(session.path), "run_id": int(row["run_id"]), "seed": int(row["seed"])}
     facts["steps"] = int(row["steps"])
     made = np.ascontiguousarray(rows["action"]) if "action" in names else moves
     return ChosenRun(
@@ -221,7 +223,7 @@ def run_document(
         "started": started,
         "elapsed_s": round(meta.elapsed_s, 6) or None,
         "moves_per_s": meta.steps / meta.elapsed_s if meta.elapsed_s > 0 else None,
-        "max_score": meta.max_score,
+        "score": meta.max_score,
         "highest_tile": meta.highest_tile,
         "engine": meta.engine,
         "moves": {move.name: int(counts[move]) for move in Move},
@@ -235,7 +237,7 @@ def run_document(
 def run_parts(run: Run, document: dict[str, Any]) -> list[RenderableType]:
     written = {
         "steps": number(document["steps"]),
-        "max_score": number(document["max_score"]),
+        "score": number(document["score"]),
         "moves_per_s": f"{document['moves_per_s'] or 0:,.1f}",
         "moves": ", ".join(f"{name} {number(count)}" for name, count in document["moves"].items()),
     }

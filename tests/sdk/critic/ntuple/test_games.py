@@ -165,10 +165,10 @@ def test_games_of_several_players_are_refused_by_name(built: Built) -> None:
     nameless = corpus_games(config(built, mixed_players=False, player_name="unknown player", **shares))
     assert [player.games for player in nameless.players] == [9]
     for name in (hint.split('"')[1], f"@{'b' * 12}"):
-        one = corpus_games(config(built, mixed_players=False, player_name=name, where="id >= 0"))
+        one = corpus_games(config(built, mixed_players=False, player_name=name, where="run_id >= 0"))
         assert [player.games for player in one.players] == [21]
-    facts = training_facts(config(built, player_name=name, where="id >= 0"), "", one.players, 0, {})
-    assert facts["where"] == f"(id >= 0) AND (player = '{name}')"
+    facts = training_facts(config(built, player_name=name, where="run_id >= 0"), "", one.players, 0, {})
+    assert facts["where"] == f"(run_id >= 0) AND (player = '{name}')"
     with pytest.raises(ConfigError, match="player_name is 'no'; found games of 3 players"):
         corpus_games(config(built, player_name="no"))
     assert [player.games for player in corpus_games(config(built)).players] == [21, 13, 9]
@@ -208,7 +208,7 @@ def test_strangers(built: Built) -> None:
 
 def test_parts_without_games_are_refused(built: Built) -> None:
     with pytest.raises(EmptyCorpusError, match="the split's part"):
-        corpus_games(config(built, where=f"session = '{OURS[0]}' and id < 3"))
+        corpus_games(config(built, where=f"session = '{OURS[0]}' and run_id < 3"))
     assert THEIRS in IDS
 
 

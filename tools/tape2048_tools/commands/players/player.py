@@ -187,7 +187,7 @@ def match_players(*, a: str, b: str, as_json: bool, **playing: Any) -> None:
 
 @command.subcommand(
     "tape2048 player starts selfplay --out starts.npy --tile 16384",
-    "tape2048 player starts selfplay --out blunders.npy --rows-where 'loss > 1000 AND board_highest >= 13'",
+    "tape2048 player starts selfplay --out blunders.npy --rows-where 'loss > 1000 AND step > 500'",
     name="starts",
 )
 @click.argument("sessions", type=EXISTING)
@@ -222,7 +222,7 @@ def collect_starts(
     check_new_file(out, replace=force)
     if rows_where is None and (tile := tile or 16384) not in TILES:
         raise ConfigError(f"--tile: found {tile}, expected a power of 2 from {TILES[0]} to {TILES[-1]}")
-    condition = rows_where or f"board_highest >= {(tile or 1).bit_length() - 1}"
+    condition = rows_where or f"board_highest_tile >= {tile or 1}"
     boards = boards_of_sessions(sessions, where, condition)
     write_starts(out, boards, replace=force)
     with_what = f"with a {tile}" if tile else f"where {rows_where}"

@@ -52,7 +52,7 @@ _START_BOARDS = (
     "tape2048 record",
     "tape2048 record --player expectimax:depth=2 --workers 4 --max-games 1000",
     "tape2048 record --config recorder.toml --rotate-s 1h --max-steps 1e9",
-    "tape2048 record --from selfplay --rows-where 'board_highest >= 14' --out late",
+    "tape2048 record --from selfplay --rows-where 'board_highest_tile >= 16384' --out late",
     "tape2048 record --to s3://bucket/games --lease auto --config s3://bucket/games/recorder.toml",
     "tape2048 record --max-games 100 --json | jq -r '.sessions[]'",
     "TAPE2048_OUT_DIR=/data/selfplay tape2048 record",
@@ -114,7 +114,7 @@ def _boards_of(config: RecorderConfig) -> NDArray[np.void] | None:
         raise ConfigError(
             "found no condition on rows, expected a condition that chooses a board of each game",
             path=path,
-            hint="Pass --rows-where 'board_highest >= 14' for the first board of each game with a 16384.",
+            hint="Pass --rows-where 'board_highest_tile >= 16384' for each game's first board with a 16384.",
         )
     if not is_sessions and (where is not None or rows_where is not None):
         raise ConfigError(

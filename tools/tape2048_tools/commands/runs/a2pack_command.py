@@ -297,7 +297,7 @@ def inspect(*, packfile: Path, index: int, as_json: bool) -> None:
     if isinstance(pack, DataPack):
         run, certain, _ = pack.run_and_losses(index)
         row = pack.runs[index]
-        facts |= {"id": int(row["id"]), "first_step_idx": int(row["first_row"])}
+        facts |= {"run_id": int(row["run_id"]), "first_step_idx": int(row["first_row"])}
         facts["final_board_certain"] = certain
     else:
         run, facts = pack.decode(index), pack.info(index)._asdict()

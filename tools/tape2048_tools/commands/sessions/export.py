@@ -49,7 +49,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 
 @new_command(
     "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
-    'tape2048 export selfplay --runs --format jsonl --out - --where "max_score >= 100000" | jq .steps',
+    'tape2048 export selfplay --runs --format jsonl --out - --where "score >= 100000" | jq .steps',
     "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --out rows.arrow",
     "tape2048 export selfplay --format parquet --with loss,values --columns annotations",
     "tape2048 export traces/ --runs --format csv --out traces.csv",
@@ -68,7 +68,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 )
 @click.option("--with", "names", metavar="NAMES", help="Columns to add, such as loss,values.  [default: all]")
 @COLUMNS
-@click.option("--where", metavar="SQL", help="Condition on runs of sessions, such as max_score >= 50000.")
+@click.option("--where", metavar="SQL", help="Condition on runs of sessions, such as score >= 50000.")
 @click.option(
     "--compression", metavar="NAME",
     help="For parquet: zstd (default), snappy, none. For arrow: none (default), zstd, lz4.",

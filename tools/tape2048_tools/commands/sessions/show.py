@@ -187,7 +187,7 @@ def _divided(
 ) -> tuple[list[Summary], list[tuple[Path | str, TapeError]]]:
     good = [one for _, one in found if not isinstance(one, TapeError)]
     if len(opened) == len(good):  # otherwise, the names decide
-        good = [good[i] for i in order_of(opened, [session.runs["id"] for session in opened])]
+        good = [good[i] for i in order_of(opened, [session.runs["run_id"] for session in opened])]
     return good, [(where, one) for where, one in found if isinstance(one, TapeError)]
 
 
@@ -327,7 +327,7 @@ def _show_root(
     broken = [(path, error) for path, error in found if isinstance(error, TapeError)]
     document: dict[str, Any] = {"root": str(root), "broken": [described(*pair) for pair in broken]}
     if opened:
-        highest = [int(one.runs["max_score"].max(initial=0)) if len(one.runs) else -1 for one in opened]
+        highest = [int(one.runs["score"].max(initial=0)) if len(one.runs) else -1 for one in opened]
         best = opened[int(np.argmax(highest))]
         document |= sum_up(opened)
         document["best"] = {"session": best.name, **game} if (game := _best(best)) else None
@@ -401,19 +401,19 @@ def _best(session: Session) -> dict[str, Any] | None:
     """Return the best game and its last recorded board; none from a store, whose rows are not fetched."""
     if not len(session.runs):
         return None
-    ordinal = int(session.runs["max_score"].argmax())
+    ordinal = int(session.runs["score"].argmax())
     run = session.runs[ordinal]
     rows = session.numbers_of(ordinal)
     last_row = [rows.stop - 1] if isinstance(rows, slice) else rows[-1:]
     has_board = run["rows"] and not session.is_remote
     last = session.get_batch(last_row)[0] if has_board else None
     return {
-        "run_id": int(run["id"]),
+        "run_id": int(run["run_id"]),
         "seed": int(run["seed"]),
-        "score": int(run["max_score"]),
+        "score": int(run["score"]),
         "highest_tile": int(run["highest_tile"]),
         "steps": int(run["steps"]),
-        "step_idx": None if last is None else int(last["step_idx"]),
+        "step": None if last is None else int(last["step_idx"]),
         "exps": None if last is None else last["exps"].tolist(),
     }
 
@@ -492,4 +492,4 @@ def _best_parts(best: dict[str, Any]) -> list[RenderableType]:
     facts = f"best game: run {best['run_id']}{where}, score {score}, {moves} moves"
     if best["exps"] is None:
         return [cell(f"{facts}; its boards were not recorded, or are in the store")]
-    return [cell(f"{facts}; its board before move {best['step_idx']}", "bold"), board(best["exps"])]
+    return [cell(f"{facts}; its board before move {best['step']}", "bold"), board(best["exps"])]

@@ -32,7 +32,7 @@ _FPS = 4  # boards a second of a GIF
     "tape2048 visualize game.a2run2",
     "tape2048 visualize game.a2run --step 100",
     "tape2048 visualize selfplay/20260101T000000Z_model=ntuple",
-    "tape2048 visualize selfplay/20260101T000000Z_model=ntuple --run 68 --step 10",
+    "tape2048 visualize selfplay/20260101T000000Z_model=ntuple --run-id 68 --step 10",
     "tape2048 visualize runs.a2pack --longest",
     "tape2048 visualize game.a2run2 --json | jq .moves_per_s",
     "tape2048 visualize game.a2run2 --step 100 --out board.svg",
@@ -40,7 +40,7 @@ _FPS = 4  # boards a second of a GIF
 )
 @click.argument("path", metavar="RUN", type=EXISTING)
 @click.option(
-    "--run", "run_id", type=click.IntRange(0), metavar="ID", help="The run with this id.  [default: the best]"
+    "--run-id", type=click.IntRange(0), metavar="ID", help="The run with this id.  [default: the best]"
 )
 @click.option("--longest", is_flag=True, help="The run with the most moves.")
 @click.option("--step", type=int, metavar="N", help="The board before move N; -1 is the last board.")

@@ -105,8 +105,8 @@ export function sessionsPage(main, given, shell, about) {
 
 const right = text => el('span.right', null, text);
 
-const SORTS = [['max_score', 'score'], ['steps', 'length'], ['highest_tile', 'highest tile'], ['luck', 'luck'],
-  ['loss', 'loss'], ['mistakes', 'mistakes'], ['blunders', 'blunders'], ['session', 'session'], ['id', 'number']];
+const SORTS = [['score', 'score'], ['steps', 'length'], ['highest_tile', 'highest tile'], ['luck', 'luck'],
+  ['loss', 'loss'], ['mistakes', 'mistakes'], ['blunders', 'blunders'], ['session', 'session'], ['run_id', 'number']];
 
 export function gamesPage(main, given, shell, about) {
   const body = el('div');
@@ -116,7 +116,7 @@ export function gamesPage(main, given, shell, about) {
   const choosing = /^[0-9a-f]{10}\/\d+$/.test(given.beside || '') ? given.beside : null;
   const linkOf = one => choosing ? `#${choosing}?beside=${one.session}/${one.run}`
     : `#${one.session}/${one.run}/${given.at === 'end' ? Math.max(one.steps - 1, 0) : 0}`;
-  const [sorted, falling] = [given.sort || 'max_score', (given.desc || '1') === '1'];
+  const [sorted, falling] = [given.sort || 'score', (given.desc || '1') === '1'];
   const slot = el('span', {hidden: true});
   const asList = given.view === 'list';
   fill(main, el('h1', null, choosing ? 'Choose a game' : 'Games'), choosing ? el('p.lead', null,
@@ -129,7 +129,7 @@ export function gamesPage(main, given, shell, about) {
       falling ? '↓ highest first' : '↑ lowest first'),
     el('button', {type: 'button', onclick: () => again({view: asList ? '' : 'list'})}, asList ? 'Gallery' : 'List')),
   selectionForm(given, '', 'Conditions', change => again({...cleared, player: given.player || '', ...change}))), body);
-  const sort = (label, name) => sorter(label, name, given, 'max_score', again);
+  const sort = (label, name) => sorter(label, name, given, 'score', again);
   const choice = askJson('players').then(known => {
     if (known.total > 1) slot.replaceWith(playerSelect('Player', 'all players', known, given.player,
       label => again({player: label})));
@@ -172,7 +172,7 @@ const sumOf = (one, name) => one[name] === undefined || GRADES.has(name) && one.
 
 function gamesTable(rows, cards, critic, linkOf, sort) {
   const known = cards.some(one => one.loss !== undefined);
-  return varyingTable('Games', ['game', right(sort('score', 'max_score')), right(sort('highest tile', 'highest_tile')),
+  return varyingTable('Games', ['game', right(sort('score', 'score')), right(sort('highest tile', 'highest_tile')),
     right(sort('moves', 'steps')), ...(known ? SUMS.map(name => right(sort(name, name))) : []),
     'player', sort('session', 'session'), 'critic, halfway'],
   rows.map((one, i) => [el('a', {href: linkOf(one)}, `game ${one.run}`), right(count(one.score)), right(String(one.tile)),

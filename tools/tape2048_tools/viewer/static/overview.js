@@ -6,7 +6,8 @@ import {figure} from './charts.js';
 
 const FILTERS = [
   ['min_score', 'score from'], ['max_score', 'score to'], ['min_steps', 'moves from'], ['max_steps', 'moves to'],
-  ['min_tile', 'tile from'], ['max_tile', 'tile to'], ['model', 'model'], ['since', 'since'], ['until', 'until'],
+  ['min_highest_tile', 'tile from'], ['max_highest_tile', 'tile to'], ['model', 'model'], ['since', 'since'],
+  ['until', 'until'],
 ];
 const SELECTION_NAMES = ['where', 'session', 'player', ...FILTERS.map(one => one[0])];
 const WAITING_MS = 700;
@@ -38,7 +39,7 @@ export function playerSelect(label, none, known, chosen, change) {
 export function selectionForm(given, prefix, title, submit) {
   const field = (name, label, long) => el(`label${long ? '.long' : ''}`, null, label, el('input', {
     name: prefix + name, value: given[prefix + name] || '', autocomplete: 'off', spellcheck: 'false',
-    placeholder: name === 'where' ? 'max_score >= 50000 AND highest_tile >= 8192' : name === 'since'
+    placeholder: name === 'where' ? 'score >= 50000 AND highest_tile >= 8192' : name === 'since'
         || name === 'until' ? '2026-01-31' : '',
   }));
   const session = given[prefix + 'session'];
