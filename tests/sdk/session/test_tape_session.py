@@ -143,10 +143,6 @@ class TestReading:
         with pytest.raises(ColumnError, match=f"with CRC-32C {crc ^ 1}"):
             Session.open(own).column("embeddings")
 
-    def test_rows_without_moves_have_none(self, tmp_path: Path) -> None:
-        with pytest.raises(ReplayError, match="without moves"):
-            Session.open(write_foreign(tmp_path / "theirs")).moves([0])
-
 
 class TestDamage:
     """Nothing that the files say is trusted: each defect is named, and nothing is read outside of them."""
