@@ -29,23 +29,26 @@ if TYPE_CHECKING:
 _TILES = 5  # columns of tiles, the highest of all games
 
 
-def _opened(session: Session, *, in_memory: bool = True) -> Session:
-    """Return a session whose rows from a store, and run table, are held no longer than its games are."""
-    return copy.copy(session) if session.is_remote or not in_memory else session
+def _reader_of(session: Session) -> Session | None:
+    return copy.copy(session) if session.is_remote else None
 
 
 def game_at(tables: ViewTables, run: int) -> Game:
     ordinal, own = tables.runs.place_of(run)
-    return Game(_opened(tables.store.sessions[ordinal]), own, run)
+    session = tables.store.sessions[ordinal]
+    return Game(session, own, run, _reader_of(session))
 
 
 def games_of(tables: ViewTables) -> Iterator[Game]:
     runs = tables.runs
     for ordinal in np.flatnonzero(np.diff(runs.firsts)).tolist():
-        session = _opened(tables.store.sessions[ordinal], in_memory=runs.in_memory)
-        chosen, (first, end) = runs.chosen_of([ordinal]), runs.firsts[[ordinal, ordinal + 1]].tolist()
+        session = tables.store.sessions[ordinal]
+        chosen, reader = runs.chosen_of([ordinal]), _reader_of(session)
+        first, end = runs.firsts[[ordinal, ordinal + 1]].tolist()
         for i in range(end - first):
-            yield Game(session, i if chosen is None else int(chosen[i]), first + i)
+            yield Game(session, i if chosen is None else int(chosen[i]), first + i, reader)
+        if not runs.in_memory:
+            session.drop_runs()
 
 
 def columns_of(tables: ViewTables) -> dict[str, ColumnInfo]:

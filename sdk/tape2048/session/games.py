@@ -13,9 +13,10 @@ from tape2048.base.notebook import axes_for, frame_of
 from tape2048.base.text import counted, facts_table, printable
 from tape2048.game.scores import SPAWN, TWO_TILES, potentials
 from tape2048.players import player_name
+from tape2048.session.stored import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
@@ -54,8 +55,9 @@ class Game:
         (True, ['move', 'score_so_far'])
     """
 
-    def __init__(self, session: Session, ordinal: int, run: int) -> None:
-        self._ordinal = ordinal
+    def __init__(self, session: Session, ordinal: int, run: int, reader: Any = None) -> None:
+        """Describe a run. A game of a store is read with ``reader``, which nobody else reads rows with."""
+        self._ordinal, self._reader = ordinal, reader or session
         self._chosen: NDArray[np.int64] | None = None
         record = session.runs[ordinal]
         self.session, self.run = session, run
@@ -76,19 +78,27 @@ class Game:
     def _numbers(self) -> slice | NDArray[np.int64]:
         return self.session.numbers_of(self._ordinal)
 
+    def _read(self, read: Callable[[Session], NDArray[Any]]) -> NDArray[Any]:
+        """Return a copy of rows. A session in a store is in the cache only meanwhile."""
+        with Hold.of([self._reader]):
+            found = read(self._reader)
+            if self._reader.is_remote and self._reader is not self.session:
+                self._reader.drop()
+        return found
+
     @cached_property
     def _exps(self) -> NDArray[np.uint8]:
-        return self.session.tokens(self._numbers)
+        return self._read(lambda session: session.tokens(self._numbers))
 
     @cached_property
     def _moves(self) -> NDArray[np.uint8]:
-        return self.session.moves(self._numbers)
+        return self._read(lambda session: session.moves(self._numbers))
 
     @cached_property
     def _steps(self) -> NDArray[np.uint32]:
         if self._rows == self.steps:
             return np.arange(self._rows, dtype=np.uint32)
-        return self.session.rows_of(self._ordinal)["step_idx"].copy()
+        return self._read(lambda session: session.rows_of(self._ordinal)["step_idx"].copy())
 
     @cached_property
     def _scores(self) -> NDArray[np.int64]:
@@ -137,8 +147,9 @@ class Game:
         if not self._rows or self._moves[-1] > 3 or self._steps[-1] + 1 < self.steps:
             return None
         before, move = exps_to_boards(self._exps[-1:]), self._moves[-1:]
-        tape = self.session.tape
-        final = last_boards(before, move)[0] if tape is None else tape.states(self._ordinal)[-1:]
+        final = last_boards(before, move)[0]
+        if self.session.tape is not None:
+            final = self._read(lambda session: session.tape.states(self._ordinal)[-1:])  # type: ignore[union-attr]
         if final[0] == WON:
             return np.array(exps_after(before[0], move[0]), np.uint8).reshape(4, 4)
         return boards_to_exps(final).reshape(4, 4)

@@ -28,7 +28,7 @@ from tape2048.runs.sessions import session_run
 from tape2048.session.directory import kind_of_directory
 from tape2048.session.session import Session, sessions
 
-from ..builders import NAME, change_database, embed, npy_bytes, write_foreign, write_manifest
+from ..builders import NAME, change_database, embed, npy_bytes, write_manifest
 from ..tapes import as_rows, games_on_tape, plain_npy, write_tape
 
 GAMES = games_on_tape(3, 1, 4, 15, 9, 2, 6)
