@@ -38,6 +38,7 @@ FIRST_STEPS = {
 USES = [
     "tape2048 --version",
     "python -m tape2048 --version",
+    "python -c 'import tape2048; tape2048.sample().describe()'",
     "tape2048 examples",
     "tape2048 service print grafana > grafana.json",
     "tape2048 config init",

@@ -13,7 +13,7 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from tape2048.base.findings import Finding as Finding, Report as Report
     from tape2048.base.notebook import plot_board as plot_board
-    from tape2048.corpus import Capped as Capped, Corpus as Corpus
+    from tape2048.corpus import Capped as Capped, Corpus as Corpus, sample as sample
     from tape2048.loader.mixture import Mixture as Mixture
     from tape2048.maintenance.validation import validate_session as validate_session
     from tape2048.session.column_draft import write_column as write_column

@@ -956,6 +956,21 @@ class Corpus(RowView):
 # Notebooks show the arguments of `open` for `Corpus(`.
 Corpus.__init__.__wrapped__ = Corpus.open.__func__  # type: ignore[attr-defined]
 
+
+def sample() -> Corpus:
+    """Open the small recording that is installed with the package, for a first look without a recording.
+
+    It has 100 games of two players: 28 of ``ntuple``, the default player, and 72 of its smallest network
+    with a 1-ply search. ``make sample`` recorded them.
+
+    Example:
+        >>> from tape2048 import sample
+        >>> [player.games for player in sample().players]
+        [72, 28]
+    """
+    return Corpus.open(Path(__file__).with_name("sample_games"))
+
+
 #: Ways to draw the rows of a run, and to separate its stages.
 Spread: TypeAlias = Literal["stratified", "even"]
 Stages: TypeAlias = Literal["highest"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tape2048 import Corpus, errors, write_column
+from tape2048 import DEFAULT_THRESHOLDS, Corpus, errors, sample, validate_session, write_column
 from tape2048.loader import looking, run_columns
 from tape2048.stores import remote as caches
 from tape2048.stores.objects import open_store
@@ -147,3 +147,14 @@ def test_games_of_a_store_pass_through_a_small_cache(tmp_path: Path, monkeypatch
     corpus = Corpus(str(tmp_path / "store"), **options)
     assert {len(game.boards) for game in [*corpus.games()]} == {16396}
     assert [len(corpus.game(run).boards) for run in (17, 0, 8)] == [16396] * 3
+
+
+def test_the_installed_sample_is_small_and_sound() -> None:
+    """Its games are of two players, and some but not all reach each of the usual thresholds."""
+    corpus = sample()
+    assert sum(size_of(session.path) for session in corpus.sessions) <= 1_000_000
+    assert len(corpus.players) == 2
+    shares = corpus.run_labels(DEFAULT_THRESHOLDS).mean(axis=0)
+    assert ((shares > 0) & (shares < 1)).all()
+    assert all(validate_session(session.path).ok for session in corpus.sessions)
+    assert not any("host" in session.meta for session in corpus.sessions)
