@@ -13,7 +13,6 @@ from tape2048.base.notebook import axes_for, frame_of
 from tape2048.base.text import counted, facts_table, printable
 from tape2048.game.scores import SPAWN, TWO_TILES, potentials
 from tape2048.players import player_name
-from tape2048.session.stored import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from tape2048.session.session import Session
+    #: A :class:`tape2048.Session`, whose module imports this one.
+    Session = Any
 
 #: The arrays of a game that are not columns.
 _FIELDS = ("step", "tokens", "move", "score_so_far", "score_to_go")
@@ -76,15 +76,20 @@ class Game:
 
     @cached_property
     def _numbers(self) -> slice | NDArray[np.int64]:
-        return self.session.numbers_of(self._ordinal)
+        found: slice | NDArray[np.int64] = self.session.numbers_of(self._ordinal)
+        return found
 
     def _read(self, read: Callable[[Session], NDArray[Any]]) -> NDArray[Any]:
         """Return a copy of rows. A session in a store is in the cache only meanwhile."""
-        with Hold.of([self._reader]):
-            found = read(self._reader)
-            if self._reader.is_remote and self._reader is not self.session:
-                self._reader.drop()
-        return found
+        reader = self._reader
+        if reader is self.session:
+            return read(reader)
+        reader.acquire()  # another thread may drop what this thread reads
+        try:
+            return read(reader)
+        finally:
+            reader.drop()
+            reader.release()
 
     @cached_property
     def _exps(self) -> NDArray[np.uint8]:
@@ -149,7 +154,7 @@ class Game:
         before, move = exps_to_boards(self._exps[-1:]), self._moves[-1:]
         final = last_boards(before, move)[0]
         if self.session.tape is not None:
-            final = self._read(lambda session: session.tape.states(self._ordinal)[-1:])  # type: ignore[union-attr]
+            final = self._read(lambda session: session.tape.states(self._ordinal)[-1:])
         if final[0] == WON:
             return np.array(exps_after(before[0], move[0]), np.uint8).reshape(4, 4)
         return boards_to_exps(final).reshape(4, 4)
@@ -190,7 +195,7 @@ class Game:
         numbers = self._numbers
         rows = np.arange(numbers.start, numbers.stop) if isinstance(numbers, slice) else numbers
         column = self.session.columns.open(name)
-        values = column.take(self._part(rows))
+        values: NDArray[Any] = column.take(self._part(rows))
         if column.info.dtype == "bf16":
             values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
         return values
