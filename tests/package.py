@@ -58,6 +58,7 @@ TRIES = {
 #: Runs the examples of a page. Packages that only the tests have are missing here.
 RUN_PAGE = """
 import json, subprocess, sys
+from tape2048.errors import MissingPackageError
 scope = {"__name__": "__main__"}
 for kind, text in json.load(sys.stdin):
     if kind == "console":
@@ -65,8 +66,8 @@ for kind, text in json.load(sys.stdin):
         continue
     try:
         exec(compile(text, "an example", "exec"), scope)
-    except ModuleNotFoundError as error:
-        print("skipped, without", error.name)
+    except (ModuleNotFoundError, MissingPackageError) as error:
+        print("skipped:", error)
 """
 
 
