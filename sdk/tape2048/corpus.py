@@ -129,11 +129,11 @@ class Corpus(RowView):
     def __init__(
         self,
         root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        where: str | NDArray[np.bool_] | None = None,
+        *args: Any,
         **options: Any,
     ) -> None:
         """Open sessions and data sets: ``Corpus("selfplay")`` is ``Corpus.open("selfplay")``."""
-        vars(self).update(vars(Corpus.open(root, where, **options)))
+        vars(self).update(vars(type(self).open(root, *args, **options)))
 
     @classmethod
     def _of_store(cls, store: RowBuffers, **view: Any) -> Self:

@@ -8,6 +8,7 @@ import pytest
 
 from tape2048 import DEFAULT_THRESHOLDS, Corpus, errors, sample, validate_session, write_column
 from tape2048.loader import looking, run_columns
+from tape2048.runs import DataPack
 from tape2048.stores import remote as caches
 from tape2048.stores.objects import open_store
 from tape2048.stores.remote import put_session
@@ -22,12 +23,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build(tmp_path_factory.mktemp("corpus"))
 
 
-def test_a_path_opens(built: Built) -> None:
+def test_a_path_opens(built: Built, tmp_path: Path) -> None:
     """With the arguments of `open`, which a notebook shows."""
     corpus = Corpus(built.root, "steps > 1", load="mmap", min_steps=2)
     assert corpus.identity == Corpus.open(built.root, min_steps=2).identity
     assert corpus.refresh() is corpus
     assert inspect.signature(Corpus) == inspect.signature(Corpus.open)
+    DataPack.build([]).save(tmp_path / "rows.dat")
+    assert len(DataPack(tmp_path / "rows.dat")) == 0
 
 
 def test_samples(built: Built) -> None:
