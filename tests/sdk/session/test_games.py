@@ -13,6 +13,7 @@ from tests import reference as ref
 from tape2048 import Corpus, Session, write_column
 from tape2048.game import UNKNOWN
 
+from ..builders import Game, Spec, write_foreign
 from ..corpora import OURS, THEIRS, boards, build, move_between
 from ..tapes import WON_SEED, games_on_tape, write_rows, write_tape
 
@@ -165,3 +166,20 @@ def test_plots(stored: tuple[str, Path], tmp_path: Path) -> None:
     for wrong in ([1] * 15, [17] + [0] * 15, [0.5] * 16, -1):
         with pytest.raises(ValueError, match="found the board"):
             plot_board(wrong)
+
+
+def test_a_game_whose_first_rows_are_missing(tmp_path: Path) -> None:
+    """Its scores count from the two tiles of its start, and its first board follows no other game's last."""
+    cells, made = boards(2)
+
+    def change(rows: NDArray[np.void]) -> None:
+        rows["exps"] = cells[:6]
+        rows["step_idx"] = np.arange(6)
+
+    spec = Spec(games=[Game(5, 3, 4), Game(6, 3, 4)], change_rows=change, sql="UPDATE runs SET steps = 6")
+    first, second = Session.open(write_foreign(tmp_path / "theirs", spec)).games()
+    assert first.moves.tolist() == [*made[:2], UNKNOWN]
+    assert second["step"].tolist() == [3, 4, 5]
+    gained = [ref.slide(cells[i], made[i])[1] for i in range(5)]
+    assert second.scores.tolist() == [sum(gained[:i]) for i in (3, 4, 5)]
+    assert second.final_board is None
