@@ -38,6 +38,7 @@ FIRST_STEPS = {
 USES = [
     "tape2048 --version",
     "python -m tape2048 --version",
+    "python -c 'import tape2048; tape2048.sample().describe()'",
     "tape2048 examples",
     "tape2048 service print grafana > grafana.json",
     "tape2048 config init",
@@ -57,6 +58,7 @@ TRIES = {
 #: Runs the examples of a page. Packages that only the tests have are missing here.
 RUN_PAGE = """
 import json, subprocess, sys
+from tape2048.errors import MissingPackageError
 scope = {"__name__": "__main__"}
 for kind, text in json.load(sys.stdin):
     if kind == "console":
@@ -64,8 +66,8 @@ for kind, text in json.load(sys.stdin):
         continue
     try:
         exec(compile(text, "an example", "exec"), scope)
-    except ModuleNotFoundError as error:
-        print("skipped, without", error.name)
+    except (ModuleNotFoundError, MissingPackageError) as error:
+        print("skipped:", error)
 """
 
 

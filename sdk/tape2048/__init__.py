@@ -12,11 +12,13 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from tape2048.base.findings import Finding as Finding, Report as Report
-    from tape2048.corpus import Capped as Capped, Corpus as Corpus
+    from tape2048.base.notebook import plot_board as plot_board
+    from tape2048.corpus import Capped as Capped, Corpus as Corpus, sample as sample
     from tape2048.loader.mixture import Mixture as Mixture
     from tape2048.maintenance.validation import validate_session as validate_session
     from tape2048.session.column_draft import write_column as write_column
     from tape2048.session.columns import Column as Column, ColumnInfo as ColumnInfo
+    from tape2048.session.games import Game as Game
     from tape2048.session.run_table import DEFAULT_THRESHOLDS as DEFAULT_THRESHOLDS
     from tape2048.session.session import Session as Session, sessions as sessions
 else:

@@ -17,8 +17,8 @@ import numpy as np
 
 from tape2048.base.lazy import load_named
 from tape2048.base.signatures import lists_options
-from tape2048.base.text import as_int, counted, facts_table
-from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
+from tape2048.base.text import as_int, counted, facts_table, printable
+from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, Skipped
 from tape2048.files.row_source import RowView, row_numbers, run_ordinal, unchecked_numbers
 from tape2048.loader.buffers import (
     CorpusLoad,
@@ -39,23 +39,11 @@ from tape2048.loader.filters import (
 )
 from tape2048.loader.options import DEFAULTS, BatchOptions, check_options
 from tape2048.loader.phases import ALL, Phase, make_phase
-from tape2048.loader.row_view import ViewTables
-from tape2048.loader.run_columns import (
-    RunColumns,
-    facts_of_runs,
-    ordinals_of_mask,
-    positive_weights,
-    prevalence,
-)
+from tape2048.loader.row_view import ViewTables, tables_of
+from tape2048.loader.run_columns import RunColumns, ordinals_of_mask, positive_weights, prevalence
 from tape2048.loader.splits import check_shares, parts_of_hashes, run_hash, split_hash, warn_of_unknown_games
 from tape2048.loader.stages import even_shares, stage_firsts
-from tape2048.players import (
-    PlayerGames,
-    PlayerTable,
-    identity_of_player,
-    name_players,
-    player_label,
-)
+from tape2048.players import PlayerTable, name_players
 from tape2048.session.blocks import impossible_row
 from tape2048.session.former_names import NamedRuns
 from tape2048.session.layout import STEP_DTYPE
@@ -71,11 +59,18 @@ if TYPE_CHECKING:
     from tape2048.loader.batches import Batches
     from tape2048.loader.buffers import Found, HeldLoad, RowBuffers
     from tape2048.loader.gatherer import Gatherer
+    from tape2048.loader.looking import Description
     from tape2048.loader.options import LabelLike
+    from tape2048.session.columns import ColumnInfo
+    from tape2048.session.games import Game
     from tape2048.session.session import Rows, Session
 
 
 _T = TypeVar("_T")
+
+#: The fields that a person looks at first.
+SHOWN = ("run", "step", "steps_left", "tokens", "move", "score_so_far")
+
 _HASHED_RUNS = 1 << 20  # runs whose numbers of rows are hashed together
 
 
@@ -137,13 +132,28 @@ class Corpus(RowView):
 
     def __init__(
         self,
+        root: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *args: Any,
+        **options: Any,
+    ) -> None:
+        """Open sessions and data sets: ``Corpus("selfplay")`` is ``Corpus.open("selfplay")``."""
+        vars(self).update(vars(type(self).open(root, *args, **options)))
+
+    @classmethod
+    def _of_store(cls, store: RowBuffers, **view: Any) -> Self:
+        made = object.__new__(cls)
+        made._set_view(store, **view)
+        return made
+
+    def _set_view(
+        self,
         store: RowBuffers,
         chosen: NDArray[Any] | None = None,
         phase: Phase = ALL,
         skipped: tuple[Skipped, ...] = (),
         selected: NDArray[np.uint64] | None = None,
     ) -> None:
-        """Make a view of the phase and the selected rows of the runs with these ordinals (None: all)."""
+        """Become a view of the phase and the selected rows of the runs with these ordinals (None: all)."""
         self._tables = ViewTables(store, chosen, phase, selected)
         self.game_phase = phase
         self.dtype = self._tables.dtype
@@ -252,8 +262,8 @@ class Corpus(RowView):
                 if not every:
                     raise
             else:
-                corpus = cls(store, skipped=tuple(damage))
-                corpus._opening = _places_of(found), opening
+                corpus = cls._of_store(store, skipped=tuple(damage))
+                corpus._opening = _places_of(found), opening  # noqa: SLF001 - of this class
                 if len(players := runs.players()) > 1:
                     text = "opened games of %s; where(player=...) selects one"
                     logging.getLogger("tape2048").warning(text, name_players(players))
@@ -312,19 +322,7 @@ class Corpus(RowView):
         Raises:
             MissingPackageError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ModuleNotFoundError as error:
-            raise MissingPackageError(
-                "pandas is not installed; runs_frame needs it", hint="pip install pandas"
-            ) from error
-        frame = pd.DataFrame({name: self.runs[name] for name in self.runs.dtype.names or ()})
-        names = [session.name for session in self.sessions]
-        labels, codes = np.unique([player_label(one.meta) for one in self.sessions], return_inverse=True)
-        return frame.assign(
-            session=pd.Categorical.from_codes(self.runs["session"], names),
-            player=pd.Categorical.from_codes(codes[self.runs["session"]], labels),
-        )
+        return load_named("tape2048.loader.looking:runs_frame")(self.runs, self.sessions)
 
     @cached_property
     def row_starts(self) -> NDArray[np.int64]:
@@ -347,20 +345,127 @@ class Corpus(RowView):
             >>> corpus.players[0].games, len(corpus.where(player=corpus.players[0].player).runs)
             (200, 200)
         """
-        runs, found = self._tables.runs, self._tables.runs.players()
-        place = {(one.sha256 or one.name): number for number, one in enumerate(found)}
-        rows, scores = np.zeros(len(found), np.int64), np.zeros(len(found))
-        for where, table in runs.chunks():
-            facts, index = facts_of_runs(table, self.sessions)
-            of_facts = [place.get(sha256 or name, 0) for name, sha256 in map(identity_of_player, facts)]
-            of_run = np.array(of_facts)[index]
-            np.add.at(rows, of_run, np.diff(self.row_starts[where.start : where.stop + 1]))
-            np.add.at(scores, of_run, table["score"])
-        means = (scores / [one.games for one in found]).tolist()
-        return PlayerTable(
-            PlayerGames(one.player_name, one.name, one.games, count, mean)
-            for one, count, mean in zip(found, rows.tolist(), means, strict=True)
-        )
+        found: PlayerTable = load_named("tape2048.loader.looking:players_of")(self._tables, self.row_counts)
+        return found
+
+    def describe(self) -> Description:
+        """Return one table: games, rows, scores and the shares of games that reached the highest tiles.
+
+        It has a line for each player, and prints in a terminal and in a notebook.
+
+        Example:
+            >>> Corpus("selfplay").describe().headings[:4]
+            ('>games', '>rows', '>mean score', '>median')
+        """
+        title, describe = repr(self)[1:-1], load_named("tape2048.loader.looking:describe")
+        found: Description = describe(self._tables, title, self.row_counts)
+        return found
+
+    @property
+    def columns(self) -> dict[str, ColumnInfo]:
+        """The columns that all sessions of the view's games have alike, by name, for ``fields``."""
+        found: dict[str, ColumnInfo] = load_named("tape2048.loader.looking:columns_of")(self._tables)
+        return found
+
+    def game(self, run: SupportsIndex) -> Game:
+        """Return a whole game as an object, with its boards, moves and scores; errors as for :meth:`rows_of`.
+
+        Example:
+            >>> game = Corpus("selfplay").game(0)
+            >>> game.boards.shape == (game.steps, 4, 4), game.score == Corpus("selfplay").runs["score"][0]
+            (True, np.True_)
+        """
+        ordinal = run_ordinal(run, len(self._tables.runs))
+        found: Game = load_named("tape2048.loader.looking:game_at")(self._tables, ordinal)
+        return found
+
+    def games(self) -> Iterator[Game]:
+        """Iterate over the games of :attr:`runs`, as :meth:`game` returns them.
+
+        Nothing of a game is read before it is used, so this suits any number of games.
+
+        Example:
+            >>> max(game.score for game in Corpus("selfplay").games()) > 0
+            True
+        """
+        found: Iterator[Game] = load_named("tape2048.loader.looking:games_of")(self._tables)
+        return found
+
+    def head(self, n: int = 5, fields: Sequence[str] = SHOWN, **options: Any) -> Batch:
+        """Return the first rows, as :meth:`sample` returns rows."""
+        return self._fetch(slice(0, n), fields, **options)
+
+    def sample(self, n: int, *, seed: int = 0, fields: Sequence[str] = SHOWN, **options: Any) -> Batch:
+        """Draw different rows at random, each row with the same probability.
+
+        Args:
+            n: number of rows.
+            seed: the same seed draws the same rows of the same corpus.
+            fields: names of fields and columns, as for :meth:`fetch`.
+            **options: further arguments of :meth:`fetch`.
+
+        Returns:
+            A batch, whose fields are arrays of n rows. A notebook shows boards of it.
+
+        Raises:
+            ValueError: the corpus has fewer than n rows.
+
+        Example:
+            >>> near_death = Corpus("selfplay").phase(rows_left=(0, 20)).sample(100, seed=1)
+            >>> near_death.tokens.shape, bool((near_death.steps_left < 20).all())
+            ((100, 16), True)
+        """
+        if not 0 <= as_int("n", n) <= len(self):
+            raise ValueError(f"n={n}; expected 0 to {len(self)}, the rows of this corpus")
+        return self._fetch(np.random.default_rng(seed).choice(len(self), n, replace=False), fields, **options)
+
+    def to_pandas(self, n: int | None = None, fields: Sequence[str] = SHOWN, **options: Any) -> Any:
+        """Return the first n rows, or all, as a pandas ``DataFrame``; arguments as for :meth:`sample`.
+
+        Boards become the columns ``tokens_0`` to ``tokens_15``. :meth:`runs_frame` has a line for each game.
+
+        Raises:
+            CorpusError: the frame does not fit into the free memory.
+            MissingPackageError: pandas is not installed.
+
+        Example:
+            >>> Corpus("selfplay").to_pandas(n=100)["step"].max()
+            np.uint32(99)
+        """
+        row = sum(array.nbytes for array in self.head(1, fields, **options).values())
+        n = len(self) if n is None else min(n, len(self))
+        load_named("tape2048.loader.looking:check_room")(n, row)
+        return self.head(n, fields, **options).to_pandas()
+
+    def __add__(self, other: Corpus) -> Corpus:
+        """Return a corpus with the games of both. A game that both hold comes once, as for :meth:`open`.
+
+        With ``load="ram"`` or ``"packed"``, rows of other sessions are read again.
+
+        Raises:
+            CorpusError: one has selected rows, or the phases differ.
+
+        Example:
+            >>> corpus = Corpus("selfplay")
+            >>> parts = corpus.split(train=0.8, val=0.2)
+            >>> (parts["train"] + parts["val"]).identity == corpus.identity
+            True
+        """
+        both = self._tables, tables_of(other)
+        if any(each.selected is not None or each.phase != self.game_phase for each in both):
+            raise CorpusError("these are rows of parts of games", hint="Add the corpora, then select rows.")
+        known = {session.path: ordinal for ordinal, session in enumerate(self.sessions)}
+        added = [one for one in other.sessions if one.path not in known]
+        runs = RunColumns.of((*self.sessions, *added))
+        chosen = np.zeros(len(runs), np.bool_)
+        for tables in both:
+            for ordinal, session in enumerate(tables.store.sessions):
+                place = known.setdefault(session.path, len(known))
+                own = tables.runs.chosen_of([ordinal])
+                mine = chosen[int(runs.firsts[place]) : int(runs.firsts[place + 1])]
+                mine[slice(None) if own is None else own] = True
+        opened, taken = _choose(tuple(runs.sessions), chosen, {}, None, "drop")
+        return Corpus._of_store(load_rows(opened, taken, self.load), phase=self.game_phase)
 
     def rows_of(self, run: SupportsIndex) -> NDArray[np.void]:
         """Return the rows of one run, in step order.
@@ -445,10 +550,12 @@ class Corpus(RowView):
         return int(self._tables.rowmap.run_starts[-1])
 
     def __repr__(self) -> str:
-        named = f"{len(self):,} rows, {len(self._tables.runs):,} runs, {len(self.sessions):,} sessions, "
-        named += self._tables.store.load
+        runs, players = self._tables.runs, self._tables.runs.players()
+        named = f"{counted(len(self), 'row')} of {counted(len(runs), 'game')} in "
+        named += f"{counted(len(self.sessions), 'session')}, by "
+        named += printable(players[0].player_name) if len(players) == 1 else counted(len(players), "player")
         part = "" if self.game_phase == ALL else f"; {self.game_phase}"
-        return f"<{type(self).__name__}: {named}{part}>"
+        return f"<{type(self).__name__}: {named}, {self._tables.store.load}{part}>"
 
     def _repr_html_(self) -> str:
         facts, tiles = game_facts(self._tables.runs)
@@ -702,8 +809,7 @@ class Corpus(RowView):
             >>> len(kept) == len(np.unique(boards, axis=0)) > len(corpus.unique(symmetry=True))
             True
         """
-        from tape2048.loader.unique import mark_first
-
+        mark_first = load_named("tape2048.loader.unique:mark_first")
         return self._of_bits(mark_first(self._tables, symmetry=bool(symmetry)), "unique")
 
     def _of_bits(self, words: NDArray[np.uint64], what: str) -> Self:
@@ -726,7 +832,7 @@ class Corpus(RowView):
         view = object.__new__(type(self))
         for name in self._kept:
             setattr(view, name, getattr(self, name))
-        Corpus.__init__(view, self._tables.store, chosen, phase, self.skipped, selected)
+        view._set_view(self._tables.store, chosen, phase, self.skipped, selected)
         return view
 
     def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
@@ -797,18 +903,23 @@ class Corpus(RowView):
             >>> fields["step"]
             array([0, 5], dtype=uint32)
         """
+        options = {"label_dtype": label_dtype, "targets": targets, "weight": weight}
+        return self._fetch(rows, fields, thresholds=thresholds, **options).arrays
+
+    def _fetch(
+        self, rows: Rows, fields: Sequence[str], *, thresholds: Sequence[int] = DEFAULT_THRESHOLDS, **how: Any
+    ) -> Batch:
         from tape2048.loader.batch import Batch
         from tape2048.loader.column_fields import plan_fields
         from tape2048.loader.gatherer import Gatherer
 
+        how = {"label_dtype": "bool"} | how
         numbers, tiles = self._row_numbers(rows), check_thresholds(thresholds)
-        layout, columns = plan_fields(
-            self._tables, fields, tiles, label_dtype, targets=targets, weight=weight
-        )
+        layout, columns = plan_fields(self._tables, fields, tiles, **how)
         gatherer = Gatherer(self._tables, layout.fields, tiles, columns=columns)
         batch = Batch.allocate(layout, len(numbers))
         gatherer.gather(numbers, batch)
-        return batch.arrays
+        return batch
 
     def discounted(self, discount: float) -> NDArray[np.float32]:
         """Compute each row's discounted return: its move's points plus ``discount`` times the next return.
@@ -861,6 +972,24 @@ class Corpus(RowView):
 
         check_options("batches", options)
         return Batches(self, batch_size, **options)
+
+
+# Notebooks show the arguments of `open` for `Corpus(`.
+Corpus.__init__.__wrapped__ = Corpus.open.__func__  # type: ignore[attr-defined]
+
+
+def sample() -> Corpus:
+    """Open the small recording that is installed with the package, for a first look without a recording.
+
+    It has 100 games of two players: 28 of ``ntuple``, the default player, and 72 of its smallest network
+    with a 1-ply search. ``make sample`` recorded them.
+
+    Example:
+        >>> from tape2048 import sample
+        >>> [player.games for player in sample().players]
+        [72, 28]
+    """
+    return Corpus.open(Path(__file__).with_name("sample_games"))
 
 
 #: Ways to draw the rows of a run, and to separate its stages.
@@ -1074,7 +1203,8 @@ def _reopen(  # noqa: PLR0917 - as pickled
 
         runs = runs.take(runs.each(is_known))
     selected = None if sent is None else np.frombuffer(bytearray(zlib.decompress(sent)), np.uint64)
-    corpus = Corpus(load_rows(opened, runs, load), phase=phase, selected=selected)
+    store = load_rows(opened, runs, load)
+    corpus = Corpus._of_store(store, phase=phase, selected=selected)  # noqa: SLF001 - of this module
     if corpus.identity != identity:
         raise CorpusError(
             "the sessions have changed since the corpus was pickled", path=opened[0].path.parent

@@ -105,7 +105,9 @@ def corpus_in_memory(rows: int, game_rows: int, *, touch: bool = True) -> Corpus
         layout=np.zeros(len(counts), np.uint64),
     )  # fmt: skip
     session = cast("Session", _Memory(memory.view(STEP_DTYPE)))
-    return Corpus(RowBuffers((session,), RunColumns.of_table((session,), runs), segments, (memory,), "ram"))
+    return Corpus._of_store(
+        RowBuffers((session,), RunColumns.of_table((session,), runs), segments, (memory,), "ram")
+    )
 
 
 def packed(corpus: Corpus) -> Corpus:
@@ -118,7 +120,9 @@ def packed(corpus: Corpus) -> Corpus:
         BOARD_BYTES
     )
     held = PackedBoards((boards,), addresses)
-    return Corpus(RowBuffers(store.sessions, store.runs, part.segments, store.memory, "packed", boards=held))
+    return Corpus._of_store(
+        RowBuffers(store.sessions, store.runs, part.segments, store.memory, "packed", boards=held)
+    )
 
 
 def _fill(steps: NDArray[np.void]) -> None:
@@ -259,7 +263,7 @@ def label_figures(*, rows: int, rounds: int) -> list[Figure]:
     corpus = corpus_in_memory(rows, GAME_ROWS, touch=False)
     times = []
     for _ in range(rounds):
-        view = Corpus(tables_of(corpus).store)
+        view = Corpus._of_store(tables_of(corpus).store)
         begin = time.perf_counter()
         Gatherer(tables_of(view), ("labels",), np.array(THRESHOLDS))
         view.pos_weight(THRESHOLDS)

@@ -95,7 +95,7 @@ def corpus_on_tape(games: Games, rows: int) -> Corpus:
     tapes = Tapes(spans, starts)
     sessions = (cast("Session", session),)
     held = RunColumns.of_table(sessions, runs)
-    return Corpus(RowBuffers(sessions, held, segments, (memory,), "ram", tapes=tapes))
+    return Corpus._of_store(RowBuffers(sessions, held, segments, (memory,), "ram", tapes=tapes))
 
 
 def batch_figures(games: Games, *, rows: int, batch: int, rounds: int) -> list[Figure]:

@@ -66,8 +66,9 @@ class TestOpen:
         assert corpus.load == load
         assert corpus.dtype == STEP_DTYPE
         assert not corpus.runs.flags.writeable
-        assert repr(corpus) == f"<Corpus: {len(built.rows):,} rows, 43 runs, 4 sessions, {load}>"
-        assert repr(corpus.phase(steps=(1, 9))).endswith(f", 4 sessions, {load}; 1 <= steps < 9>")
+        named = f"{len(built.rows):,} rows of 43 games in 4 sessions, by 3 players, {load}"
+        assert repr(corpus) == f"<Corpus: {named}>"
+        assert repr(corpus.phase(steps=(1, 9))).endswith(f"players, {load}; 1 <= steps < 9>")
 
     def test_paths(self, built: Built) -> None:
         one = built.root / OURS[1]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tape2048_recorder.replay.replay import Play
 
 
-class Game(NamedTuple):
+class RecordedGame(NamedTuple):
     """A game as its boards, ``u64[n + 1]``, and moves, ``u8[n]``; 255 if no move leads to the next board.
 
     ``numbers`` counts the moves before each board; None: 0, 1, ... ``guessed`` marks moves that are one of
@@ -50,7 +50,7 @@ class Game(NamedTuple):
         return self.numbers is None and not (self.moves > 3).any()
 
 
-def recorded_game(session: Session, ordinal: int, play: Play | None) -> Game:
+def recorded_game(session: Session, ordinal: int, play: Play | None) -> RecordedGame:
     """Read a game; ``play`` replays unrecorded parts. ReplayError if no board of it is recorded."""
     notes: list[str] = []
     try:
@@ -68,10 +68,10 @@ def recorded_game(session: Session, ordinal: int, play: Play | None) -> Game:
         if not len(boards):
             raise
         found = recover(boards).moves
-        return Game(boards, found, rows["step_idx"].astype(np.int64), (*notes, error.message))
+        return RecordedGame(boards, found, rows["step_idx"].astype(np.int64), (*notes, error.message))
     if not certain:
         notes.append("the last spawn is not recorded: the likelier one is shown")
     if lost:
         notes.append(f"not recorded: {', '.join(lost)}")
     guessed = recover(run.states).moves == AMBIGUOUS if lost else None
-    return Game(run.states, run.moves, None, tuple(notes), guessed)
+    return RecordedGame(run.states, run.moves, None, tuple(notes), guessed)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import html
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tape2048.base.text import facts_table
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 #: Colour of the cells, and of their text, by exponent.
 TILES = (
@@ -17,7 +20,8 @@ TILES = (
     "bf3d1b ffffff", "f2d24b 1b1712", "bccb4a 1b1712", "7fc05e 1b1712", "3fae86 1b1712", "157a7c ffffff",
     "3a9bdc 1b1712", "2b62b3 ffffff", "4a3f9f ffffff", "8e2f95 ffffff", "b3184f ffffff",
 )  # fmt: skip
-_WELL = "d9d3cb"
+#: Colour between the cells.
+WELL = "d9d3cb"
 _EXAMPLE = 0x010002103421A987  # a board that critics show
 
 
@@ -38,6 +42,17 @@ def exps_of(packed: int) -> list[int]:
     return [packed >> (60 - 4 * i) & 15 for i in range(16)]
 
 
+def cells_of(board: ArrayLike) -> list[int]:
+    """Return the 16 exponents of a packed board, or of a board's exponents, 16 or ``[4, 4]``."""
+    if not isinstance(board, Iterable):
+        return exps_of(operator.index(board))  # type: ignore[arg-type]
+    cells = np.asarray(board).reshape(-1)
+    if len(cells) != 16 or cells.dtype.kind not in "iu" or not ((cells >= 0) & (cells < len(TILES))).all():
+        text = f"found the board {board!r:.80}; expected 64 bits, or 16 exponents from 0 to {len(TILES) - 1}"
+        raise ValueError(text)
+    return [*map(int, cells)]
+
+
 def board_svg(exps: Sequence[int]) -> str:
     cells = ""
     for cell, exp in enumerate(exps):
@@ -53,7 +68,7 @@ def board_svg(exps: Sequence[int]) -> str:
     how = 'font-family="sans-serif" font-weight="700" text-anchor="middle" dominant-baseline="central"'
     return (
         f'<svg width="132" height="132" viewBox="0 0 132 132" role="img" aria-label="Board: {rows}" {how}>'
-        f'<rect width="132" height="132" rx="6" fill="#{_WELL}"/>{cells}</svg>'
+        f'<rect width="132" height="132" rx="6" fill="#{WELL}"/>{cells}</svg>'
     )
 
 
@@ -69,11 +84,11 @@ def boards_html(boards: Iterable[tuple[Sequence[int], str]]) -> str:
 class DrawsBoards:
     """Base class of critics that show their probabilities for a board in a notebook."""
 
-    def show(self: Any, board: int | Iterable[int]) -> Drawing:
+    def show(self: Any, board: ArrayLike) -> Drawing:
         """Show a board with the probability of each tile, in a notebook.
 
         Args:
-            board: a packed board, or its 16 exponents.
+            board: a packed board, or its exponents, 16 or ``[4, 4]``.
 
         Raises:
             ValueError: ``board`` is neither.
@@ -83,10 +98,10 @@ class DrawsBoards:
             >>> NTupleCritic.load("default").show(0x0100021034215987)._repr_html_().count("<svg")
             1
         """
-        exps = list(board) if isinstance(board, Iterable) else exps_of(operator.index(board))
-        if len(exps) != 16 or not all(0 <= exp < 16 for exp in exps):
-            raise ValueError(f"found the board {board!r:.80}; expected 64 bits, or 16 exponents from 0 to 15")
-        packed = sum(int(exp) << (60 - 4 * cell) for cell, exp in enumerate(exps))
+        exps = cells_of(board)
+        if max(exps) > 15:
+            raise ValueError(f"found the board {board!r:.80}; expected exponents from 0 to 15")
+        packed = sum(exp << (60 - 4 * cell) for cell, exp in enumerate(exps))
         found = self(np.array([packed], np.uint64))[0].tolist()
         shares = {f"reaches {tile}": share for tile, share in zip(self.thresholds, found, strict=True)}
         return Drawing(boards_html([(exps, "")]) + facts_table("The critic", {}, shares))

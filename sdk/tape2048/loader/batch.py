@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape2048.base.drawing import Drawing, boards_html
+from tape2048.base.lazy import load_named
 from tape2048.base.text import counted, facts_table
 from tape2048.loader.row_map import address_of
 from tape2048.session.batch_fields import FIELDS, field_of
@@ -220,6 +221,15 @@ class Batch(Mapping[str, "NDArray[Any]"]):
             if name != "tokens" and self[name].ndim <= 2:
                 captions = [f"{text} · {name} {self[name][i].tolist()}" for i, text in enumerate(captions)]
         return Drawing(boards_html(zip(self["tokens"].tolist(), captions, strict=False)))
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a pandas ``DataFrame``; ``tokens`` becomes ``tokens_0`` to ``tokens_15``.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        halves = {name: floats_of(self, name) for name in self.layout.halves & self.keys()}
+        return load_named("tape2048.base.notebook:frame_of")({**self, **halves})
 
     def _repr_html_(self) -> str:
         facts = {name: f"{array.dtype} {array.shape}" for name, array in self.items()}

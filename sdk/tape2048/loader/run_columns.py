@@ -83,6 +83,12 @@ class RunColumns:
             found.append(mine - self._starts[owner] + end)
         return np.concatenate([np.empty(0, np.int64), *found])
 
+    def place_of(self, run: int) -> tuple[int, int]:
+        """Return the session of a run, and the run's ordinal among all runs of that session."""
+        own = run if self.chosen is None else int(self.chosen[run])
+        session = int(np.searchsorted(self._starts, own, "right")) - 1
+        return session, own - int(self._starts[session])
+
     def __len__(self) -> int:
         return int(self.firsts[-1])
 

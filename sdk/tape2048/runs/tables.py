@@ -347,7 +347,7 @@ class TableCorpus(Corpus):
         runs = RunColumns.of(tuple(sessions))
         chosen = np.ones(len(runs), np.bool_) if copies else np.concatenate(distinct_runs(sessions))
         runs = runs if chosen.all() else runs.take(chosen)
-        super().__init__(load_rows(tuple(sessions), runs, load, progress=progress))
+        self._set_view(load_rows(tuple(sessions), runs, load, progress=progress))
 
     @property
     def is_view(self) -> bool:

@@ -43,9 +43,10 @@ def _steps_left(runs: NDArray[np.void], run: NDArray[np.uint32], step: NDArray[n
 
 #: Attributes of a batch, which would hide a column of the same name in ``batch.NAME``. A column can be called
 #: ``values``, as the column of ``annotate`` is.
-RESERVED = frozenset(
-    {"allocate", "arrays", "capacity", "copy", "get", "items", "keys", "layout", "owners", "rows", "show"}
-)
+RESERVED = frozenset({
+    "allocate", "arrays", "capacity", "copy", "get", "items", "keys", "layout", "owners", "rows", "show",
+    "to_pandas",
+})  # fmt: skip
 
 #: The fields by name. A column cannot have one of these names.
 FIELDS = {

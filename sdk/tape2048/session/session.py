@@ -12,7 +12,7 @@ import numpy as np
 
 from tape2048.base.lazy import load_named
 from tape2048.base.text import facts_table
-from tape2048.errors import BookkeepingError, MissingPathError, ReplayError, StorageError
+from tape2048.errors import BookkeepingError, MissingPathError, StorageError
 from tape2048.files.locks import ReadLock, lock_for_reading
 from tape2048.files.npy import Load, check_load
 from tape2048.files.reading import is_local, is_mapped, reading
@@ -45,10 +45,11 @@ from tape2048.session.session_files import SessionFiles
 from tape2048.session.tape_reader import Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
+    from tape2048.session.games import Game
     from tape2048.session.layout import FileEntry
     from tape2048.session.metadata import Metadata
 
@@ -472,21 +473,20 @@ class Session(RowView):
     def moves(self, rows: Rows) -> NDArray[np.uint8]:
         """Return the moves of the given rows, ``u8[n]``: 0 up, 1 down, 2 left, 3 right. A new array.
 
+        In a session without recorded moves (``record_action``), a move is recovered from its board and the
+        next one, as for the field ``move``. It is ``tape2048.game.UNKNOWN`` if the next board was not
+        recorded, as after a game's last row, and ``AMBIGUOUS`` if two moves explain the boards.
+
         Args:
             rows: as for :meth:`tokens`, with the same errors.
-
-        Raises:
-            ReplayError: the session was recorded without moves (``record_action``), and is not on tape.
         """
         if self.tape is not None:
             return self.tape.moves(rows if isinstance(rows, slice) else self._row_numbers(rows))
+        numbers = self._row_numbers(rows)
         if self.dtype != ACTION_STEP_DTYPE:
-            raise ReplayError(
-                "this session was recorded without moves",
-                path=self.path,
-                hint="record again with record_action = true (--record-action), or on tape",
-            )
-        moves: NDArray[np.uint8] = self._take(self._row_numbers(rows)).view(self.dtype)["action"].copy()
+            recovered: NDArray[np.uint8] = load_named("tape2048.session.games:recover_moves")(self, numbers)
+            return recovered
+        moves: NDArray[np.uint8] = self._take(numbers).view(self.dtype)["action"].copy()
         return moves
 
     def run_index(self, rows: Rows) -> NDArray[np.int64]:
@@ -533,6 +533,23 @@ class Session(RowView):
             TypeError: ``run`` is not an integer.
         """
         return self[self.numbers_of(run)]
+
+    def game(self, run: SupportsIndex) -> Game:
+        """Return a run as an object, with its boards, moves and scores; errors as for :meth:`rows_of`.
+
+        Example:
+            >>> from tape2048 import Session, sessions
+            >>> game = Session.open(sessions("selfplay")[0]).game(0)
+            >>> len(game.moves) == game.steps
+            True
+        """
+        ordinal = run_ordinal(run, self.run_count)
+        found: Game = load_named("tape2048.session.games:Game")(self, ordinal, ordinal)
+        return found
+
+    def games(self) -> Iterator[Game]:
+        """Iterate over all runs as :meth:`game` returns them. Nothing of a game is read before it is used."""
+        return map(self.game, range(self.run_count))
 
     def _range(self, first: int, end: int, step: int) -> NDArray[np.void]:
         if step == 1 and self.tape is not None:

@@ -253,6 +253,12 @@ class RemoteSession(Session):
         if self._kept is None:
             self._kept = Hold.of([self])
 
+    def drop(self) -> None:
+        """End what :meth:`keep` did. Arrays of rows, which are not copies, must not be used afterwards."""
+        if (kept := self._kept) is not None:
+            self._kept = None
+            kept.close()
+
     def prefetch(self) -> None:
         """Fetch the session into the cache, without holding it."""
         self.source.cache.take(self.source.store, self.name, self._manifest)

@@ -159,8 +159,7 @@ def test_any_rows_with_run_step_and_board(tmp_path: Path, layout: str, interleav
         np.testing.assert_array_equal(found["move"][recovered], given["move_dir"][recovered])
         assert recovered[~last].mean() > 0.9
     assert validate_session(path).ok
-    with pytest.raises(errors.ReplayError, match="without moves"):
-        session.moves([0])
+    np.testing.assert_array_equal(session.moves(by_run), found["move"])
 
 
 def test_names_of_valuations_are_facts(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tape2048.runs.sessions import session_run
 from tape2048.session.directory import kind_of_directory
 from tape2048.session.session import Session, sessions
 
-from ..builders import NAME, change_database, embed, npy_bytes, write_foreign, write_manifest
+from ..builders import NAME, change_database, embed, npy_bytes, write_manifest
 from ..tapes import as_rows, games_on_tape, plain_npy, write_tape
 
 GAMES = games_on_tape(3, 1, 4, 15, 9, 2, 6)
@@ -142,10 +142,6 @@ class TestReading:
         embed(own, np.zeros((ROWS, 3)), steps_crc32c=crc ^ 1)
         with pytest.raises(ColumnError, match=f"with CRC-32C {crc ^ 1}"):
             Session.open(own).column("embeddings")
-
-    def test_rows_without_moves_have_none(self, tmp_path: Path) -> None:
-        with pytest.raises(ReplayError, match="without moves"):
-            Session.open(write_foreign(tmp_path / "theirs")).moves([0])
 
 
 class TestDamage:

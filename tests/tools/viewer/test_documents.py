@@ -25,7 +25,7 @@ from tape2048_recorder.evaluation.calibrating import play_moves_on
 from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.options import make_player, player_sha256
 from tape2048_recorder.replay.judging import OWN_JUDGE, SUMS, Judge
-from tape2048_recorder.replay.recorded_games import Game
+from tape2048_recorder.replay.recorded_games import RecordedGame
 from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.commands.sessions.view import make_data
 from tape2048_tools.viewer import game_data as games, rollouts
@@ -835,11 +835,11 @@ def test_the_state_of_recorders_comes_from_their_files(data: Data, tmp_path: Pat
 
 def test_the_end_of_a_game_has_its_last_board_and_the_numbers_of_its_moves() -> None:
     (run,) = np.zeros(1, RUN_DTYPE)
-    won = Game(np.array([0xFF00 << 48, WON], np.uint64), np.array([2], np.uint8))
+    won = RecordedGame(np.array([0xFF00 << 48, WON], np.uint64), np.array([2], np.uint8))
     found = game_document(run, won)
     assert (found["numbers"], found["exps"][-1][:2], found["moves"]) == ([0, 1], [16, 0], [2])
     states = np.full(LIVE_BOARDS + 5, 0x11 << 56, np.uint64)
-    sampled = Game(states, np.full(len(states) - 1, 255, np.uint8), 8 * np.arange(len(states)))
+    sampled = RecordedGame(states, np.full(len(states) - 1, 255, np.uint8), 8 * np.arange(len(states)))
     found = game_document(run, sampled)
     assert (found["numbers"][0], found["numbers"][-1], len(found["exps"])) == (40, 8 * 304, LIVE_BOARDS)
 

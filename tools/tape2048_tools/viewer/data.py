@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tape2048_recorder.replay.judging import Judged
-    from tape2048_recorder.replay.recorded_games import Game
+    from tape2048_recorder.replay.recorded_games import RecordedGame
 
 #: Most cached answers for selections (each takes 10 MB for ten million games), and most cached packed games.
 _TABLES_MAX, _REPLAYS_MAX = 12, 64
@@ -259,7 +259,7 @@ class Data:
 
     def judged(
         self, entry: Entry, run: int, number: int, *, quick: bool = False
-    ) -> tuple[Game, Judged | None, dict[str, Any]]:
+    ) -> tuple[RecordedGame, Judged | None, dict[str, Any]]:
         """Return a game of a session, its judgement unless ``quick``, and the facts for its page."""
         row = entry.game(run)
         judge, warning = self.judges.of_game(number, entry.meta, entry.sums[1])

@@ -36,7 +36,7 @@ from tape2048_recorder.replay.judging import (
     check_judge,
     own_judges,
 )
-from tape2048_recorder.replay.recorded_games import Game, recorded_game
+from tape2048_recorder.replay.recorded_games import RecordedGame, recorded_game
 from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.options.critic_options import open_critic
 from tape2048_tools.options.recorder_options import parse_player
@@ -65,7 +65,7 @@ _PROBABILITY = 1 / 65_535
 _TYPES = {"u1": "u8", "u2": "u16", "u4": "u32", "i4": "i32", "f4": "f32", "f8": "f64"}
 
 
-def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iterator[Game]:
+def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iterator[RecordedGame]:
     """Read games of a session; with ``replayed``, the session's player adds what is not recorded."""
     play = None
     session = Session.open(path, "mmap")
@@ -80,7 +80,7 @@ def read_game(path: Path, ids: Sequence[int], *, replayed: bool = False) -> Iter
 
 def pack(
     facts: Mapping[str, Any],
-    game: Game,
+    game: RecordedGame,
     judged: Judged | None,
     critic: NDArray[np.float32] | None,
     *,
@@ -283,7 +283,7 @@ def _made(name: str, args: tuple[tuple[str, Any], ...]) -> Any:
     return make_player(name, dict(args))
 
 
-def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> Game:
+def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> RecordedGame:
     """Play on from a board to the end, or a limit of moves or time; a judge plays its best moves."""
     play = _judge_plays if isinstance(player, Judge) else _player_plays
     states, moves = play(board, player, seed, moves_max)
@@ -291,7 +291,7 @@ def play_on(board: int, player: Any, seed: int, moves_max: int = MOVES) -> Game:
     if int(legal_masks(states[-1:])[0]):
         why = "" if len(moves) >= moves_max else f", the most in the limit of {_PLAY_S:g} s"
         notes = (f"Played on for {len(moves):,} moves{why}. The game is not over.",)
-    return Game(states, moves, None, notes)
+    return RecordedGame(states, moves, None, notes)
 
 
 def _judge_plays(

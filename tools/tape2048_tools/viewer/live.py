@@ -25,7 +25,7 @@ from tape2048_recorder.recording.partial import (
     read_journal,
     staging_of,
 )
-from tape2048_recorder.replay.recorded_games import Game
+from tape2048_recorder.replay.recorded_games import RecordedGame
 from tape2048_recorder.status.status_report import judge, read_snapshot
 from tape2048_tools.viewer.collection import id_of
 
@@ -108,23 +108,23 @@ def newest_game(root: Path, instance: str) -> dict[str, Any] | None:
     return None
 
 
-def _game(run: np.void, rows: NDArray[Any], given: NDArray[np.uint64] | None) -> Game:
+def _game(run: np.void, rows: NDArray[Any], given: NDArray[np.uint64] | None) -> RecordedGame:
     if rows.dtype.names:
         states = exps_to_boards(rows["exps"])
-        return Game(states, recover(states).moves, rows["step_idx"].astype(np.int64))
+        return RecordedGame(states, recover(states).moves, rows["step_idx"].astype(np.int64))
     from tape2048.session.tape_codec import decode
     from tape2048_recorder.game.rng import start_boards
 
     boards, finals = np.empty(len(rows), np.uint64), np.empty(1, np.uint64)
     starts = start_boards(np.array([run["seed"]], np.uint64), given)
     decode(rows, np.array([0]), np.array([len(rows)]), starts, boards, finals, np.empty(1, np.uint8))
-    return Game(np.append(boards, finals), (rows & 3).astype(np.uint8))  # the bits of the move
+    return RecordedGame(np.append(boards, finals), (rows & 3).astype(np.uint8))  # the bits of the move
 
 
-def game_document(run: np.void, game: Game) -> dict[str, Any]:
+def game_document(run: np.void, game: RecordedGame) -> dict[str, Any]:
     first = max(0, len(game.states) - LIVE_BOARDS)
     numbers = np.arange(len(game.states)) if game.numbers is None else game.numbers
-    shown = Game(game.states[first:], game.moves[first:])
+    shown = RecordedGame(game.states[first:], game.moves[first:])
     return {
         "run": str(run["run_id"]), "score": int(run["score"]), "steps": int(run["steps"]),
         "numbers": numbers[first:].tolist(), "exps": shown.exps.tolist(), "moves": shown.moves.tolist(),
