@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from tape2048.loader.batch import Batch
     from tape2048.loader.batches import Batches
     from tape2048.loader.buffers import Found, HeldLoad, RowBuffers
     from tape2048.loader.gatherer import Gatherer
