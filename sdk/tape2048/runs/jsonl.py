@@ -136,8 +136,13 @@ def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
     return _encoder.encode_lines([{"run_idx": run_idx, **facts, **more}])
 
 
-def read(path: Path, kind: str, **_: object) -> RunSource:
-    """Open JSON lines with a run in each, for a conversion."""
+def read(path: Path, kind: str, **how: Any) -> RunSource:
+    """Open JSON lines for a conversion: of this format, or of another program."""
+    first = next((line for _, line in _lines(path)), b"")
+    if first and not all(each in first for each in (b'"steps"', b'"states"', b'"moves"')):
+        from tape2048.runs import foreign_games
+
+        return foreign_games.read(path, "foreign", **how)
     count, whole = sum(1 for _ in _lines(path)), path.absolute()
 
     def items() -> Iterator[tuple[str, tuple[int, bytes]]]:

@@ -80,9 +80,11 @@ RUN_FILES = ("a2run", "a2run2")
 #: Kinds of sources with sessions.
 SESSIONS = ("session", "sessions")
 
-#: The modules of the kinds of paths that are not formats: a run file, a directory of run files, and a
-#: directory of sessions.
-_MODULES = {"run": "files", "runs": "files", "sessions": "sessions"}
+#: The modules of the kinds of paths that are not formats: a run file, a directory of run files, a directory
+#: of sessions, and games of another program.
+_MODULES = {"run": "files", "runs": "files", "sessions": "sessions", "foreign": "foreign_games"}
+#: Extensions of files that other programs write; ``.gz`` and ``.zst`` may follow.
+FOREIGN = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather")
 
 
 def load(kind: str) -> Any:
@@ -90,8 +92,13 @@ def load(kind: str) -> Any:
     return importlib.import_module(f"tape2048.runs.{_MODULES.get(kind) or FORMATS[kind].module}")
 
 
+def plain_name(path: Path) -> str:
+    """Return a file's name in lower case, without ``.gz`` or ``.zst``."""
+    return path.name.lower().removesuffix(".gz").removesuffix(".zst")
+
+
 def kind_of(path: Path) -> str:
-    """Return the kind of a path: a format, or ``"run"``, ``"runs"`` or ``"sessions"``.
+    """Return the kind of a path: a format, or ``"run"``, ``"runs"``, ``"sessions"`` or ``"foreign"``.
 
     Raises:
         MissingPathError: ``path`` does not exist.
@@ -117,10 +124,13 @@ def kind_of(path: Path) -> str:
     for kind, one in FORMATS.items():
         if one.magic and head.startswith(one.magic):
             return "run" if kind == "a2run" else kind
-    kinds = {JSONL_GZ: "run", ".a2run2": "run", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-    for suffix, kind in kinds.items():
-        if path.name.endswith(suffix):
-            return kind
+    facts = path.with_name(path.name.removesuffix(JSONL_GZ) + ".meta.json")
+    if path.name.endswith(JSONL_GZ) and (facts.exists() or facts.with_suffix(".json.gz").exists()):
+        return "run"
+    kinds = {".a2run2": "run", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+    kind = next((kind for suffix, kind in kinds.items() if path.name.endswith(suffix)), None)
+    if kind or plain_name(path).endswith(FOREIGN):
+        return kind or "foreign"
     found = f"the extension {path.suffix}" if path.suffix else "no extension"
     raise MagicError(
         f"found no known magic, and {found}; expected a file with runs",

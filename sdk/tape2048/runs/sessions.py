@@ -165,10 +165,10 @@ def _known_part(
     boards: NDArray[np.uint64], meta: RunMeta, name: str, path: Path
 ) -> tuple[Run, bool, tuple[str, ...]]:
     """Return a game without moves, up to its last board, as :func:`session_run`."""
-    from tape2048.game.moves import AMBIGUOUS, UNKNOWN, recover
+    from tape2048.game.moves import UNKNOWN
     from tape2048.game.rules import wins
 
-    moves = recover(boards).moves
+    moves, is_open = recovered_moves(boards)
     if (moves == UNKNOWN).any():
         step = int((moves == UNKNOWN).argmax())
         rules = f": {RULES_1}" if any(wins(boards[step], move) for move in range(4)) else ""
@@ -177,11 +177,19 @@ def _known_part(
             path=path,
             hint="Record every row (no sampling) to replay or convert games.",
         )
-    open_choice = moves == AMBIGUOUS
-    for move in range(4):
-        moves[open_choice & (recover(boards, np.full(len(moves), move, np.uint8)).moves == move)] = move
-    lost = (NO_LAST_MOVE, NO_CHOICE) if open_choice.any() else (NO_LAST_MOVE,)
+    lost = (NO_LAST_MOVE, NO_CHOICE) if is_open else (NO_LAST_MOVE,)
     return Run(boards, moves, msgspec.structs.replace(meta, steps=len(moves))), True, lost
+
+
+def recovered_moves(boards: NDArray[np.uint64]) -> tuple[NDArray[np.uint8], bool]:
+    """Recover moves from boards; return also whether two moves explain a pair. The last of the two counts."""
+    from tape2048.game.moves import AMBIGUOUS, recover
+
+    moves = recover(boards).moves
+    open_choice = moves == AMBIGUOUS
+    for move in range(4) if open_choice.any() else ():
+        moves[open_choice & (recover(boards, np.full(len(moves), move, np.uint8)).moves == move)] = move
+    return moves, bool(open_choice.any())
 
 
 class MoveValues(NamedTuple):
@@ -374,6 +382,7 @@ def read(
     lossy: bool = False,
     final_boards: bool = True,
     values: bool = True,
+    **_: object,
 ) -> Tables:
     """Open a session, or a directory of sessions; options of :func:`tape2048.runs.open_source`."""
     # A session that cannot be replayed is an error before it is opened.

@@ -585,7 +585,7 @@ class TestFiles:
             ("moves", [[256]] * 3, "moves has 256"),
             ("branch_values", [[0.1]] * 3, "branch_values has 0.1, which a float32 cannot hold"),
             ("branch_values", [[1e300]] * 3, "branch_values has 1e"),
-            ("other", [], "column steps is missing; expected uint32"),
+            ("other", [], "found the columns a; expected a board"),
             ("cut", [], "not readable as Parquet"),
         ]
         for name, values, words in cases:
