@@ -138,9 +138,7 @@ def _session_paths(path: Path) -> list[Path]:
         return [path]
     if not exists:
         raise MissingPathError("no such file or directory", path=path)
-    if is_file and load_named("tape2048.runs.registry:plain_name")(path).endswith(
-        load_named("tape2048.runs.registry:FOREIGN")
-    ):
+    if is_file and load_named("tape2048.runs.registry:is_foreign")(path):
         return [load_named("tape2048.runs.foreign_games:as_session")(path)]
     if is_file:
         raise NotASessionError(f"no rows here: found {describe_path(path)}", path=path, hint=ROW_SOURCES)

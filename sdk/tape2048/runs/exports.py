@@ -22,7 +22,7 @@ from tape2048.errors import ColumnError
 from tape2048.files.durable import publishing_file
 from tape2048.loader.row_view import tables_of
 from tape2048.players import player_label
-from tape2048.runs.parquet import pyarrow
+from tape2048.runs.arrow import pyarrow
 from tape2048.runs.registry import FORMATS, TABLE_FORMATS
 from tape2048.session.column_draft import shared_columns
 from tape2048.session.run_table import check_thresholds

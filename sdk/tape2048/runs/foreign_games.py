@@ -47,7 +47,7 @@ from tape2048.errors import (
 from tape2048.files.expansion import expanded_max
 from tape2048.files.opening import storage_errors
 from tape2048.files.reading import open_regular, reading
-from tape2048.runs.parquet import decoding, pyarrow
+from tape2048.runs.arrow import decoding, pyarrow
 from tape2048.runs.registry import plain_name
 from tape2048.runs.run import (
     Run,
@@ -110,7 +110,7 @@ _FIRST_MOVE = "the first move, which was made before the first board"
 _PAGE = "docs/how-to/own-games.md lists the layouts"
 
 
-class _Layout(NamedTuple):
+class _FileColumns(NamedTuple):
     """The columns of a file by what they hold (:data:`NAMES`), and whether its records are games."""
 
     columns: dict[str, str]
@@ -118,7 +118,7 @@ class _Layout(NamedTuple):
     is_game: bool
 
     @classmethod
-    def of(cls, path: Path, records: Sequence[Any], given: Mapping[str, str]) -> _Layout:
+    def of(cls, path: Path, records: Sequence[Any], given: Mapping[str, str]) -> _FileColumns:
         """Find the columns of the first record that has a board and a move, or boards."""
         if unknown := given.keys() - NAMES.keys():
             raise ConfigError(f"columns: found {min(unknown)!r}; expected some of {', '.join(NAMES)}")
@@ -144,9 +144,10 @@ class _Layout(NamedTuple):
             raise EmptyCorpusError("the file has no records; expected games or rows", path=path)
         found = ", ".join(map(printable, first)) if isinstance(first, dict) else "no named values"
         shown = printable(msgspec.json.encode(first, enc_hook=str).decode())
+        board, move = (", ".join(NAMES[role][:6]) for role in ("board", "move"))
         raise FormatError(
-            f"found the columns {found}; expected a board ({', '.join(NAMES['board'][:6])}, ...; or 16 columns "
-            f"such as cell_0) and a move ({', '.join(NAMES['move'][:5])}, ...). The first record: {shown[:200]}",
+            f"found the columns {found}; expected a board ({board}, ...; or 16 columns such as cell_0) and a "
+            f"move ({move}, ...). The first record: {shown[:200]}",
             path=path,
             hint=f"Name them with --columns board=NAME,move=NAME,game=NAME. {_PAGE}.",
         )
@@ -189,11 +190,11 @@ def read(
         columns: columns by what they hold (:data:`NAMES`), where other names are not found; "" for none.
     """
     first = [record for _, record in itertools.islice(_records(path.absolute()), _SAMPLE_GAMES)]
-    layout = _Layout.of(path, first, columns or {})
+    layout = _FileColumns.of(path, first, columns or {})
     if layout.is_game:
-        games = _Games(path, layout)
+        games = _GameRecords(path, layout)
         return RunSource(path, kind, sum(1 for _ in games.items()), games.items, games.read)
-    rows = _Rows(path, layout)
+    rows = _RowRecords(path, layout)
     return numbered(path, kind, len(rows.starts) - 1, rows.named, rows.read)
 
 
@@ -510,10 +511,10 @@ def _with_outcome(boards: NDArray[np.uint64], moves: NDArray[np.uint8], facts: M
 # Records that are games
 
 
-class _Games:
+class _GameRecords:
     """Reader of a file whose records are games."""
 
-    def __init__(self, path: Path, layout: _Layout) -> None:
+    def __init__(self, path: Path, layout: _FileColumns) -> None:
         self.path, self.columns, self.name = path.absolute(), layout.columns, f"{path}: {_word(path)}"
         sample: list[Any] = []
         for _, record in itertools.islice(_records(self.path), _SAMPLE_GAMES):
@@ -565,7 +566,7 @@ class _Games:
 # Records that are rows
 
 
-def _batches(path: Path, layout: _Layout) -> Iterator[dict[str, Any]]:
+def _batches(path: Path, layout: _FileColumns) -> Iterator[dict[str, Any]]:
     """Yield values of columns by what they hold; the boards as a list or an array."""
     if _word(path) != "row":
         records = (pair for pair in _records(path))
@@ -601,10 +602,10 @@ def _batches(path: Path, layout: _Layout) -> Iterator[dict[str, Any]]:
         yield found
 
 
-class _Rows:
+class _RowRecords:
     """Reader of a file whose records are rows, which it holds in memory, at 24 bytes a row or more."""
 
-    def __init__(self, path: Path, layout: _Layout) -> None:
+    def __init__(self, path: Path, layout: _FileColumns) -> None:
         self.name, self.word = str(path), _word(path)
         self.labels: dict[Any, int] = {}  # codes of moves, and of games
         self.games: dict[Any, int] = {}

@@ -44,6 +44,7 @@ import numpy as np
 from tape2048.errors import BookkeepingError, FieldError, FormatError, TruncatedError
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.reading import open_regular, reading
+from tape2048.runs import foreign_games
 from tape2048.runs.a2run2 import RunV2, legal_bits
 from tape2048.runs.run import Run, RunMeta, RunSource, check_meta, check_step_count
 
@@ -140,8 +141,6 @@ def read(path: Path, kind: str, **how: Any) -> RunSource:
     """Open JSON lines for a conversion: of this format, or of another program."""
     first = next((line for _, line in _lines(path)), b"")
     if first and not all(each in first for each in (b'"steps"', b'"states"', b'"moves"')):
-        from tape2048.runs import foreign_games
-
         return foreign_games.read(path, "foreign", **how)
     count, whole = sum(1 for _ in _lines(path)), path.absolute()
 

@@ -13,7 +13,6 @@ value changes. For analysis, ``UNNEST`` in DuckDB makes a row for each step.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -23,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048.errors import FieldError, FormatError, MissingPackageError, TapeError
+from tape2048.errors import FieldError, FormatError
 from tape2048.files.durable import new_file
 from tape2048.files.expansion import expanded_max
+from tape2048.runs import foreign_games
+from tape2048.runs.arrow import decoding, pyarrow
 from tape2048.runs.run import Run, RunMeta, RunSource, check_meta
 from tape2048.session.tape_layout import GAME_STEPS_MAX
 
@@ -54,17 +55,6 @@ _VALUES_MAX = {
 }
 
 
-def pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingPackageError(
-            "Parquet and Arrow need pyarrow, which is not installed", hint="pip install 'tape2048[arrow]'"
-        ) from error
-    return pa, parquet
-
-
 def _schema(pa: Any) -> Any:
     types = (pa.uint32(), pa.uint64(), pa.float32(), pa.uint64(), pa.uint32(), pa.string())
     fields = [
@@ -80,8 +70,6 @@ def read(path: Path, kind: str, **how: Any) -> RunSource:
     with _open(path) as file:
         names = {*file.schema_arrow.names}
     if not {"steps", "states", "moves"} <= names:
-        from tape2048.runs import foreign_games
-
         return foreign_games.read(path, "foreign", **how)
     rows = functools.partial(_rows, path, path.absolute())
     return RunSource(path, kind, _count_rows(path), rows, lambda row: (_parse_row(row, path),))
@@ -207,16 +195,6 @@ def _open(path: Path) -> Any:
     _, parquet = pyarrow()
     with decoding(path, "the file"):
         return parquet.ParquetFile(path)
-
-
-@contextlib.contextmanager
-def decoding(path: Path, what: str, kind: str = "Parquet") -> Iterator[None]:
-    try:
-        yield
-    except TapeError:
-        raise
-    except Exception as error:  # of Arrow, Python's text decoder, and others: it depends on the damage
-        raise FormatError(f"{what} is not readable as {kind}: {error}", path=path) from error
 
 
 def _parse_row(row: dict[str, Any] | FormatError, path: Path) -> Run:

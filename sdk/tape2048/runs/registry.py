@@ -84,7 +84,7 @@ SESSIONS = ("session", "sessions")
 #: of sessions, and games of another program.
 _MODULES = {"run": "files", "runs": "files", "sessions": "sessions", "foreign": "foreign_games"}
 #: Extensions of files that other programs write; ``.gz`` and ``.zst`` may follow.
-FOREIGN = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather")
+_FOREIGN = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather")
 
 
 def load(kind: str) -> Any:
@@ -95,6 +95,11 @@ def load(kind: str) -> Any:
 def plain_name(path: Path) -> str:
     """Return a file's name in lower case, without ``.gz`` or ``.zst``."""
     return path.name.lower().removesuffix(".gz").removesuffix(".zst")
+
+
+def is_foreign(path: Path) -> bool:
+    """Tell whether a file's name is of a format that other programs write."""
+    return plain_name(path).endswith(_FOREIGN)
 
 
 def kind_of(path: Path) -> str:
@@ -129,7 +134,7 @@ def kind_of(path: Path) -> str:
         return "run"
     kinds = {".a2run2": "run", ".jsonl": "jsonl", ".ndjson": "jsonl"}
     kind = next((kind for suffix, kind in kinds.items() if path.name.endswith(suffix)), None)
-    if kind or plain_name(path).endswith(FOREIGN):
+    if kind or is_foreign(path):
         return kind or "foreign"
     found = f"the extension {path.suffix}" if path.suffix else "no extension"
     raise MagicError(

@@ -86,7 +86,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[], bytes], bool]] = {
           "finalBoard": run.states[-1], "score": run.max_score} for run in GAMES]
     ), True),
     "yethdev/2048-gameplay-dataset": ("train.jsonl.gz", lambda: gzip.compress(json_lines(
-        [{"game_id": number, "score": run.max_score, "max_tile": run.highest_tile, "num_moves": len(run.moves),
+        [{"game_id": number, "score": run.max_score, "max_tile": run.highest_tile, "num_moves": 9,
           "moves": [{"board": tiles(b), "action": CLOCKWISE[m], "action_name": WORDS[m], "reward": 0,
                      "move_number": i} for i, b, m in steps_of(run)]} for number, run in enumerate(GAMES)]
     )), False),
@@ -123,7 +123,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[], bytes], bool]] = {
         lambda n, i, b, m: {"game_id": n, "exps": exps(b), "action": m}
     ), parquet=False), False),
     "games in Parquet": ("games.parquet", lambda: arrow_file(
-        [{"moves": [{"board": tiles(b), "action": CLOCKWISE[m]} for _, b, m in steps_of(run)]} for run in GAMES],
+        [{"moves": [{"board": tiles(b), "action": m} for _, b, m in steps_of(run)]} for run in GAMES],
         parquet=True
     ), False),
 }  # fmt: skip
