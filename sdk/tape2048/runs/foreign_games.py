@@ -149,7 +149,9 @@ class _FileColumns(NamedTuple):
             f"found the columns {found}; expected a board ({board}, ...; or 16 columns such as cell_0) and a "
             f"move ({move}, ...). The first record: {shown[:200]}",
             path=path,
-            hint=f"Name them with --columns board=NAME,move=NAME,game=NAME. {_PAGE}.",
+            hint="This is a table of games, without moves. Write rows: tape2048 export --rows."
+            if "max_score" in first
+            else f"Name them with --columns board=NAME,move=NAME,game=NAME. {_PAGE}.",
         )
 
 
@@ -286,8 +288,9 @@ def _tables(path: Path) -> Iterator[Any]:
     """Yield the record batches of CSV, Parquet or Arrow. All values of CSV are text."""
     pa, parquet = pyarrow()
     name = plain_name(path)
-    with decoding(path, "the file"), _open(path) as file:
-        if name.endswith((".csv", ".tsv")):
+    kind = {"csv": "CSV", "tsv": "CSV", "parquet": "Parquet"}.get(name.rpartition(".")[2], "Arrow")
+    with decoding(path, "the file", kind), _open(path) as file:
+        if kind == "CSV":
             from pyarrow import csv as arrow_csv
 
             head = file.readline().decode("utf-8-sig")
@@ -302,7 +305,7 @@ def _tables(path: Path) -> Iterator[Any]:
                 ),
             )
             yield from reader
-        elif name.endswith(".parquet"):
+        elif kind == "Parquet":
             with open_regular(path) as fd, os.fdopen(os.dup(fd), "rb") as plain:
                 rows = parquet.ParquetFile(plain)
                 sizes = [rows.metadata.row_group(i).total_byte_size for i in range(rows.num_row_groups)]
@@ -422,6 +425,7 @@ class _Moves(NamedTuple):
 
         labels = {label for _, moves in games for label in moves} - {None}
         words = {**_WORDS, "d": 3 if labels & {"w", "a", "s"} else 1}
+        learned = (labels & words.keys()) or labels  # beside the usual words, another word is an error
         found = [recover(boards).moves for boards, _ in games if len(boards)]
         pairs = sum(map(len, found))
         follow = sum(int((each != UNKNOWN).sum()) for each in found)
@@ -437,7 +441,7 @@ class _Moves(NamedTuple):
             counts: dict[Any, Counter[int]] = defaultdict(Counter)
             for (_, moves), made in zip([game for game in games if len(game[0])], found, strict=True):
                 for label, move in zip(moves[late:], made.tolist(), strict=False):
-                    if label is not None and move < 4:
+                    if label in learned and move < 4:
                         counts[label][move] += 1
             numbering = {label: words.get(label, each.most_common(1)[0][0]) for label, each in counts.items()}
             agree = sum(each[numbering[label]] for label, each in counts.items())
