@@ -49,7 +49,6 @@ class Format(NamedTuple):
 
 
 _WHOLE = (UNCERTAIN, LOST_VALUES)
-_OF_SESSIONS = (FACTS, ENGINES)
 
 #: All formats by name. An uncompressed Arrow file can be mapped.
 FORMATS = {
@@ -58,14 +57,14 @@ FORMATS = {
     "a2pack": Format(".a2pack", "a2pack", b"A2PACK\0\0", _WHOLE),
     "packdat": Format(".dat", "packdat", b"2048", (FINAL_BOARD, VALUES_16_BITS, LOST_VALUES)),
     "dataset": Format("", "dataset", b"", (VALUES_0_TO_1,)),
-    "session": Format("", "sessions", b"", (FINAL_BOARD, VALUES, *_OF_SESSIONS)),
+    "session": Format("", "sessions", b"", (FINAL_BOARD, VALUES, ENGINES)),
     "pack48": Format(
         "",
         "pack48",
-        lacks=(FINAL_BOARD, LOST_VALUES, *_OF_SESSIONS),
+        lacks=(FINAL_BOARD, LOST_VALUES, FACTS, ENGINES),
         fields=("board_eval", "max_rank", "seed", "valuation_type"),
     ),
-    "tape": Format("", "sessions", b"", (UNCERTAIN, VALUES, *_OF_SESSIONS)),
+    "tape": Format("", "sessions", b"", (UNCERTAIN, VALUES, ENGINES)),
     "jsonl": Format(".jsonl", "jsonl", b"", (UNCERTAIN, VALUES), ("none",), is_text=True),
     "parquet": Format(".parquet", "parquet", b"PAR1", _WHOLE, ("zstd", "snappy", "none")),
     "arrow": Format(".arrow", compressions=("none", "zstd", "lz4")),
