@@ -156,7 +156,7 @@ class _FileColumns(NamedTuple):
 
 
 def _find(record: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-    plain = {re.sub("[^a-z0-9]", "", name.lower()): name for name in reversed(record)}
+    plain = {re.sub("[^a-z0-9]", "", name.lower()): name for name in reversed([*record])}
     found = {}
     for role, names in NAMES.items():
         name = given.get(role) or next((plain[each] for each in names if each in plain), "")
@@ -212,7 +212,8 @@ def _word(path: Path) -> str:
 def _open(path: Path) -> Iterator[Any]:
     """Open a file, which may be compressed; translate the errors of the block."""
     with open_regular(path) as fd, os.fdopen(os.dup(fd), "rb") as raw:
-        head, most, errors = raw.peek(4)[:4], expanded_max(os.fstat(fd).st_size), (EOFError, zlib.error)
+        head, most = raw.peek(4)[:4], expanded_max(os.fstat(fd).st_size)
+        errors: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
         file: Any = raw
         if head[:2] == b"\x1f\x8b":
             file = gzip.GzipFile(fileobj=raw)
@@ -228,7 +229,7 @@ def _open(path: Path) -> Iterator[Any]:
             file, errors = io.BufferedReader(reader), (*errors, zstandard.ZstdError)
         try:
             yield _Bounded(file, most, path)
-        except (*errors, gzip.BadGzipFile) as error:
+        except errors as error:
             raise FormatError(f"the compressed data is damaged or cut off: {error}", path=path) from error
 
 
@@ -321,10 +322,10 @@ def _tables(path: Path) -> Iterator[Any]:
 def _records(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield the numbers and the values of records: of a line that is not JSON, its bytes."""
     if _word(path) == "row":
-        number = itertools.count(1)
+        numbers = itertools.count(1)
         for batch in _tables(path):
             for first in range(0, len(batch), 64):
-                yield from zip(number, batch.slice(first, 64).to_pylist(), strict=False)
+                yield from ((next(numbers), row) for row in batch.slice(first, 64).to_pylist())
     else:
         for number, line in _lines(path):
             try:
@@ -380,7 +381,7 @@ def _pack(cells: NDArray[np.int64], *, tiles: bool) -> tuple[NDArray[np.uint64],
     if tiles:
         logs = np.log2(np.maximum(cells, 1)).astype(np.int64)
         exps = np.where((1 << logs == cells) & (logs > 0), logs, np.where(cells == 0, 0, -1))
-    bad = ((exps < 0) | (exps > 17)).any(axis=1)
+    bad = np.any((exps < 0) | (exps > 17), axis=1)
     return exps_to_boards(np.clip(exps, 0, 15)), bad
 
 
@@ -449,9 +450,9 @@ class _Moves(NamedTuple):
         agree, early, numbering, counts = max(readings, key=lambda each: each[:2])
         if 2 * agree < sum(each.total() for each in counts.values()):
             label, each = max(counts.items(), key=lambda pair: pair[1].total() - pair[1][numbering[pair[0]]])
-            made = ", ".join(f"{n} times {_DIRECTIONS[move]}" for move, n in each.most_common())
+            shown = ", ".join(f"{n} times {_DIRECTIONS[move]}" for move, n in each.most_common())
             raise FormatError(
-                f"the moves do not fit the boards: the boards show that {label!r} was {made}",
+                f"the moves do not fit the boards: the boards show that {label!r} was {shown}",
                 path=path,
                 hint=f"Boards are row by row, before each move. Name other columns with --columns. {_PAGE}.",
             )
@@ -579,24 +580,19 @@ def _batches(path: Path, layout: _FileColumns) -> Iterator[dict[str, Any]]:
             if wrong := [number for number, row in batch if not isinstance(row, dict)]:
                 text = "%s: left out %d malformed records, the first at %s %d"
                 logging.getLogger("tape2048").warning(text, path, len(wrong), _word(path), wrong[0])
-            found = {role: [row.get(name) for row in rows] for role, name in layout.columns.items()}
+            values = {role: [row.get(name) for row in rows] for role, name in layout.columns.items()}
             if layout.cells:
-                found["board"] = [[row.get(name) or 0 for name in layout.cells] for row in rows]
-            yield found
+                values["board"] = [[row.get(name) or 0 for name in layout.cells] for row in rows]
+            yield values
         return
     pa, _ = pyarrow()
-    from pyarrow import compute
-
     for batch in _tables(path):
-        found = {
+        found: dict[str, Any] = {
             role: batch.column(name).to_pylist() for role, name in layout.columns.items() if role != "board"
         }
         if layout.cells:
-            with decoding(path, f"the columns {layout.cells[0]} to {layout.cells[-1]}", "numbers"):
-                columns = [
-                    compute.cast(batch.column(name), pa.float64()).fill_null(0) for name in layout.cells
-                ]
-            found["board"] = np.stack([column.to_numpy() for column in columns], axis=1)
+            columns = [_cell_column(batch.column(name)) for name in layout.cells]
+            found["board"] = np.stack(columns, axis=1)
         else:
             flat = column = batch.column(layout.columns["board"])
             while pa.types.is_nested(flat.type):
@@ -604,6 +600,16 @@ def _batches(path: Path, layout: _FileColumns) -> Iterator[dict[str, Any]]:
             is_plain = flat is not column and len(flat) == 16 * len(column) and not flat.null_count
             found["board"] = flat.to_numpy().reshape(-1, 16) if is_plain else column.to_pylist()
         yield found
+
+
+def _cell_column(column: Any) -> NDArray[np.float64]:
+    """Return one cell of each board: 0 for none, -1 for text that is no number."""
+    pa, _ = pyarrow()
+    try:
+        return column.cast(pa.float64()).fill_null(0).to_numpy()  # type: ignore[no-any-return]
+    except pa.ArrowInvalid:
+        words = [str(word or 0).strip() for word in column.to_pylist()]
+        return np.array([int(word) if word.isdecimal() else -1 for word in words], np.float64)
 
 
 class _RowRecords:

@@ -132,9 +132,9 @@ def kind_of(path: Path) -> str:
     if path.name.endswith(JSONL_GZ) and (facts.exists() or facts.with_suffix(".json.gz").exists()):
         return "run"
     kinds = {".a2run2": "run", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-    kind = next((kind for suffix, kind in kinds.items() if path.name.endswith(suffix)), None)
-    if kind or is_foreign(path):
-        return kind or "foreign"
+    named = next((kind for suffix, kind in kinds.items() if path.name.endswith(suffix)), "")
+    if named or is_foreign(path):
+        return named or "foreign"
     found = f"the extension {path.suffix}" if path.suffix else "no extension"
     raise MagicError(
         f"found no known magic, and {found}; expected a file with runs",

@@ -160,8 +160,8 @@ def finish_session(
     """
     database = directory / METADATA_DB
     facts = public_facts(facts)
-    more = {"start_boards": start_boards, "run_times": run_times}
-    write_metadata(database, runs=runs, blocks=blocks, session=facts, **more)
+    how: dict[str, Any] = {"start_boards": start_boards, "run_times": run_times}
+    write_metadata(database, runs=runs, blocks=blocks, session=facts, **how)
     files = {**rows_files, METADATA_DB: flush_entry(database)}
     text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files, anchor_rows, __version__))
     write_file(directory / MANIFEST, text)

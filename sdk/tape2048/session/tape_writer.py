@@ -155,5 +155,5 @@ class TapeWriter:
         blocks = self._tape.blocks
         files = {TAPE_NPY: self._tape.finish(), ANCHORS_NPY: self._anchors.finish()}
         facts = {**facts, "storage": TAPE, "rows": self.rows, "runs": len(runs)}
-        more = {"start_boards": starts, "run_times": run_times}
-        return finish_session(self._directory, files, runs, blocks, facts, **more, anchor_rows=ANCHOR_ROWS)
+        how: dict[str, Any] = {"start_boards": starts, "run_times": run_times}
+        return finish_session(self._directory, files, runs, blocks, facts, **how, anchor_rows=ANCHOR_ROWS)

@@ -220,6 +220,19 @@ def test_a_bad_game_is_left_out(bad: str, tmp_path: Path) -> None:
     assert re.search(message, done.skipped[0].message)
 
 
+def test_a_bad_cell_of_a_column(tmp_path: Path) -> None:
+    """Of a row of 16 columns: only its game is left out."""
+    pytest.importorskip("pyarrow")
+    rows = every(
+        lambda n, i, b, m: {"game": n, "move": WORDS[m]} | {f"c{k}": v for k, v in enumerate(exps(b))}
+    )
+    rows[70]["c3"] = "x"
+    (tmp_path / "a.csv").write_bytes(csv_text(rows))
+    done = convert(tmp_path / "a.csv", tmp_path / "out", "session")
+    assert done.runs == 3
+    assert "row 71: the board is " in done.skipped[0].message
+
+
 def test_a_bad_line_of_a_game(tmp_path: Path) -> None:
     games = [{"boards": run.states, "moves": [WORDS[m] for m in run.moves]} for run in GAMES]
     text = json_lines(games).replace(b'"boards"', b'"board', 1)
@@ -258,6 +271,14 @@ def test_boards_from_after_the_moves(tmp_path: Path) -> None:
     found = [one.checked() for one in open_source(tmp_path / "a.jsonl").runs()]
     assert [run.moves.tolist() for run in found] == [run.moves[1:] for run in GAMES]
     assert [run.states.tolist() for run in found] == [run.states[1:] for run in GAMES]
+
+
+def test_records_have_their_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    games = [{"board": [tiles(b) for b in GAMES[0].states], "move": [WORDS[m] for m in GAMES[0].moves]}] * 130
+    games[129] = {**games[0], "move": ["up"]}
+    (tmp_path / "a.parquet").write_bytes(arrow_file(games, parquet=True))
+    assert [one.name[-7:] for one in open_source(tmp_path / "a.parquet").runs() if one.error] == ["row 130"]
 
 
 def test_a_layout_that_nobody_can_guess(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class _Format(click.Choice[str]):
 
 
 def _columns(_ctx: click.Context, _param: click.Parameter, value: str | None) -> dict[str, str] | None:
-    pairs = [word.partition("=") for word in split_words(value or "")]
+    pairs = [word.partition("=") for word in split_words(value or "") if word]
     if not all(mark for _, mark, _ in pairs):
         raise click.BadParameter(f"found {value!r}, expected pairs such as board=grid,move=dir")
     return {role: name for role, _, name in pairs} or None
