@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tape2048._version import __version__
 from tape2048.base.text import printable
 from tape2048.errors import (
     BookkeepingError,
@@ -48,7 +49,7 @@ from tape2048.files.expansion import expanded_max
 from tape2048.files.opening import storage_errors
 from tape2048.files.reading import open_regular, reading
 from tape2048.runs.arrow import decoding, pyarrow
-from tape2048.runs.registry import plain_name
+from tape2048.runs.registry import FINAL_BOARD, plain_name
 from tape2048.runs.run import (
     Run,
     RunMeta,
@@ -727,16 +728,20 @@ def as_session(path: Path) -> Path:
 
     with reading(path):
         state = path.stat()
-    key = f"{path.resolve()} {state.st_size} {state.st_mtime_ns}"
+    key = f"{path.resolve()} {state.st_size} {state.st_mtime_ns} {__version__}"
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tape2048" / "games"
     target = root / f"{plain_name(path).partition('.')[0]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    notes = Path(f"{target}.txt")  # what the session lacks, which each opening reports
     if not target.exists():
-        with storage_errors(root, "making the directory"):
+        with storage_errors(root, "making the directory"), contextlib.suppress(NameTakenError):
             root.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(NameTakenError):  # another process was faster
             done = convert(path, target, "session", lossy=True)
-            if done.skipped:
-                text, first = "%s: left out %d games. The first: %s: %s", done.skipped[0]
-                logger = logging.getLogger("tape2048")
-                logger.warning(text, path, len(done.skipped), first.run, first.message)
+            lost = [f"lost {what}, of {n} games" for what, n in done.lost.items() if what != FINAL_BOARD]
+            skipped = done.skipped
+            lost += [
+                f"left out {len(skipped)} games. The first: {one.run}: {one.message}" for one in skipped[:1]
+            ]
+            notes.write_text("\n".join(lost))
+    for note in notes.read_text().splitlines() if notes.exists() else ():
+        logging.getLogger("tape2048").warning("%s: %s", path, note)
     return target

@@ -318,13 +318,13 @@ def test_bad_files(name: str, content: bytes, message: str, tmp_path: Path) -> N
 
 
 def test_a_corpus_of_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Converted once, and again when the file changes; games that are left out are named."""
+    """Converted once, and again when the file changes; each opening names games that are left out."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(lines_of(set_move))
-    assert len(Corpus.open(path).runs) == 3
-    assert "left out 1 game" in caplog.text
-    assert "line 21" in caplog.text
-    assert len(Corpus.open(path).runs) == 3
+    for _ in range(2):
+        caplog.clear()
+        assert len(Corpus.open(path).runs) == 3
+        assert re.search("left out 1 games. .* line 21: ", caplog.text)
     path.write_bytes(lines_of())
     assert len(Corpus.open(path).runs) == 4
-    assert len([*(tmp_path / "cache/tape2048/games").iterdir()]) == 2
+    assert len([*(tmp_path / "cache/tape2048/games").glob("a-*[!.txt]")]) == 2
