@@ -111,6 +111,11 @@ LAYOUTS: dict[str, tuple[str, Callable[[], bytes], bool]] = {
     "a row a line, interleaved": ("rows.jsonl", lambda: json_lines(sorted(every(
         lambda n, i, b, m: {"episode": f"g{n}", "t": 0, "step": i, "obs": nested(b), "action": CLOCKWISE[m]}
     ), key=lambda row: row["step"])), False),
+    "rows with steps alone": (
+        "rows.jsonl",
+        lambda: json_lines(every(lambda n, i, b, m: {"turn": i, "board": f"{b:016x}", "move": m})),
+        False,
+    ),
     "rows without games": ("rows.jsonl", lambda: json_lines(every(
         lambda n, i, b, m: {"board": tiles(b), "move": WORDS[m]}
     )), False),
@@ -256,6 +261,16 @@ def test_the_boards_decide_what_numbers_mean(tmp_path: Path, caplog: pytest.LogC
     (tmp_path / "a.json").write_text(json.dumps({"boards": GAMES[0].states[:2], "moves": [9, 8]}))
     (found,) = open_source(tmp_path / "a.json").runs()
     assert "step 1: move 8, whose direction no board shows" in str(found.error)
+
+
+def test_the_fourth_number_is_what_is_left(tmp_path: Path) -> None:
+    """Of a move that only ends the file, if the boards show the other three."""
+    run = next(run for run in GAMES if len({*run.moves}) == 4)
+    last = max(run.moves.index(move) for move in range(4))
+    game_ = {"boards": run.states[: last + 1], "moves": [CLOCKWISE[m] for m in run.moves[: last + 1]]}
+    (tmp_path / "a.json").write_text(json.dumps(game_))
+    (found,) = open_source(tmp_path / "a.json").runs()
+    assert found.checked().moves.tolist() == run.moves[: last + 1]
 
 
 def test_boards_from_after_the_moves(tmp_path: Path) -> None:
