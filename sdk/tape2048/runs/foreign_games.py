@@ -34,7 +34,7 @@ import msgspec
 import numpy as np
 
 from tape2048._version import __version__
-from tape2048.base.text import printable
+from tape2048.base.text import counted, printable
 from tape2048.errors import (
     BookkeepingError,
     ConfigError,
@@ -99,14 +99,8 @@ _WRAPPERS = ("games", "episodes", "rows", "records")
 _SAMPLE_GAMES, _SAMPLE_ROWS, _BATCH_ROWS = 64, 20_000, 65_536
 _LINE_BYTES_MAX = 64 << 20
 _NO_GAME = (
-    KeyError,
-    TypeError,
-    ValueError,
-    OverflowError,
-    AttributeError,
-    msgspec.DecodeError,
-    RecursionError,
-)
+    KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError, msgspec.DecodeError,
+)  # fmt: skip
 _FIRST_MOVE = "the first move, which was made before the first board"
 _PAGE = "docs/how-to/own-games.md lists the layouts"
 
@@ -414,6 +408,22 @@ def _label(value: Any) -> Any:
     return value if isinstance(value, int | str) else repr(value)
 
 
+def _made(games: Sequence[NDArray[np.uint64]], path: Path) -> list[NDArray[np.uint8]]:
+    """Return the moves between the boards of games; raise FormatError if most boards do not follow."""
+    from tape2048.game.moves import UNKNOWN, recover
+
+    found = [recover(boards).moves for boards in games]
+    pairs, wrong = sum(map(len, found)), sum(int((each == UNKNOWN).sum()) for each in found)
+    if 2 * wrong > pairs:
+        raise FormatError(
+            f"{wrong} of {pairs} boards do not follow from the board before by a move and a new 2 or 4; expected "
+            "the boards of each game in order",
+            path=path,
+            hint=f"Name the columns with --columns game=NAME,step=NAME,board=NAME. {_PAGE}.",
+        )
+    return found
+
+
 class _Moves(NamedTuple):
     """What the moves of a file mean."""
 
@@ -423,34 +433,30 @@ class _Moves(NamedTuple):
     @classmethod
     def of(cls, games: Sequence[tuple[NDArray[np.uint64], list[Any]]], path: Path) -> _Moves:
         """Find the direction of each move from the boards before and after it."""
-        from tape2048.game.moves import UNKNOWN, recover
-
         labels = {label for _, moves in games for label in moves} - {None}
         words = {**_WORDS, "d": 3 if labels & {"w", "a", "s"} else 1}
         learned = (labels & words.keys()) or labels  # beside the usual words, another word is an error
-        found = [recover(boards).moves for boards, _ in games if len(boards)]
-        pairs = sum(map(len, found))
-        follow = sum(int((each != UNKNOWN).sum()) for each in found)
-        if 2 * follow < pairs:
-            raise FormatError(
-                f"{pairs - follow} of {pairs} boards do not follow from the board before by a move and a new "
-                "2 or 4; expected the boards of each game in order",
-                path=path,
-                hint=f"Name the columns with --columns game=NAME,step=NAME,board=NAME. {_PAGE}.",
-            )
+        games = [game for game in games if len(game[0])]
+        found = _made([boards for boards, _ in games], path)
         readings = []
         for late in (False, True):
             counts: dict[Any, Counter[int]] = defaultdict(Counter)
-            for (_, moves), made in zip([game for game in games if len(game[0])], found, strict=True):
+            for (_, moves), made in zip(games, found, strict=True):
                 for label, move in zip(moves[late:], made.tolist(), strict=False):
                     if label in learned and move < 4:
                         counts[label][move] += 1
-            numbering = {label: words.get(label, each.most_common(1)[0][0]) for label, each in counts.items()}
-            agree = sum(each[numbering[label]] for label, each in counts.items())
+            numbering: dict[Any, int] = {}
+            for label, each in sorted(counts.items(), key=lambda pair: -pair[1].total()):
+                move = words.get(label, each.most_common(1)[0][0])
+                if label in words or move not in numbering.values():  # two numbers of a move: one is an error
+                    numbering[label] = move
+            agree = sum(each[numbering.get(label, 4)] for label, each in counts.items())
             readings.append((agree, -late, numbering, counts))
         agree, early, numbering, counts = max(readings, key=lambda each: each[:2])
         if 2 * agree < sum(each.total() for each in counts.values()):
-            label, each = max(counts.items(), key=lambda pair: pair[1].total() - pair[1][numbering[pair[0]]])
+            label, each = max(
+                counts.items(), key=lambda pair: pair[1].total() - pair[1][numbering.get(pair[0], 4)]
+            )
             shown = ", ".join(f"{n} times {_DIRECTIONS[move]}" for move, n in each.most_common())
             raise FormatError(
                 f"the moves do not fit the boards: the boards show that {label!r} was {shown}",
@@ -736,10 +742,15 @@ def as_session(path: Path) -> Path:
         with storage_errors(root, "making the directory"), contextlib.suppress(NameTakenError):
             root.mkdir(parents=True, exist_ok=True)
             done = convert(path, target, "session", lossy=True)
-            lost = [f"lost {what}, of {n} games" for what, n in done.lost.items() if what != FINAL_BOARD]
+            lost = [
+                f"lost {what}, of {counted(n, 'game')}"
+                for what, n in done.lost.items()
+                if what != FINAL_BOARD
+            ]
             skipped = done.skipped
             lost += [
-                f"left out {len(skipped)} games. The first: {one.run}: {one.message}" for one in skipped[:1]
+                f"left out {counted(len(skipped), 'game')}. The first: {one.run}: {one.message}"
+                for one in skipped[:1]
             ]
             notes.write_text("\n".join(lost))
     for note in notes.read_text().splitlines() if notes.exists() else ():

@@ -339,7 +339,7 @@ def test_a_corpus_of_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     for _ in range(2):
         caplog.clear()
         assert len(Corpus.open(path).runs) == 3
-        assert re.search("left out 1 games. .* line 21: ", caplog.text)
+        assert re.search("left out 1 game. .* line 21: ", caplog.text)
     path.write_bytes(lines_of())
     assert len(Corpus.open(path).runs) == 4
     assert len([*(tmp_path / "cache/tape2048/games").glob("a-*[!.txt]")]) == 2
