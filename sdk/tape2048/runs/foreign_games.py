@@ -416,8 +416,8 @@ def _made(games: Sequence[NDArray[np.uint64]], path: Path) -> list[NDArray[np.ui
     pairs, wrong = sum(map(len, found)), sum(int((each == UNKNOWN).sum()) for each in found)
     if 2 * wrong > pairs:
         raise FormatError(
-            f"{wrong} of {pairs} boards do not follow from the board before by a move and a new 2 or 4; expected "
-            "the boards of each game in order",
+            f"{wrong} of {pairs} boards do not follow from the board before by a move and a new 2 or 4; "
+            "expected the boards of each game in order",
             path=path,
             hint=f"Name the columns with --columns game=NAME,step=NAME,board=NAME. {_PAGE}.",
         )
