@@ -183,7 +183,7 @@ def formats_table() -> str:
         [
             f"`{name}`",
             f"`{one.suffix}`" if one.suffix else "directory",
-            "yes" if one.module else "",
+            "yes" if one.module else "rows",
             ", ".join(["`convert`"] * bool(one.module) + ["`export`"] * bool(one.compressions)),
             "; ".join(one.lacks) if one.module else "runs with their moves",
         ]

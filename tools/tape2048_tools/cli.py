@@ -191,7 +191,8 @@ def run(args: Sequence[str] | None = None, command: click.Command = cli, name: s
 
         shown = io.StringIO()
         error.show(shown)
-        for line in shown.getvalue().removesuffix("\n").split("\n"):
+        text = shown.getvalue().replace("\n\t", " ")  # between the choices of a missing option
+        for line in text.removesuffix("\n").split("\n"):
             complain(line)
         return error.exit_code
     except Exception as error:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
+from tape2048.base.lazy import load_named
 from tape2048.base.resources import ram_available
 from tape2048.base.text import as_int, counted
 from tape2048.base.threads import map_ordered
@@ -137,6 +138,8 @@ def _session_paths(path: Path) -> list[Path]:
         return [path]
     if not exists:
         raise MissingPathError("no such file or directory", path=path)
+    if is_file and load_named("tape2048.runs.registry:is_foreign")(path):
+        return [load_named("tape2048.runs.foreign_games:as_session")(path)]
     if is_file:
         raise NotASessionError(f"no rows here: found {describe_path(path)}", path=path, hint=ROW_SOURCES)
     return [*map(Path, session_paths(path))]

@@ -64,13 +64,15 @@ def open_source(
     lossy: bool = False,
     final_boards: bool = True,
     values: bool = True,
+    columns: Mapping[str, str] | None = None,
 ) -> RunSource:
     """Detect the kind of a path and open it.
 
     Args:
         path: a run file, a directory with run files below it, an a2pack, a pack.dat, a data set, a session,
-            a directory of sessions, or JSONL or Parquet with one run a row. A game that it holds more than
-            once comes once, and a warning names the copies; see :mod:`tape2048.runs.games`.
+            a directory of sessions, or a file of another program: see :mod:`tape2048.runs.foreign_games`. A
+            game that it holds more than once comes once, and a warning names the copies; see
+            :mod:`tape2048.runs.games`.
         replayer: function that makes the player of a session, to replay games if the session and the rules
             leave moves or boards open. If it is None or raises ReplayError, no game is replayed.
         lossy: whether games without recorded moves that cannot be replayed end at their last board.
@@ -78,6 +80,8 @@ def open_source(
         values: whether runs of a session with the column ``values`` (``tape2048 annotate``) get them as
             branch values, normalized by :func:`tape2048.runs.normalize`. The ``branch_evs`` of another
             program's rows always are the branch values of sessions without that column.
+        columns: names of a file's columns by what they hold, such as ``{"board": "b", "move": "m"}``, in
+            place of the usual names; see :data:`tape2048.runs.foreign_games.NAMES`.
 
     Raises:
         MaintenanceError: a session without moves cannot be replayed, and ``lossy`` is False.
@@ -93,7 +97,9 @@ def open_source(
         >>> open_source("runs")
         <RunSource runs: runs, 2 runs>
     """
-    (source,) = open_sources([path], replayer, lossy=lossy, final_boards=final_boards, values=values)
+    (source,) = open_sources(
+        [path], replayer, lossy=lossy, final_boards=final_boards, values=values, columns=columns
+    )
     return source
 
 
@@ -102,7 +108,7 @@ def open_sources(
     replayer: Replayer | None = None,
     *,
     target: TableCorpus | None = None,
-    **how: bool,
+    **how: Any,
 ) -> list[RunSource]:
     """Open several sources, with the options and errors of :func:`open_source`.
 
@@ -177,6 +183,7 @@ def convert(
     replayer: Replayer | None = None,
     packing: Mapping[str, Any] | None = None,
     player: str | None = None,
+    columns: Mapping[str, str] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Converted:
     """Write the runs of a source in another format. The target appears atomically.
@@ -192,6 +199,7 @@ def convert(
         replayer: see :func:`~tape2048.runs.open_source`.
         packing: arguments of :class:`~tape2048.runs.PackWriter` for the target ``pack``.
         player: name of the player of a session. None: the engine of the runs.
+        columns: see :func:`~tape2048.runs.open_source`.
         progress: function that is called with the runs read and all runs.
 
     Raises:
@@ -223,9 +231,8 @@ def convert(
         raise MaintenanceError(found, path=where, hint="leave --player out, or use --to session")
     if not isinstance(source, RunSource):
         lacks = FORMATS[kind].lacks
-        source = open_source(
-            source, replayer, lossy=lossy, final_boards=FINAL_BOARD not in lacks, values=VALUES not in lacks
-        )
+        ends, values = FINAL_BOARD not in lacks, VALUES not in lacks
+        source = open_source(source, replayer, lossy=lossy, final_boards=ends, values=values, columns=columns)
     flow = Conversion(source, where, kind, lossy, workers, progress, packing or {}, u64, player)
     if flow.is_one_file and source.count != 1:
         raise FormatError(
@@ -372,13 +379,25 @@ def _has_values(_found: SourceRun, run: Run, _kind: str) -> bool:
     return run.has_branches is not None and bool(run.has_branches.any())
 
 
+def _has_end(found: SourceRun, run: Run, kind: str) -> bool:
+    """Tell whether a run has a final board that does not follow from its last move."""
+    from tape2048.game.moves import last_boards
+
+    if not found.ending_known or kind in {"packdat", *SESSIONS}:
+        return False
+    if not len(run):
+        return True
+    finals, certain = last_boards(run.boards[-1:], run.moves[-1:])
+    return not (certain[0] and int(finals[0]) == run.final_board)
+
+
 #: Whether a run of a kind of source has a fact. ``ENGINES`` is of several runs.
 _HAS: dict[str, Callable[[SourceRun, Run, str], bool]] = {
     VALUES: _has_values,
     VALUES_16_BITS: lambda _found, run, _kind: load("packdat").changes_values(run),
     VALUES_0_TO_1: lambda _found, run, _kind: load("dataset").changes_values(run),
     LOST_VALUES: lambda found, run, kind: found.values_lost > 0 and _has_values(found, run, kind),
-    FINAL_BOARD: lambda found, _, kind: found.ending_known and kind not in {"packdat", *SESSIONS},
+    FINAL_BOARD: _has_end,
     UNCERTAIN: lambda found, _run, _kind: not found.ending_known,
     FACTS: lambda _found, run, _kind: bool(run.meta.elapsed_s),  # and see Conversion
 }

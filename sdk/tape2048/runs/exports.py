@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import csv
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
@@ -22,7 +23,7 @@ from tape2048.errors import ColumnError
 from tape2048.files.durable import publishing_file
 from tape2048.loader.row_view import tables_of
 from tape2048.players import player_label
-from tape2048.runs.parquet import pyarrow
+from tape2048.runs.arrow import pyarrow
 from tape2048.runs.registry import FORMATS, TABLE_FORMATS
 from tape2048.session.column_draft import shared_columns
 from tape2048.session.run_table import check_thresholds
@@ -47,6 +48,9 @@ ROW_GROUP_RECORDS = 8 * BATCH_RECORDS
 #: Records encoded as lines together: as Python objects they take some ten megabytes.
 LINE_RECORDS = 16_384
 
+#: Facts of a row's game that can be columns of rows, and their names in the run table.
+GAME_FACTS = ("score", "highest_tile", "steps", "seed")
+
 _META = {"steps": "u4", "start_unix_s": "u8", "elapsed_s": "f4", "max_score": "u8", "highest_tile": "u4"}
 
 
@@ -69,6 +73,7 @@ def make_table(
     """Make a table of a corpus, with ``reached_<tile>`` for each threshold.
 
     Without ``columns``, ``rows`` has the columns that are equal in all sessions, and the others are logged.
+    ``columns`` can also name facts of the game: ``score``, ``highest_tile``, ``steps`` and ``seed``.
     """
     tables_of(corpus)
     if name not in get_args(TableName):
@@ -97,6 +102,9 @@ def _rows_table(
     shared, others = shared_columns([corpus.sessions[ordinal].columns for ordinal in chosen])
     if names is None and others:
         logging.getLogger("tape2048").warning("columns left out: %s", others)
+    of_games = [name for name in names or () if name in GAME_FACTS.keys() - shared.keys()]
+    labels = {name: corpus.runs[name] for name in of_games} | labels
+    names = names and [name for name in names if name not in of_games]
     if missing := sorted({*(names or ())} - shared.keys()):
         raise ColumnError(f"no column {missing[0]!r} that is equal in all sessions", hint=others or None)
     fields, more = corpus.dtype.names or (), [*shared] if names is None else names
@@ -178,7 +186,7 @@ def export(
     corpus: Corpus,
     path: str | os.PathLike[str],
     *,
-    format: str,  # noqa: A002 - the usual name
+    format: str | None = None,  # noqa: A002 - the usual name
     table: TableName = "rows",
     thresholds: Sequence[int] = (),
     columns: Sequence[str] | None = None,
@@ -191,7 +199,7 @@ def export(
     Args:
         corpus: as for :func:`record_batches`.
         path: the new file.
-        format: as for :func:`write_table`.
+        format: as for :func:`write_table`. None: by the path's extension.
         table: as for :func:`record_batches`.
         thresholds: as for :func:`record_batches`.
         columns: as for :func:`record_batches`.
@@ -200,10 +208,21 @@ def export(
     Example:
         >>> import tape2048
         >>> from tape2048.runs import export
-        >>> export(tape2048.Corpus.open("selfplay"), "runs.jsonl", format="jsonl", table="runs")
+        >>> export(tape2048.Corpus.open("selfplay"), "runs.jsonl", table="runs")
         200
     """
-    return write_table(make_table(corpus, table, thresholds, columns), path, format=format, **how)
+    return write_table(
+        make_table(corpus, table, thresholds, columns), path, format=format or format_of(path), **how
+    )
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Return the format of a table by the extension of its name; ValueError for an unknown one."""
+    suffix = Path(path).suffix
+    found = next((name for name in TABLE_FORMATS if suffix and FORMATS[name].suffix == suffix), None)
+    if found is None:
+        raise ValueError(f"no table has the extension {suffix!r}; expected one of {', '.join(TABLE_FORMATS)}")
+    return found
 
 
 def write_table(
@@ -267,7 +286,8 @@ def record_batches(
         corpus: the source. A view gives its own rows and runs.
         table: one record for each position, or for each game.
         thresholds: tiles for which a column ``reached_<tile>`` is added.
-        columns: the sessions' columns to add to rows. None: all columns that are equal in all sessions.
+        columns: the sessions' columns to add to rows, and ``score``, ``highest_tile``, ``steps`` and ``seed``
+            of the game. None: all columns that are equal in all sessions.
         records: maximum number of records in a batch.
 
     Example:

@@ -35,6 +35,7 @@ import codecs
 import gzip
 import itertools
 import os
+import re
 import zlib
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -44,6 +45,7 @@ import numpy as np
 from tape2048.errors import BookkeepingError, FieldError, FormatError, TruncatedError
 from tape2048.files.durable import new_file, write_all
 from tape2048.files.reading import open_regular, reading
+from tape2048.runs import foreign_games
 from tape2048.runs.a2run2 import RunV2, legal_bits
 from tape2048.runs.run import Run, RunMeta, RunSource, check_meta, check_step_count
 
@@ -60,6 +62,8 @@ LINE_BYTES_MAX = 16 * 1024 * 1024
 _MOVES = {"UP": 0, "DOWN": 1, "LEFT": 2, "RIGHT": 3}
 _NAMES = np.array(list(_MOVES), object)
 _encoder = msgspec.json.Encoder()
+#: What a line of this format has, unlike a line of other programs: a number of steps, and packed boards.
+_OWN = re.compile(rb'"steps"\s*:\s*\d'), re.compile(rb'"states"\s*:\s*\[\s*("\d+"|\d|\])')
 
 
 class _RunLine(msgspec.Struct, kw_only=True):
@@ -136,8 +140,11 @@ def run_line(run: Run, run_idx: int, u64: U64 = "number") -> bytes:
     return _encoder.encode_lines([{"run_idx": run_idx, **facts, **more}])
 
 
-def read(path: Path, kind: str, **_: object) -> RunSource:
-    """Open JSON lines with a run in each, for a conversion."""
+def read(path: Path, kind: str, **how: Any) -> RunSource:
+    """Open JSON lines for a conversion: of this format, or of another program."""
+    first = next((line for _, line in _lines(path)), b"")
+    if first and not all(each.search(first) for each in _OWN):
+        return foreign_games.read(path, "foreign", **how)
     count, whole = sum(1 for _ in _lines(path)), path.absolute()
 
     def items() -> Iterator[tuple[str, tuple[int, bytes]]]:

@@ -13,7 +13,6 @@ value changes. For analysis, ``UNNEST`` in DuckDB makes a row for each step.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -23,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048.errors import FieldError, FormatError, MissingPackageError
+from tape2048.errors import FieldError, FormatError
 from tape2048.files.durable import new_file
 from tape2048.files.expansion import expanded_max
+from tape2048.runs import foreign_games
+from tape2048.runs.arrow import decoding, pyarrow
 from tape2048.runs.run import Run, RunMeta, RunSource, check_meta
 from tape2048.session.tape_layout import GAME_STEPS_MAX
 
@@ -54,17 +55,6 @@ _VALUES_MAX = {
 }
 
 
-def pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingPackageError(
-            "Parquet and Arrow need pyarrow, which is not installed", hint="pip install 'tape2048[arrow]'"
-        ) from error
-    return pa, parquet
-
-
 def _schema(pa: Any) -> Any:
     types = (pa.uint32(), pa.uint64(), pa.float32(), pa.uint64(), pa.uint32(), pa.string())
     fields = [
@@ -75,8 +65,12 @@ def _schema(pa: Any) -> Any:
     return pa.schema(fields)
 
 
-def read(path: Path, kind: str, **_: object) -> RunSource:
-    """Open a file with a run in each row, for a conversion."""
+def read(path: Path, kind: str, **how: Any) -> RunSource:
+    """Open a file for a conversion: of this format, or of another program."""
+    with _open(path) as file:
+        names = {*file.schema_arrow.names}
+    if not {"steps", "states", "moves"} <= names:
+        return foreign_games.read(path, "foreign", **how)
     rows = functools.partial(_rows, path, path.absolute())
     return RunSource(path, kind, _count_rows(path), rows, lambda row: (_parse_row(row, path),))
 
@@ -116,7 +110,7 @@ def _row(run: Run) -> dict[str, Any]:
 def _count_rows(path: Path) -> int:
     """Check a file's columns; return the number of its runs."""
     pa, _ = pyarrow()
-    with _reading(path, "the file"), _open(path) as file:
+    with decoding(path, "the file"), _open(path) as file:
         found = {field.name: field.type for field in file.schema_arrow}
         for due in _schema(pa):
             if due.name not in found or not _holds(pa.types, found[due.name], due.type):
@@ -150,7 +144,7 @@ def _rows(path: Path, whole: Path) -> Iterator[tuple[str, dict[str, Any] | Forma
         for group in range(file.num_row_groups):
             name, done, count = f"{path}: row group {group}", 0, file.metadata.row_group(group).num_rows
             try:
-                with _reading(path, f"row group {group}"):
+                with decoding(path, f"row group {group}"):
                     _check_group(file.metadata.row_group(group), path, whole)
                     for rows in file.iter_batches(GROUP_RUNS, [group], _schema(pa).names):
                         long = _find_long(rows, path)
@@ -199,18 +193,8 @@ def _find_long(rows: Any, path: Path) -> dict[int, FieldError]:
 
 def _open(path: Path) -> Any:
     _, parquet = pyarrow()
-    with _reading(path, "the file"):
+    with decoding(path, "the file"):
         return parquet.ParquetFile(path)
-
-
-@contextlib.contextmanager
-def _reading(path: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except FormatError:
-        raise
-    except Exception as error:  # of Arrow, Python's text decoder, and others: it depends on the damage
-        raise FormatError(f"{what} is not readable as Parquet: {error}", path=path) from error
 
 
 def _parse_row(row: dict[str, Any] | FormatError, path: Path) -> Run:

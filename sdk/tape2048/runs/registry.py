@@ -49,7 +49,6 @@ class Format(NamedTuple):
 
 
 _WHOLE = (UNCERTAIN, LOST_VALUES)
-_OF_SESSIONS = (FACTS, ENGINES)
 
 #: All formats by name. An uncompressed Arrow file can be mapped.
 FORMATS = {
@@ -58,14 +57,14 @@ FORMATS = {
     "a2pack": Format(".a2pack", "a2pack", b"A2PACK\0\0", _WHOLE),
     "packdat": Format(".dat", "packdat", b"2048", (FINAL_BOARD, VALUES_16_BITS, LOST_VALUES)),
     "dataset": Format("", "dataset", b"", (VALUES_0_TO_1,)),
-    "session": Format("", "sessions", b"", (FINAL_BOARD, VALUES, *_OF_SESSIONS)),
+    "session": Format("", "sessions", b"", (FINAL_BOARD, VALUES, ENGINES)),
     "pack48": Format(
         "",
         "pack48",
-        lacks=(FINAL_BOARD, LOST_VALUES, *_OF_SESSIONS),
+        lacks=(FINAL_BOARD, LOST_VALUES, FACTS, ENGINES),
         fields=("board_eval", "max_rank", "seed", "valuation_type"),
     ),
-    "tape": Format("", "sessions", b"", (UNCERTAIN, VALUES, *_OF_SESSIONS)),
+    "tape": Format("", "sessions", b"", (UNCERTAIN, VALUES, ENGINES)),
     "jsonl": Format(".jsonl", "jsonl", b"", (UNCERTAIN, VALUES), ("none",), is_text=True),
     "parquet": Format(".parquet", "parquet", b"PAR1", _WHOLE, ("zstd", "snappy", "none")),
     "arrow": Format(".arrow", compressions=("none", "zstd", "lz4")),
@@ -80,9 +79,11 @@ RUN_FILES = ("a2run", "a2run2")
 #: Kinds of sources with sessions.
 SESSIONS = ("session", "sessions")
 
-#: The modules of the kinds of paths that are not formats: a run file, a directory of run files, and a
-#: directory of sessions.
-_MODULES = {"run": "files", "runs": "files", "sessions": "sessions"}
+#: The modules of the kinds of paths that are not formats: a run file, a directory of run files, a directory
+#: of sessions, and games of another program.
+_MODULES = {"run": "files", "runs": "files", "sessions": "sessions", "foreign": "foreign_games"}
+#: Extensions of files that other programs write; ``.gz`` and ``.zst`` may follow.
+_FOREIGN = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather")
 
 
 def load(kind: str) -> Any:
@@ -90,8 +91,18 @@ def load(kind: str) -> Any:
     return importlib.import_module(f"tape2048.runs.{_MODULES.get(kind) or FORMATS[kind].module}")
 
 
+def plain_name(path: Path) -> str:
+    """Return a file's name in lower case, without ``.gz`` or ``.zst``."""
+    return path.name.lower().removesuffix(".gz").removesuffix(".zst")
+
+
+def is_foreign(path: Path) -> bool:
+    """Tell whether a file's name is of a format that other programs write."""
+    return plain_name(path).endswith(_FOREIGN)
+
+
 def kind_of(path: Path) -> str:
-    """Return the kind of a path: a format, or ``"run"``, ``"runs"`` or ``"sessions"``.
+    """Return the kind of a path: a format, or ``"run"``, ``"runs"``, ``"sessions"`` or ``"foreign"``.
 
     Raises:
         MissingPathError: ``path`` does not exist.
@@ -117,10 +128,13 @@ def kind_of(path: Path) -> str:
     for kind, one in FORMATS.items():
         if one.magic and head.startswith(one.magic):
             return "run" if kind == "a2run" else kind
-    kinds = {JSONL_GZ: "run", ".a2run2": "run", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-    for suffix, kind in kinds.items():
-        if path.name.endswith(suffix):
-            return kind
+    facts = path.with_name(path.name.removesuffix(JSONL_GZ) + ".meta.json")
+    if path.name.endswith(JSONL_GZ) and (facts.exists() or facts.with_suffix(".json.gz").exists()):
+        return "run"
+    kinds = {".a2run2": "run", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+    named = next((kind for suffix, kind in kinds.items() if path.name.endswith(suffix)), "")
+    if named or is_foreign(path):
+        return named or "foreign"
     found = f"the extension {path.suffix}" if path.suffix else "no extension"
     raise MagicError(
         f"found no known magic, and {found}; expected a file with runs",

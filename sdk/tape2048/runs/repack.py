@@ -22,6 +22,7 @@ from tape2048.session.column_draft import write_column
 from tape2048.session.directory import rows_entry
 from tape2048.session.layout import (
     MANIFEST,
+    METADATA_DB,
     ROWS,
     START_BOARDS,
     STEPS_HEADER_BYTES,
@@ -29,6 +30,7 @@ from tape2048.session.layout import (
     TAPE,
     step_dtype,
 )
+from tape2048.session.metadata import read_run_times
 from tape2048.session.metadata_writer import finish_session
 from tape2048.session.npy_writer import NpyWriter
 from tape2048.session.session import Session
@@ -165,7 +167,7 @@ def _rows_onto_tape(
             finals = np.array([run.final_board for run in runs], np.uint64)
             writer.add_boards(boards, moves, finals, session.runs[games])
             advance(rows.stop, len(session))
-        return writer.finish(session.meta)
+        return writer.finish(session.meta, read_run_times(session.path / METADATA_DB))
 
 
 def _tape_as_rows(draft: Path, session: Session, advance: Callable[[int, int], object]) -> int:
@@ -176,7 +178,9 @@ def _tape_as_rows(draft: Path, session: Session, advance: Callable[[int, int], o
             file.append(rows[:, : dtype.itemsize])
             advance(done := done + len(rows), len(session))
         files = {STEPS_NPY: file.finish()}
-    return finish_session(draft, files, session.runs, file.blocks, {**session.meta, "storage": ROWS})
+    times = read_run_times(session.path / METADATA_DB)
+    facts = {**session.meta, "storage": ROWS}
+    return finish_session(draft, files, session.runs, file.blocks, facts, run_times=times)
 
 
 def _row_bytes(session: Session) -> Iterator[NDArray[np.uint8]]:

@@ -44,8 +44,9 @@ from tape2048.session.layout import (
     STEPS_HEADER_BYTES,
     STEPS_NPY,
     TAPE,
+    TIMES_DTYPE,
 )
-from tape2048.session.metadata import read_facts
+from tape2048.session.metadata import read_facts, read_run_times
 from tape2048.session.metadata_writer import finish_session
 from tape2048.session.npy_writer import NpyWriter
 from tape2048.session.session import Session, sessions as find_sessions
@@ -165,10 +166,10 @@ def _known_part(
     boards: NDArray[np.uint64], meta: RunMeta, name: str, path: Path
 ) -> tuple[Run, bool, tuple[str, ...]]:
     """Return a game without moves, up to its last board, as :func:`session_run`."""
-    from tape2048.game.moves import AMBIGUOUS, UNKNOWN, recover
+    from tape2048.game.moves import UNKNOWN
     from tape2048.game.rules import wins
 
-    moves = recover(boards).moves
+    moves, is_open = recovered_moves(boards)
     if (moves == UNKNOWN).any():
         step = int((moves == UNKNOWN).argmax())
         rules = f": {RULES_1}" if any(wins(boards[step], move) for move in range(4)) else ""
@@ -177,11 +178,19 @@ def _known_part(
             path=path,
             hint="Record every row (no sampling) to replay or convert games.",
         )
-    open_choice = moves == AMBIGUOUS
-    for move in range(4):
-        moves[open_choice & (recover(boards, np.full(len(moves), move, np.uint8)).moves == move)] = move
-    lost = (NO_LAST_MOVE, NO_CHOICE) if open_choice.any() else (NO_LAST_MOVE,)
+    lost = (NO_LAST_MOVE, NO_CHOICE) if is_open else (NO_LAST_MOVE,)
     return Run(boards, moves, msgspec.structs.replace(meta, steps=len(moves))), True, lost
+
+
+def recovered_moves(boards: NDArray[np.uint64]) -> tuple[NDArray[np.uint8], bool]:
+    """Recover moves from boards; return also whether two moves explain a pair. The last of the two counts."""
+    from tape2048.game.moves import AMBIGUOUS, recover
+
+    moves = recover(boards).moves
+    open_choice = moves == AMBIGUOUS
+    for move in range(4) if open_choice.any() else ():
+        moves[open_choice & (recover(boards, np.full(len(moves), move, np.uint8)).moves == move)] = move
+    return moves, bool(open_choice.any())
 
 
 class MoveValues(NamedTuple):
@@ -269,8 +278,8 @@ def write_session(
 ) -> int:
     """Write a session with moves from runs, atomically; return the number of runs.
 
-    A session holds no branch values and no elapsed time of a run. A session of rows does not hold the board
-    after the last move, either. The session has the start of the runs, if all have the same. Its player is
+    A session holds no branch values of a run, and a session of rows not the board after the last move. The
+    start and elapsed time of the runs are in the table ``run_times``. The session's player is
     the engine of the runs; the names of several are joined, and without any it is ``"converted"``. A run
     whose engine's text contains a game's seed keeps the seed. Any other run gets a hash of its boards and
     moves as its seed, so that the same game has the same identity everywhere.
@@ -298,12 +307,12 @@ def write_session(
     target = Path(os.path.abspath(directory))
     table: list[tuple[int, ...]] = []
     players: dict[tuple[str, str | None], None] = {}
-    starts: set[int] = set()
+    times: list[tuple[int, int, float]] = []
 
     def records() -> Iterator[tuple[Run, tuple[int, ...]]]:
         for run in runs:
             table.append(run_record(run, len(table), sum(table[-1][2:4]) if table else 0, players))
-            starts.add(run.meta.start_unix_s)
+            times.append((table[-1][0], run.meta.start_unix_s, run.meta.elapsed_s))
             yield run, table[-1]
 
     with storage_errors(target, "writing it"), Draft(target) as draft:
@@ -317,7 +326,7 @@ def write_session(
                     except FormatError as error:  # its path is in the hidden draft
                         hint = "use --to session: a tape holds only games from their first board on"
                         raise type(error)(error.message, hint=hint) from error
-                writer.finish({**session_facts(players, starts), **(facts or {})})
+                writer.finish(*_facts_and_times(players, times, facts or {}))
         else:
             with NpyWriter(draft.path / STEPS_NPY, ACTION_STEP_DTYPE, STEPS_HEADER_BYTES) as file:
                 for run, record in records():
@@ -327,10 +336,22 @@ def write_session(
                     file.append(steps)
                 files = {STEPS_NPY: file.finish()}
             counts = {"rows": file.rows, "runs": len(table)}
-            own = {**session_facts(players, starts), **counts, **(facts or {})}
-            finish_session(draft.path, files, np.array(table, RUN_DTYPE), file.blocks, own)
+            own, more = _facts_and_times(players, times, {**counts, **(facts or {})})
+            finish_session(draft.path, files, np.array(table, RUN_DTYPE), file.blocks, own, run_times=more)
         draft.publish()
     return len(table)
+
+
+def _facts_and_times(
+    players: Iterable[tuple[str, str | None]], times: list[tuple[int, int, float]], facts: Mapping[str, Any]
+) -> tuple[dict[str, Any], NDArray[np.void] | None]:
+    """Return the facts of a session, and the times of its runs unless the facts say the same."""
+    found = session_facts(players, {start for _, start, _ in times})
+    if "started_at" in facts:  # the caller's
+        return {**found, **facts}, None
+    one_start = "started_at" in found or not any(start for _, start, _ in times)
+    is_plain = one_start and not any(elapsed for *_, elapsed in times)
+    return {**found, **facts}, None if is_plain else np.array(times, TIMES_DTYPE)
 
 
 def session_facts(players: Iterable[tuple[str, str | None]], starts: set[int]) -> dict[str, Any]:
@@ -374,6 +395,7 @@ def read(
     lossy: bool = False,
     final_boards: bool = True,
     values: bool = True,
+    **_: object,
 ) -> Tables:
     """Open a session, or a directory of sessions; options of :func:`tape2048.runs.open_source`."""
     # A session that cannot be replayed is an error before it is opened.
@@ -384,6 +406,8 @@ def read(
         pairs = [pair for pair in zip(sessions, served, strict=True) if len(pair[1]) or not len(pair[0].runs)]
         plays = early or [_play_of(one.path, replayer, lossy=lossy) for one, _ in pairs]
         columns = [move_values(one, annotated=values) for one, _ in pairs]
+        tables = [read_run_times(one.path / METADATA_DB) for one, _ in pairs]
+        times = [{key: more for key, *more in table.tolist()} for table in tables]
         ends = list(itertools.accumulate(len(ordinals) for _, ordinals in pairs))
 
         def at(i: int) -> tuple[int, int]:
@@ -403,6 +427,10 @@ def read(
                 run = with_values(run, session, ordinal, column)
             certain, lost = facts
             run_id = int(session.runs["run_id"][ordinal])
+            if run_id in times[number]:
+                start, elapsed = times[number][run_id]
+                meta = msgspec.structs.replace(run.meta, start_unix_s=start, elapsed_s=elapsed)
+                run = dataclasses.replace(run, meta=meta)
             return run, certain, 0, lost, run_id, START_BOARDS in session.meta, place
 
         source = numbered(path, kind, ends[-1] if ends else 0, name, read_one)

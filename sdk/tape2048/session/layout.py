@@ -29,8 +29,8 @@ are kept.
 
 A session **on tape** has the files of :mod:`tape2048.session.tape_layout` instead of ``steps.npy``.
 
-``metadata.db`` has the tables of :data:`SCHEMA` and of :data:`PACKED_SCHEMA`; ``manifest.json`` is
-:class:`Manifest`.
+``metadata.db`` has the tables of :data:`SCHEMA` and of :data:`PACKED_SCHEMA`, and perhaps that of
+:data:`TIMES_SCHEMA`; ``manifest.json`` is :class:`Manifest`.
 """
 
 from __future__ import annotations
@@ -114,6 +114,10 @@ CREATE TABLE blocks(first_row INTEGER PRIMARY KEY, rows INT, crc32c INT);
 #: The tables of a session on tape, with one more column: the board that the game starts from, after its first
 #: two spawns or as it was given, as SQLite's signed integer.
 TAPE_SCHEMA = SCHEMA.replace("rows INT);", "rows INT, start_board BIGINT);", 1)
+
+#: The optional table of a converted session's runs, with the start (0 if unknown) and the duration of each.
+TIMES_SCHEMA = "CREATE TABLE run_times(id INTEGER PRIMARY KEY, start_unix_s BIGINT, elapsed_s REAL)"
+TIMES_DTYPE = np.dtype([("id", "<u8"), ("start_unix_s", "<u8"), ("elapsed_s", "<f4")])
 
 #: A packed copy of the run table, which is read in a tenth of the time. The row of ``runs_packed`` has the
 #: table as ``RUN_DTYPE[R]``, in its order, then its column ``start_board``, if there is one, as ``u64[R]``.

@@ -27,6 +27,7 @@ from tape2048.session.layout import (
     RUN_DTYPE,
     SCHEMA,
     TAPE_SCHEMA,
+    TIMES_DTYPE,
 )
 
 if TYPE_CHECKING:
@@ -150,6 +151,19 @@ def read_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
             return {}
         _columns(database, tables, "session", path)
         return _read_facts(database, path, lenient=True)
+
+
+def read_run_times(path: str | os.PathLike[str]) -> NDArray[np.void]:
+    """Read the optional table ``run_times``, ``TIMES_DTYPE[n]`` by ``id``; empty without the table."""
+    name, columns = "run_times", TIMES_DTYPE.names or ()
+    with open_untrusted(path, [name], READ_LIMIT) as (database, tables):
+        if name not in tables:
+            return np.zeros(0, TIMES_DTYPE)
+        columns_of(database, name, columns, (), path)
+        _check_types(database, name, columns[:2], path)
+        rows = database.execute("SELECT id, start_unix_s, CAST(elapsed_s AS REAL) FROM run_times ORDER BY id")
+        times = [(key % 2**64, start % 2**64, elapsed or 0.0) for key, start, elapsed in rows]
+        return np.array(times, TIMES_DTYPE)
 
 
 def packed_defect(path: str | os.PathLike[str]) -> BookkeepingError | None:

@@ -24,6 +24,8 @@ from tape2048.session.layout import (
     RUN_DTYPE,
     SCHEMA,
     TAPE_SCHEMA,
+    TIMES_DTYPE,
+    TIMES_SCHEMA,
     FileEntry,
     Manifest,
 )
@@ -53,6 +55,7 @@ def write_metadata(
     blocks: NDArray[np.void],
     session: Mapping[str, object],
     start_boards: NDArray[np.uint64] | None = None,
+    run_times: NDArray[np.void] | None = None,
 ) -> None:
     """Write a new ``metadata.db``, as :func:`tape2048.files.sqlite_writer.fresh_database`.
 
@@ -62,6 +65,7 @@ def write_metadata(
         blocks: ``BLOCK_DTYPE[B]``, in any order.
         session: JSON-serialisable values by key.
         start_boards: ``u64[R]`` of ``runs``, for the column ``start_board``.
+        run_times: ``TIMES_DTYPE[n]``, for the optional table of this name.
 
     Raises:
         NameTakenError: ``path`` exists.
@@ -93,6 +97,13 @@ def write_metadata(
         _insert_packed(database, runs, start_boards)
         _insert(database, "blocks", {name: blocks[name] for name in _BLOCK_COLUMNS}, path)
         insert_rows(database, "session", _FACT_COLUMNS, facts)
+        if run_times is not None and len(run_times):
+            database.execute(TIMES_SCHEMA)
+            keys = run_times[["id", "start_unix_s"]].astype("<i8,<i8").tolist()
+            rows = (
+                (*key, elapsed) for key, elapsed in zip(keys, run_times["elapsed_s"].tolist(), strict=True)
+            )
+            insert_rows(database, "run_times", TIMES_DTYPE.names or (), rows)
 
 
 def _check_table(rows: NDArray[np.void], dtype: np.dtype[Any]) -> None:
@@ -141,6 +152,7 @@ def finish_session(
     facts: dict[str, Any],
     *,
     start_boards: NDArray[np.uint64] | None = None,
+    run_times: NDArray[np.void] | None = None,
     anchor_rows: int | None = None,
 ) -> int:
     """Write and flush ``metadata.db``, the manifest and the directory; return the bytes of all files.
@@ -149,7 +161,8 @@ def finish_session(
     """
     database = directory / METADATA_DB
     facts = public_facts(facts)
-    write_metadata(database, runs=runs, blocks=blocks, session=facts, start_boards=start_boards)
+    how: dict[str, Any] = {"start_boards": start_boards, "run_times": run_times}
+    write_metadata(database, runs=runs, blocks=blocks, session=facts, **how)
     files = {**rows_files, METADATA_DB: flush_entry(database)}
     text = pretty_json(Manifest(FORMAT_VERSION, facts["rows"], len(runs), files, anchor_rows, __version__))
     write_file(directory / MANIFEST, text)

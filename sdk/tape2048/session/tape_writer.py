@@ -148,13 +148,12 @@ class TapeWriter:
             )
         self.add(tape, runs, boards[first])
 
-    def finish(self, facts: dict[str, Any]) -> int:
+    def finish(self, facts: dict[str, Any], run_times: NDArray[np.void] | None = None) -> int:
         """Write headers, metadata (``rows``, ``runs``, ``storage`` added) and manifest; return the size."""
         runs = np.concatenate([np.empty(0, RUN_DTYPE), *self._runs])
         starts = np.concatenate([np.empty(0, np.uint64), *self._starts])
         blocks = self._tape.blocks
         files = {TAPE_NPY: self._tape.finish(), ANCHORS_NPY: self._anchors.finish()}
         facts = {**facts, "storage": TAPE, "rows": self.rows, "runs": len(runs)}
-        return finish_session(
-            self._directory, files, runs, blocks, facts, start_boards=starts, anchor_rows=ANCHOR_ROWS
-        )
+        how: dict[str, Any] = {"start_boards": starts, "run_times": run_times}
+        return finish_session(self._directory, files, runs, blocks, facts, **how, anchor_rows=ANCHOR_ROWS)

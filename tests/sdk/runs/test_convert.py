@@ -32,6 +32,7 @@ from tape2048.runs.conversion import convert, open_source
 from tape2048.runs.dataset import Dataset, append_dataset, build_dataset
 from tape2048.runs.jsonl import run_line
 from tape2048.runs.registry import FORMATS, UNCERTAIN, VALUES_16_BITS, kind_of
+from tape2048.runs.repack import repack_session
 from tape2048.runs.run import Run
 from tape2048.runs.sessions import NO_CHOICE, NO_LAST_MOVE, session_run, write_session
 from tape2048.session.column_draft import write_column
@@ -585,7 +586,7 @@ class TestFiles:
             ("moves", [[256]] * 3, "moves has 256"),
             ("branch_values", [[0.1]] * 3, "branch_values has 0.1, which a float32 cannot hold"),
             ("branch_values", [[1e300]] * 3, "branch_values has 1e"),
-            ("other", [], "column steps is missing; expected uint32"),
+            ("other", [], "found the columns a; expected a board"),
             ("cut", [], "not readable as Parquet"),
         ]
         for name, values, words in cases:
@@ -771,7 +772,7 @@ class TestFiles:
             path = tmp_path / f"{elapsed_s}.a2run"
             meta = msgspec.structs.replace(run.meta, elapsed_s=elapsed_s)
             write_run(path, dataclasses.replace(run, meta=meta))
-            lost = convert(path, tmp_path / f"s{elapsed_s}", "session", lossy=True).lost
+            lost = convert(path, tmp_path / f"s{elapsed_s}", "pack48", lossy=True).lost
             assert any("elapsed time" in loss for loss in lost) == bool(elapsed_s)
 
 
@@ -843,7 +844,7 @@ def test_a_session_has_the_engine_of_its_runs(tmp_path: Path) -> None:
 
 
 class TestStarts:
-    """A session has one start: that of its runs, if all have the same; other starts are a loss."""
+    """A session has the start of its runs, if all have the same, or else the times of each run."""
 
     def write(self, path: Path, *starts: int, elapsed_s: float = 0.0) -> Path:
         path.mkdir()
@@ -866,17 +867,29 @@ class TestStarts:
         metas = [Session.open(path).meta["started_at"] for path in (recorded, tmp_path / "back")]
         assert metas[0] == metas[1]
 
-    @pytest.mark.parametrize("starts", [(1_767_323_045, 1_767_323_046), (0, 1_767_323_045), (2**60, 2**60)])
-    def test_starts_that_a_session_cannot_hold_are_named(
-        self, tmp_path: Path, starts: tuple[int, int]
+    @pytest.mark.parametrize(
+        "starts", [(1_767_323_045, 1_767_323_046), (0, 1_767_323_045), (2**60, 2**64 - 1)]
+    )
+    @pytest.mark.parametrize("kind", ["session", "tape"])
+    def test_the_times_of_each_run_come_back(
+        self, tmp_path: Path, starts: tuple[int, int], kind: str
     ) -> None:
-        runs = self.write(tmp_path / "runs", *starts)
-        with pytest.raises(MaintenanceError, match="tape cannot hold start and elapsed time"):
-            convert(runs, tmp_path / "s", "tape")
-        done = convert(runs, tmp_path / "s", "tape", lossy=True)
-        assert done.lost == {"start and elapsed time": sum(map(bool, starts))}
-        assert "started_at" not in Session.open(tmp_path / "s").meta
+        """Also when the session changes its storage."""
+        runs = self.write(tmp_path / "runs", *starts, elapsed_s=1.5)
+        name = "20260101T000000Z_model=x"
+        assert not convert(runs, tmp_path / name, kind, lossy=True).lost.keys() - {"the final board"}
+        repack_session(tmp_path / name, tmp_path / "other", "rows" if kind == "tape" else "tape", lossy=True)
+        for path in (tmp_path / name, tmp_path / "other" / name):
+            assert "started_at" not in Session.open(path).meta
+            found = [(run.meta.start_unix_s, run.meta.elapsed_s) for run in runs_in(path)]
+            assert found == [(start, 1.5) for start in starts]
+
+    def test_starts_that_a_pack_cannot_hold_are_named(self, tmp_path: Path) -> None:
+        runs = self.write(tmp_path / "runs", 1_767_323_045, 1_767_323_046)
+        with pytest.raises(MaintenanceError, match="pack48 cannot hold start and elapsed time"):
+            convert(runs, tmp_path / "s", "pack48")
 
     def test_each_run_counts_once(self, tmp_path: Path) -> None:
         runs = self.write(tmp_path / "runs", 1, 2, elapsed_s=3.0)
-        assert convert(runs, tmp_path / "s", "tape", lossy=True).lost == {"start and elapsed time": 2}
+        lost = convert(runs, tmp_path / "s", "pack48", lossy=True).lost
+        assert lost["start and elapsed time"] == 2

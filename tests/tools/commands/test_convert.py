@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tape2048.errors import FormatError
 from tape2048.runs import PackReader
 from tape2048.session.session import Session, sessions
 
@@ -146,3 +147,15 @@ def test_a_session_has_the_player_that_is_named(cli: Cli, tmp_path: Path) -> Non
     out = tmp_path / "20260101T000000Z_model=x"
     cli("convert", tmp_path / "x.jsonl", "--out", out, "--to", "session", "--lossy", "--player", "mine")
     assert Session.open(out).meta["player"] == "mine"
+
+
+def test_columns_of_another_program(cli: Cli, tmp_path: Path) -> None:
+    """Named, if nobody can guess them; the error shows what there is, and what to type."""
+    rows = [{"b": [1, 1] + 14 * [0], "key": "LEFT"}, {"b": [2] + 14 * [0] + [1], "key": "UP"}]
+    (tmp_path / "mine.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    line = ("convert", tmp_path / "mine.jsonl", "--to", "session", "--out", tmp_path / "out")
+    failed = cli(*line, expect=FormatError).err
+    assert "found the columns b, key; expected a board (" in failed
+    assert "--columns board=NAME,move=NAME,game=NAME" in failed
+    assert ": 1 run (session)" in cli(*line, "--columns", "board=b,move=key").out
+    assert "expected pairs such as" in cli(*line, "--columns", "b", expect=2).err

@@ -43,6 +43,17 @@ def test_a_file_named_after_its_source(cli: Cli, root: Path, elsewhere: Path, fo
     }
 
 
+def test_the_format_is_in_the_name(cli: Cli, session: Path, elsewhere: Path) -> None:
+    """And rows can have facts of their games."""
+    cli("export --out rows.csv --with score,highest_tile,steps", session)
+    head, first, *_ = (elsewhere / "rows.csv").read_text().splitlines()
+    assert head.endswith(",exps_15,score,highest_tile,steps")
+    runs = Session.open(session).runs[0]
+    assert first.endswith(f",{runs['score']},{runs['highest_tile']},{runs['steps']}")
+    assert "no table has the extension '.xls'" in cli("export --out rows.xls", session, expect=2).err
+    assert "--format (jsonl, parquet, arrow, csv), or --out FILE" in cli("export", session, expect=2).err
+
+
 def test_runs_as_lines(cli: Cli, session: Path) -> None:
     out = cli("export", session, "--runs", "--format", "jsonl", "--out", "-", "--labels", "8192").out
     records = [json.loads(line) for line in out.splitlines()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tape2048.base.text import counted, printable
+from tape2048.base.text import counted, printable, split_words
 from tape2048.runs.registry import FORMATS, RUN_FILES, RUN_FORMATS
 from tape2048_tools.terminal.click_extras import (
     EXISTING,
@@ -47,6 +47,13 @@ class _Format(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
+def _columns(_ctx: click.Context, _param: click.Parameter, value: str | None) -> dict[str, str] | None:
+    pairs = [word.partition("=") for word in split_words(value or "") if word]
+    if not all(mark for _, mark, _ in pairs):
+        raise click.BadParameter(f"found {value!r}, expected pairs such as board=grid,move=dir")
+    return {role: name for role, _, name in pairs} or None
+
+
 #: The last flags of commands that write runs.
 WRITING = options(THREADS, json_option(), quiet_option())
 
@@ -56,6 +63,7 @@ WRITING = options(THREADS, json_option(), quiet_option())
     "tape2048 convert selfplay/ --to a2run2 --out runs2/",
     "tape2048 convert runs.a2pack --out pack.dat --lossy",
     "tape2048 convert ds/ --out runs.parquet",
+    "tape2048 convert bot.csv --to session --out bot --columns board=grid,move=dir",
     "tape2048 convert /nfs/selfplay/sessions --out packs --to a2pack --shard 1/8",
 )
 @click.argument("source", type=EXISTING)
@@ -66,6 +74,9 @@ WRITING = options(THREADS, json_option(), quiet_option())
 @click.option(
     "--player", metavar="NAME", help="For session and tape: their player.  [default: the runs' engine]"
 )
+@click.option(
+    "--columns", metavar="NAMES", callback=_columns, help="Columns of a foreign file: board=b,move=m,game=g."
+)
 @LOSSY
 @WRITING
 def command(
@@ -74,9 +85,12 @@ def command(
     """Convert the runs in SOURCE to TARGET.
 
     SOURCE is a run file, a directory of run files, an a2pack, a pack.dat, a data set, a session, a directory
-    of sessions, or JSON lines or Parquet with one run per row. TARGET's extension (.a2run, .a2run2, .a2pack,
-    .dat, .jsonl, .parquet) or --to selects the format. With --to a2run or a2run2, a TARGET of another
-    extension is a directory with a file for each run. With --shard, each session of SOURCE gets a file there.
+    of sessions, or games or rows of any program in JSON lines, JSON, CSV, Parquet or Arrow, also with gzip or
+    zstd. The usual names of columns are found; --columns names the others.
+
+    TARGET's extension (.a2run, .a2run2, .a2pack, .dat, .jsonl, .parquet) or --to selects the format. With
+    --to a2run or a2run2, a TARGET of another extension is a directory with a file for each run. With --shard,
+    each session of SOURCE gets a file there.
 
     A session of rows holds no final boards, and no moves without --record-action. Games of built-in players
     are replayed from their seeds to add them, and left out if the replay differs. Games of other players
@@ -125,6 +139,7 @@ def _as_job(
     how = {"to": to, "lossy": run.pop("lossy"), "u64": run.pop("u64")} | (
         {"player": player} if player else {}
     )
+    run.pop("columns")  # of files of other programs, which are no sessions
     job = Job("convert", how, functools.partial(_convert_one, workers=workers, **how), out)
 
     def show(result: dict[str, Any]) -> None:

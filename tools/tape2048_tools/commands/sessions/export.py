@@ -50,14 +50,15 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 @new_command(
     "tape2048 export selfplay --format parquet --labels 8192,16384,32768",
     'tape2048 export selfplay --runs --format jsonl --out - --where "score >= 100000" | jq .steps',
-    "tape2048 export selfplay/20260101T000000Z_model=ntuple --format arrow --out rows.arrow",
+    "tape2048 export selfplay/20260101T000000Z_model=ntuple --out rows.arrow",
+    "tape2048 export selfplay --out rows.csv --with score,highest_tile,steps",
     "tape2048 export selfplay --format parquet --with loss,values --columns annotations",
-    "tape2048 export traces/ --runs --format csv --out traces.csv",
+    "tape2048 export traces/ --runs --out traces.csv",
 )
 @click.argument("sources", type=EXISTING, nargs=-1, required=True)
 @click.option(
-    "--format", "format_", type=click.Choice(TABLE_FORMATS), required=True,
-    help="Format of the file; parquet and arrow (Feather version 2) need the extra [arrow].",
+    "--format", "format_", type=click.Choice(TABLE_FORMATS),
+    help="Format; parquet and arrow (Feather version 2) need the extra [arrow].  [default: by --out's name]",
 )  # fmt: skip
 @click.option("--rows/--runs", default=True, help="Write one record per position (default), or per game.")
 @out_option(
@@ -66,7 +67,10 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 @click.option(
     "--labels", metavar="TILES", callback=_tiles, help="Tiles of columns reached_<tile>, such as 8192,16384."
 )
-@click.option("--with", "names", metavar="NAMES", help="Columns to add, such as loss,values.  [default: all]")
+@click.option(
+    "--with", "names", metavar="NAMES",
+    help="Columns to add to rows, and score, highest_tile, steps, seed of the game.  [default: all columns]",
+)  # fmt: skip
 @COLUMNS
 @click.option("--where", metavar="SQL", help="Condition on runs of sessions, such as score >= 50000.")
 @click.option(
@@ -80,7 +84,7 @@ def _tiles(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
 def command(
     *,
     sources: Sequence[Path],
-    format_: str,
+    format_: str | None,
     rows: bool,
     out: Path | None,
     labels: tuple[int, ...],
@@ -105,9 +109,19 @@ def command(
     """
     from tape2048.base.text import counted
     from tape2048.corpus import Corpus
-    from tape2048.runs.exports import check_format, make_table, run_file_table, write_lines, write_table
+    from tape2048.runs.exports import (
+        check_format,
+        format_of,
+        make_table,
+        run_file_table,
+        write_lines,
+        write_table,
+    )
 
+    if format_ is None and out is None:
+        raise click.UsageError(f"Missing option --format ({', '.join(TABLE_FORMATS)}), or --out FILE")
     try:
+        format_ = format_ or format_of(str(out))
         check_format(format_, compression, u64)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
