@@ -4,7 +4,7 @@ A start file is an ``.npy`` file or a text file. The former has exponents, ``u8[
 ``exps`` (``u8[16]``) and the identity of the board's game, ``seed`` and ``player_sha256``. A line of text is
 a board: its 16 hexadecimal digits (cell 0 first), with or without ``0x``, or 16 tiles or exponents. Empty
 lines and text after a ``#`` are ignored.
-Boards that no game can reach are rejected if ``game.spawns.start_fault`` recognises them.
+Boards that no game can reach are rejected if ``game.spawning.start_fault`` recognises them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tape2048.files.npy import HEADER_TEXT_BYTES_MAX, check_header
 from tape2048.files.reading import map_path, read_document
 from tape2048.game.board_text import parse_board
 from tape2048.game.rules import boards_to_exps, exps_to_boards
-from tape2048.game.spawns import START_FAULTS, start_faults
+from tape2048.game.spawning import START_FAULTS, start_faults
 from tape2048_recorder.game.kept_starts import with_games
 
 if TYPE_CHECKING:

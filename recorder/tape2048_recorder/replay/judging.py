@@ -80,7 +80,7 @@ from tape2048.game.rules import (
     slide,
     wins,
 )
-from tape2048.game.spawns import spawn_between
+from tape2048.game.spawning import spawn_between
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.calibrated_network import find_calibration
 from tape2048.ntuple.lookup import downgraded

@@ -10,7 +10,20 @@ _HEXADECIMAL = re.compile(r"(?:0x)?([0-9a-fA-F]{16})|0x([0-9a-fA-F]{1,16})")
 
 
 def parse_board(text: str) -> int:
-    """Return the packed board of a text, read in the likeliest way; ValueError for another text."""
+    """Read a board as people write it, in the likeliest way, and return it packed.
+
+    Args:
+        text: 16 tiles or 16 exponents, row by row. White space or any of ``/ , ; | [ ] ( )`` separates them,
+            so a list in JSON is a board. ``.``, ``-`` and ``_`` are empty cells. Or 16 hexadecimal digits,
+            with or without ``0x``, or a packed board in decimal, of at least 17 digits.
+
+    Raises:
+        ValueError: the text is no board.
+
+    Example:
+        >>> hex(parse_board("0 2 0 0 / 0 4 2 0 / 8 16 4 2 / 1024 512 256 128"))
+        '0x10002103421a987'
+    """
     return readings(text)[0][1]
 
 
