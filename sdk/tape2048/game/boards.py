@@ -75,7 +75,7 @@ class Spawns(NamedTuple):
 
 def _chosen(name: str, given: ArrayLike, allowed: tuple[int, ...], expected: str) -> NDArray[np.int64]:
     found = np.asarray(given)
-    if found.dtype.kind not in "iu":
+    if found.size and found.dtype.kind not in "iu":
         raise ValueError(f"{name} have dtype {found.dtype}; expected integers")
     known = functools.reduce(operator.or_, (found == each for each in allowed))
     if not known.all():
@@ -220,11 +220,11 @@ def _can_move(boards: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return found
 
 
-def check_moves(boards: NDArray[np.uint64], moves: NDArray[np.int64]) -> None:
+def check_moves(boards: NDArray[np.uint64], moves: NDArray[Any]) -> None:
     """Raise a ValueError that names the first illegal move of ``u64[n]`` boards, and its board."""
-    wrong = np.flatnonzero(_slide(boards, moves) == boards)
-    if wrong.size:
-        _refuse_move(wrong[0], boards, moves)
+    made = _moves(moves)
+    if (wrong := np.flatnonzero(_slide(boards, made) == boards)).size:
+        _refuse_move(wrong[0], boards, made)
 
 
 def _refuse_move(at: int, boards: NDArray[np.uint64], moves: NDArray[np.int64]) -> None:
