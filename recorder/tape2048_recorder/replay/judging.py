@@ -525,16 +525,13 @@ class Judge:
         packed = exps_to_boards(given.reshape(len(given), -1)) if exps else as_packed(given)
         made = np.asarray(moves, None if np.size(moves) else np.uint8)
         if packed.ndim != 1 or packed.shape != made.shape:
-            found = f"boards have shape {given.shape} and moves {made.shape}"
-            raise ValueError(f"{found}; expected u64[n] or u8[n, 16], and [n]")
+            shapes = f"boards have shape {given.shape} and moves {made.shape}"
+            raise ValueError(f"{shapes}; expected u64[n] or u8[n, 16], and [n]")
         check_moves(packed, made)
-        known = self._values(packed)
-        values, reach, spread = self.judged(known, packed)
-        at = np.arange(len(made)), made
-        loss, before, after = best_of(values) - values[at], best_of(reach), reach[at]
-        grade = self._grades(values, loss, spread[at], before - after)
-        best = _first_best(known[2]).astype(np.uint8)
-        return Losses(loss, spread[at], grade, best, before, after)
+        found = self.moves(packed, made.astype(np.uint8), np.zeros_like(packed))
+        reach_after = found.reach[np.arange(len(made)), made]
+        best = _first_best(found.network_values).astype(np.uint8)
+        return Losses(found.loss, found.spread, found.grade, best, best_of(found.reach), reach_after)
 
     def _grades(
         self, values: NDArray[np.float32], loss: NDArray[np.float32], spread: NDArray[np.float32], fall: Any
