@@ -25,6 +25,7 @@ html_theme = "furo"
 html_title = f"tape2048 {release}"
 html_static_path = ["_static"]
 html_css_files = ["tables.css"]
+html_js_files = ["tables.js"]
 html_copy_source = False
 html_show_copyright = False  # LICENSE has it
 myst_heading_anchors = 3

@@ -31,19 +31,19 @@ _AUTOMODULE = re.compile(r"auto(module|class):: (tape2048[\w.]*)\n(?:   :members
 _OTHERS = ("builtins", "typing", "msgspec", "collections", "torch", "enum", "abc")
 
 
-def modules() -> Iterator[tuple[str, list[str]]]:
-    """Yield the modules on the API pages, each with its public names."""
+def modules() -> Iterator[tuple[str, list[str], set[str]]]:
+    """Yield the modules on the API pages, each with its public names, and the members listed for a class."""
     for page in sorted(API.glob("*.md")):
         for kind, name, members in _AUTOMODULE.findall(page.read_text()):
+            listed = [each.strip() for each in members.split(",") if each.strip()]
             if kind == "class":
                 module, _, one = name.rpartition(".")
-                yield module, [one]
+                yield module, [one], set(listed)
                 continue
             module = importlib.import_module(name)
-            listed = [each.strip() for each in members.split(",") if each.strip()]
             own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == name]
             names = listed or [*getattr(module, "__all__", own)]
-            yield name, sorted(each for each in names if not each.startswith("_"))
+            yield name, sorted(each for each in names if not each.startswith("_")), set()
 
 
 def members(kind: type) -> set[str]:
@@ -65,7 +65,7 @@ def parameters(value: Any) -> str:
 
 def python() -> Iterator[str]:
     """Yield the functions, classes, members and values of the API pages."""
-    for module, names in modules():
+    for module, names, listed in modules():
         for name in names:
             value = getattr(importlib.import_module(module), name)
             value = getattr(value, "py_func", value)  # a kernel's function
@@ -74,7 +74,7 @@ def python() -> Iterator[str]:
                 yield path + (parameters(value) if callable(value) else "")
                 continue
             yield path + parameters(value)
-            for member in members(value):
+            for member in listed or members(value):
                 found = getattr(value, member)
                 yield f"{path}.{member}" + (parameters(found) if callable(found) else "")
 

@@ -12,7 +12,7 @@ from tests import reference
 from tape2048 import Corpus, Session, errors, sessions, validate_session
 from tape2048.critic import evaluate
 from tape2048.game.rules import board_score, exps_to_boards
-from tape2048.game.spawns import START_FAULTS, start_faults
+from tape2048.game.spawning import START_FAULTS, start_faults
 from tape2048.jit.mix import mix64
 from tape2048.loader.splits import split_hash
 from tape2048.maintenance import merge_sessions

@@ -10,7 +10,7 @@ from tests import reference as ref
 from tape2048 import Corpus, Session
 from tape2048.errors import FieldError, ReplayError
 from tape2048.game import last_boards, recover
-from tape2048.game.spawns import NO_CELL
+from tape2048.game.spawning import NO_CELL
 from tape2048.maintenance import validate_session
 from tape2048.runs import (
     Run,

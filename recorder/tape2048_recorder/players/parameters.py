@@ -139,7 +139,7 @@ class CriticArgs(Settings, frozen=True):
     """Parameters of ``critic``."""
 
     critic: Annotated[str, about("an n-tuple critic's file, or `default`: the shipped critic")] = "default"
-    tile: Annotated[int, about("the tile to reach, one of the critic's tiles", ge=4, le=TOP_TILE)] = 32768
+    tile: Annotated[int, about("the tile to reach: a tile of the critic", ge=4, le=TOP_TILE)] = 32768
     look_below: Annotated[
         Spawns,
         about(

@@ -67,12 +67,14 @@ from tape2048.base.resources import available_cores
 from tape2048.base.settings import Settings, about, read_table
 from tape2048.base.text import counted, json_bytes
 from tape2048.errors import ConfigError, TapeError
+from tape2048.game.boards import check_moves
 from tape2048.game.moves import UNKNOWN
 from tape2048.game.rules import (
     WON,
     as_packed,
     boards_to_exps,
     empty_mask,
+    exps_to_boards,
     legal_mask,
     legal_masks,
     max_exponent,
@@ -80,7 +82,7 @@ from tape2048.game.rules import (
     slide,
     wins,
 )
-from tape2048.game.spawns import spawn_between
+from tape2048.game.spawning import spawn_between
 from tape2048.jit.compiler import kernel
 from tape2048.ntuple.calibrated_network import find_calibration
 from tape2048.ntuple.lookup import downgraded
@@ -146,6 +148,28 @@ class JudgedMoves(NamedTuple):
     luck: npt.NDArray[np.float32]  # f32[n], of the spawn after the move
     grade: npt.NDArray[np.uint8]  # u8[n], the index in GRADE_NAMES
     rewards: npt.NDArray[np.float64]  # f64[n], points of the moves, 0 if unknown
+
+
+class Losses(NamedTuple):
+    """Losses of n moves; the unit is points, or the probability of a tile if a critic judges.
+
+    Attributes:
+        loss: ``f32[n]``, the value of the best move minus the value of the move, at least 0.
+        standard_error: ``f32[n]``, of the loss; 0 for an uncalibrated judge.
+        grade: ``u8[n]``, 0 none, 1 inaccuracy, 2 mistake, 3 blunder (:data:`GRADE_NAMES`); 0 for an
+            uncalibrated judge.
+        best: ``u8[n]``, the best move.
+        reach_before: ``f32[n]``, the probability that the game reaches its next highest tile, with the best
+            move; NaN for a critic or an uncalibrated judge.
+        reach_after: ``f32[n]``, the same with the move.
+    """
+
+    loss: npt.NDArray[np.float32]
+    standard_error: npt.NDArray[np.float32]
+    grade: npt.NDArray[np.uint8]
+    best: npt.NDArray[np.uint8]
+    reach_before: npt.NDArray[np.float32]
+    reach_after: npt.NDArray[np.float32]
 
 
 class Judged(NamedTuple):
@@ -324,6 +348,23 @@ class Judge:
         )
 
     @classmethod
+    def of_network(cls, weights: str = "strong", *, ahead: int = 1) -> Self:
+        """Return the judge by a network.
+
+        Args:
+            weights: a shipped network (``strong``, ``small``, ``fast``), or a network's file.
+            ahead: 1 for a 2-ply search, 2 for a 3-ply search.
+
+        Raises:
+            ConfigError: there is no such network, or ``ahead`` is neither 1 nor 2.
+
+        Example:
+            >>> Judge.of_network("fast").unit
+            'points'
+        """
+        return cls.of_player("ntuple", {"weights": weights, "ahead": ahead})
+
+    @classmethod
     def of_recorded(cls, facts: Mapping[str, Any]) -> tuple[Self, str | None]:
         """Return the judge of a session's games: its player's network, 2-ply or 3-ply.
 
@@ -456,6 +497,41 @@ class Judge:
         fall = np.where(moves < 4, best_of(reach) - reach[at], np.nan)
         grade = self._grades(values, loss, spread, fall)
         return JudgedMoves(values, reach, network, loss, spread, luck, grade, rewards)
+
+    def losses(self, boards: ArrayLike, moves: ArrayLike) -> Losses:
+        """Return what each move costs. The negative loss is a dense reward for a program that learns to play.
+
+        Args:
+            boards: the boards before the moves: packed ``u64[n]``, or exponents ``u8[n, 16]`` or
+                ``u8[n, 4, 4]``.
+            moves: ``[n]``, 0 up, 1 down, 2 left, 3 right.
+
+        Returns:
+            Losses, grades and probabilities, each ``[n]``. The points are those of the player that the
+            judge's calibration assumes.
+
+        Raises:
+            ValueError: a move is illegal (the error names its number, the move and the board), or lengths or
+                types do not match.
+
+        Example:
+            >>> judge = Judge.of_network("fast")
+            >>> found = judge.losses([0x010002103421A987] * 2, [2, 0])  # left, up
+            >>> found.best.tolist(), found.grade.tolist()
+            ([2, 2], [0, 2])
+        """
+        given = np.asarray(boards) if isinstance(boards, np.ndarray) else as_packed(boards)
+        exps = given.dtype == np.uint8 and given.ndim > 1
+        packed = exps_to_boards(given.reshape(len(given), -1)) if exps else as_packed(given)
+        made = np.asarray(moves, None if np.size(moves) else np.uint8)
+        if packed.ndim != 1 or packed.shape != made.shape:
+            shapes = f"boards have shape {given.shape} and moves {made.shape}"
+            raise ValueError(f"{shapes}; expected u64[n] or u8[n, 16], and [n]")
+        check_moves(packed, made)
+        found = self.moves(packed, made.astype(np.uint8), np.zeros_like(packed))
+        reach_after = found.reach[np.arange(len(made)), made]
+        best = _first_best(found.network_values).astype(np.uint8)
+        return Losses(found.loss, found.spread, found.grade, best, best_of(found.reach), reach_after)
 
     def _grades(
         self, values: NDArray[np.float32], loss: NDArray[np.float32], spread: NDArray[np.float32], fall: Any

@@ -32,7 +32,7 @@ from tape2048.game.rules import (
     transpose,
     wins,
 )
-from tape2048.game.spawns import is_start, spawn_between
+from tape2048.game.spawning import is_start, spawn_between
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import popcount
 

@@ -149,7 +149,7 @@ def _games(path: Path, workers: int | None, progress: Progress) -> Iterator[Exam
 def _examine(found: SourceRun) -> Examined:
     from tape2048.game.moves import count_spawns
     from tape2048.game.rules import count_empty, legal_mask
-    from tape2048.game.spawns import start_fault
+    from tape2048.game.spawning import start_fault
 
     run, error, rule, key, counts = found.run, found.error, None, None, np.zeros((18, 18), np.int64)
     if isinstance(error, ReplayError) and error.offset is None:  # not a damaged tape

@@ -31,7 +31,7 @@ from tape2048.game.rules import (
     merge_score,
     wins,
 )
-from tape2048.game.spawns import start_fault
+from tape2048.game.spawning import start_fault
 from tape2048.jit.compiler import kernel
 from tape2048.jit.intrinsics import HAS_PDEP, pdep, pext
 from tape2048.session.tape_layout import WIN_BIT

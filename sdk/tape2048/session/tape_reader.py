@@ -165,7 +165,7 @@ def _board_at(tape: NDArray[np.uint8], start: np.uint64) -> np.uint64:
 def _describe(kind: int, board: np.uint64, rest: NDArray[np.uint8]) -> tuple[type[FormatError], str]:
     """Describe a step that breaks the rules, with the board before it; ``rest`` starts with its byte."""
     from tape2048.game.rules import legal_mask, wins
-    from tape2048.game.spawns import START_FAULTS, start_fault
+    from tape2048.game.spawning import START_FAULTS, start_fault
     from tape2048.session import tape_codec as codec
 
     mask = int(legal_mask(board))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tape2048.errors import ReplayError
-from tape2048.game.spawns import spawn_between
+from tape2048.game.spawning import spawn_between
 from tape2048.jit.compiler import kernel
 from tape2048.session.layout import RUN_DTYPE, TAPE
 from tape2048.session.metadata_writer import finish_session

@@ -173,6 +173,43 @@ def test_grades_are_shares_of_the_score_to_come() -> None:
     assert not game.judged_by(player_judge()).grade.any()
 
 
+@pytest.mark.parametrize("judge", [calibrated_judge(), player_judge(), CRITIC_JUDGE])
+def test_losses_are_those_of_each_option(judge: Judge) -> None:
+    game = Played(3, 60)
+    boards = np.array([reference.pack(cells) for cells in game.cells[:-1]], np.uint64)
+    found = judge.losses(boards, game.moves)
+    for i, (board, move) in enumerate(zip(boards.tolist(), game.moves, strict=True)):
+        options = {option.move: option for option in judge.board(board)}
+        best = options[int(found.best[i])]
+        assert best.value == max(option.value for option in options.values())
+        assert found.loss[i] == np.float32(best.value) - np.float32(options[move].value)
+        assert found.standard_error[i] == np.float32(options[move].spread)
+        reach = found.reach_before[i], found.reach_after[i]
+        assert reach == pytest.approx((best.reach, options[move].reach), nan_ok=True)
+    assert found.grade.tolist() == game.judged_by(judge).grade.tolist()
+    exps = np.array(game.cells[:-1], np.uint8)
+    for same in (exps, exps.reshape(-1, 4, 4), boards.tolist()):
+        assert judge.losses(same, game.moves).loss.tolist() == found.loss.tolist()
+
+
+@pytest.mark.parametrize(
+    ("boards", "moves", "said"),
+    [
+        ([0x1200, 0x1200], [0, 2.0], "moves have dtype float64; expected integers"),
+        ([0x1200, 0x1200], [0, 4], r"moves\[1\] is 4; expected 0 up, 1 down, 2 left or 3 right"),
+        (
+            [0x1200, 0x12],
+            [0, 3],
+            r"moves\[1\] is 3 right, which changes nothing on the board 0x0*12; expected 0 up or",
+        ),
+        ([0x1200], [0, 1], r"boards have shape \(1,\) and moves \(2,\); expected u64\[n\]"),
+    ],
+)
+def test_a_loss_needs_a_legal_move(boards: list[int], moves: list[int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        player_judge().losses(boards, moves)
+
+
 @pytest.mark.parametrize(
     "judge", [player_judge(), player_judge(2), CRITIC_JUDGE, calibrated_judge(), calibrated_judge(2)]
 )

@@ -7,7 +7,7 @@ from numba import njit
 from tests import reference as ref
 
 from tape2048.errors import BookkeepingError, FieldError
-from tape2048.game.spawns import start_faults
+from tape2048.game.spawning import start_faults
 from tape2048.session import tape_codec as codec
 from tape2048.session.layout import RUN_DTYPE
 from tape2048.session.tape_codec import decode, step_checked, step_forward

@@ -92,8 +92,9 @@ def examples(*, out: Path, force: bool) -> None:
 
     Configurations list every setting of the recorder and of each kind of critic. The script imitate.py
     trains a policy network on recorded games and lets it play. train_critic.py is a custom training loop, and
-    train_on_columns.py also learns move values. reference_corpus.py records a corpus of five players. Other
-    files run recorders and jobs under Slurm, Kubernetes, systemd and Ray.
+    train_on_columns.py also learns move values. grade_moves.py grades the moves of any program.
+    reference_corpus.py records a corpus of five players. Other files run recorders and jobs under Slurm,
+    Kubernetes, systemd and Ray.
     """
     from tape2048_tools.options.critic_options import EXAMPLES, example_toml
 

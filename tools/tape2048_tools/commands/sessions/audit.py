@@ -32,7 +32,7 @@ def command(*, path: Path, max_moves: int | None, workers: int | None, as_json: 
     """Test whether the games in PATH follow the rules and odds of 2048.
 
     PATH is any source of `convert`. The audit checks moves, merges, spawns, scores, start boards and ends.
-    Chi-square tests compare the share of 4s and the cells of the spawns with those of 2048. Holm's method
+    Chi-square tests compare the share of 4s and the cells of the spawns with 2048. Holm's method
     corrects their p-values: at most 1 in 1,000 audits of real 2048 fails.
 
     The exit code is 1 if the games are not 2048, or if a run could not be read.

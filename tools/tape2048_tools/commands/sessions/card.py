@@ -86,7 +86,7 @@ def command(*, root: Path, url: str, force: bool, as_json: bool, quiet: bool, **
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="List what would be uploaded and removed, with the names in it, and change nothing.",
+    help="List the files to upload and to remove and the names that become public, and change nothing.",
 )
 @json_option()
 @quiet_option("Show no progress.")
@@ -104,8 +104,7 @@ def publish(
     """Upload the sessions of ROOT to the Hugging Face Hub (extra hf), in one commit.
 
     The commit also has README.md and croissant.json of `tape2048 card`, and games.parquet, a table of the
-    games for the Hub's viewer. If you edited one of the two files in ROOT, it is uploaded unchanged. ROOT
-    does not change.
+    games for the Hub's viewer. An edited file in ROOT is uploaded unchanged. ROOT does not change.
 
     The commit names the files of players and columns, but no directory, host or user of this machine. If a
     session of an early version does, its metadata.db is changed for the commit. A warning names what is left

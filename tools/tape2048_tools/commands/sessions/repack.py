@@ -52,8 +52,9 @@ def merge(*, sessions: Sequence[Path], out: Path, remove: bool, as_json: bool, q
 
     All sessions must have the same player, recording settings and storage. Rows are checked against their
     checksums while they are copied, and the new session is read back before it is published. Columns are
-    merged if all sessions have them with the same facts. Other columns are dropped and listed; with --remove,
-    they are an error. The exit code is 1 if --remove could not remove an original, or it is being read.
+    merged if all sessions have the columns, with equal facts. Other columns are dropped and listed. With
+    --remove, they are an error. The exit code is 1 if --remove could not remove an original, or it is being
+    read.
 
     Packs of another program become one pack with every field. Their rows must have the same type.
     """
