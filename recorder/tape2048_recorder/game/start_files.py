@@ -2,15 +2,14 @@
 
 A start file is an ``.npy`` file or a text file. The former has exponents, ``u8[N, 16]``, or rows with
 ``exps`` (``u8[16]``) and the identity of the board's game, ``seed`` and ``player_sha256``. A line of text is
-a board: its 16 hexadecimal digits (cell 0 first), with or without ``0x``. Empty lines and text after a ``#``
-are ignored.
+a board: its 16 hexadecimal digits (cell 0 first), with or without ``0x``, or 16 tiles or exponents. Empty
+lines and text after a ``#`` are ignored.
 Boards that no game can reach are rejected if ``game.spawns.start_fault`` recognises them.
 """
 
 from __future__ import annotations
 
 import io
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ from tape2048.errors import FieldError
 from tape2048.files.durable import publishing_file
 from tape2048.files.npy import HEADER_TEXT_BYTES_MAX, check_header
 from tape2048.files.reading import map_path, read_document
+from tape2048.game.board_text import parse_board
 from tape2048.game.rules import boards_to_exps, exps_to_boards
 from tape2048.game.spawns import START_FAULTS, start_faults
 from tape2048_recorder.game.kept_starts import with_games
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 _MAGIC = b"\x93NUMPY"
 _EXPS = np.dtype(("u1", (16,)))  # a row of a start file
 _ROW = np.dtype([("exps", "u1", (16,)), ("seed", "<u8"), ("player_sha256", "S64")])
-_HINT = "Write start files with `tape2048 player starts`, or as text with 16 hexadecimal digits per line."
-_LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{16})")
-
+_HINT = "Write start files with `tape2048 player starts`, or as text with a board per line."
 
 #: Most boards to start from, in a file or in sessions: 8 MB.
 STARTS_MAX = 1 << 20
@@ -103,16 +101,13 @@ def _of_text(data: bytes, path: Path) -> tuple[npt.NDArray[np.uint64], list[int]
         text = line.decode("utf-8", "replace").partition("#")[0].strip()
         if not text:
             continue
-        match = _LINE.fullmatch(text)
-        if match is None:
-            raise FieldError(
-                f"line {number} is {text[:40]!r}, expected the 16 hexadecimal digits of a board",
-                path=path,
-                hint="Write the exponents row by row: 0x1B00000000000000 has a 2 and a 2048 in its top row.",
-            )
         if len(boards) == STARTS_MAX:
             raise _too_many(path)
-        boards.append(int(match[1], 16))
+        try:
+            boards.append(parse_board(text))
+        except ValueError as error:
+            hint = "Write the exponents row by row: 0x1B00000000000000 has a 2 and a 2048 in its top row."
+            raise FieldError(f"line {number}: {error}", path=path, hint=hint) from error
         lines.append(number)
     return np.array(boards, dtype=np.uint64), lines
 

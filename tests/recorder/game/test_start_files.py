@@ -33,7 +33,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_text_has_a_board_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_text("# late ones\n\n0x1100000000000000  # two\nfe00000000000002\n")
+    path.write_text(
+        "# late ones\n\n0x1100000000000000  # two\n32768 16384 . . / 0 0 0 0 / 0 0 0 0 / 0 0 0 4\n"
+    )
     assert start_files.read_starts(path)["board"].tolist() == BOARDS[:2].tolist()
 
 
@@ -53,8 +55,8 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
     [
         ("", "found no board"),
         ("# nothing\n", "found no board"),
-        ("0x1100000000000000\n110000000000000\n", "line 2 is '110000000000000'"),
-        ("0x1100000000000000 0x1100000000000000", "expected the 16 hexadecimal digits"),
+        ("0x1100000000000000\n110000000000000\n", "line 2: found '110000000000000'"),
+        ("0x1100000000000000 0x1100000000000000", "expected 16 hexadecimal digits"),
         ("1100000000000000\n0000000000000000", "line 2, 0x0000000000000000, has fewer than two tiles"),
         ("0000000000000001", "fewer than two tiles"),
         ("3300000000000000", "has no 2 and no 4"),

@@ -192,7 +192,14 @@ ROWS = " / ".join(" ".join(map(str, BOARD[row : row + 4])) for row in range(0, 1
 def test_a_board_is_asked_in_any_spelling(tape: Tape, made: Made) -> None:
     critic = NTupleCritic.load(made.critic)
     p = critic(np.array([PACKED], np.uint64))[0].tolist()
-    spellings = [f"0x{PACKED:016x}", str(PACKED), ROWS, ROWS.replace(" / ", ","), ROWS.replace(" / ", "\n")]
+    spellings = [
+        f"0x{PACKED:016x}",
+        str(PACKED),
+        f"{PACKED:016x}",
+        ROWS,
+        ROWS.replace(" / ", ","),
+        ROWS.replace(" / ", "\n"),
+    ]
     done = tape("critic", "ask", "--critic", made.critic, *spellings, "--json")
     assert done.code == 0, done.err
     assert done.json["critic_sha256"] == critic.sha256
@@ -212,13 +219,12 @@ def test_a_board_is_asked_in_any_spelling(tape: Tape, made: Made) -> None:
 
 def test_what_is_no_board_is_refused(tape: Tape, made: Made) -> None:
     for board in (
-        "", "x", "0x", "0x1ffffffffffffffff", str(2**64), "1.5", "0 " * 15 + "-2", "1 " * 16,
-        "3 " + "0 " * 15, "65536 " + "0 " * 15, "0 " * 15, "0 " * 17, "2 4", "0123456789abcdef",
+        "", "x", "0x", "0x1ffffffffffffffff", str(2**64), "1.5", "0 " * 15 + "-2",
+        "24 " + "0 " * 15, "65536 " + "0 " * 15, "0 " * 15, "0 " * 17, "2 4",
     ):  # fmt: skip
         done = tape("critic", "ask", "--critic", made.critic, board)
         assert (done.code, done.out) == (2, "")
-        said = re.sub(r"\s+", " ", done.err)
-        assert "expected a packed board such as 0x0123456789abcdef, or 16 tiles such as" in said, board
+        assert "Invalid value for BOARD: found" in done.err, board
 
 
 def test_what_is_no_critic_is_refused(tape: Tape, made: Made) -> None:

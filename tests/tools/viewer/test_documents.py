@@ -31,7 +31,7 @@ from tape2048_tools.commands.sessions.view import make_data
 from tape2048_tools.viewer import game_data as games, rollouts
 from tape2048_tools.viewer.collection import Collection, Entry, GameTable, Selection, choose
 from tape2048_tools.viewer.data import Data
-from tape2048_tools.viewer.game_data import Judges, pack, parse_board, read_game
+from tape2048_tools.viewer.game_data import Judges, pack, read_game
 from tape2048_tools.viewer.live import LIVE_BOARDS, game_document, training_document
 from tape2048_tools.viewer.overview import overview
 from tape2048_tools.viewer.report import make_report
@@ -658,31 +658,6 @@ def test_a_session_on_tape_is_shown_as_one_of_rows(data: Data, recorded: Path, t
             np.testing.assert_array_equal(first[name], second[name], name)
         same(lambda one, given, run=row["run"]: one.choices({**given, "run": run, "player": "greedy"}))
         same(lambda one, given, run=row["run"]: one.cards({"of": f"{given['session']}/{run}"}))
-
-
-@pytest.mark.parametrize(
-    ("text", "board"),
-    [
-        ("0x0123456789abcdef", 0x0123456789ABCDEF),
-        ("0123456789ABCDEF", 0x0123456789ABCDEF),
-        ("0x1", 1),
-        ("0 2 0 0 / 0 4 2 0 / 8 16 4 2 / 1024 512 256 128", 0x010002103421A987),
-        (". 2 . . | . 4 2 . | 8 16 4 2 | 1024 512 256 128", 0x010002103421A987),
-        ("0 1 0 0 0 2 1 0 3 4 2 1 10 9 8 7", 0x010002103421A987),
-        ("[[0,2,0,0],[0,4,2,0],[8,16,4,2],[1024,512,256,32768]]", 0x010002103421A98F),
-    ],
-)
-def test_boards_are_read_as_people_write_them(text: str, board: int) -> None:
-    assert parse_board(text) == board
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "1", "0x", "g" * 16, "2 " * 15, "2 " * 17, "3 " * 15 + "16", "65536 " * 16, "-1 " * 16, "²" * 16],
-)
-def test_what_is_no_board_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected|tile"):
-        parse_board(text)
 
 
 def test_a_board_is_read_in_one_way_and_offered_in_the_other(data: Data) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from tape2048._version import __version__
 from tape2048.base.text import unix_s
 from tape2048.errors import MissingPathError, TapeError
+from tape2048.game.board_text import parse_board, readings
 from tape2048.session.layout import name_key
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.players.options import check_player
@@ -45,12 +46,10 @@ from tape2048_tools.viewer.game_data import (
     meaning,
     opinions,
     pack,
-    parse_board,
     play_on,
     player_documents,
     player_of,
     read_game,
-    readings,
     sample_of,
 )
 from tape2048_tools.viewer.live import (

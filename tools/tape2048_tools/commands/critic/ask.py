@@ -22,8 +22,7 @@ from tape2048_tools.terminal.click_extras import CRITIC, CRITIC_TOWER, DEVICE, j
 def command(*, boards: tuple[str, ...], critic: Path, tower: str | None, device: str, as_json: bool) -> None:
     """Print the probability that a game from BOARD reaches each tile of a critic.
 
-    BOARD is 16 tiles, row by row, with 0 for an empty cell; or a packed board: 0x and the 16 exponents as
-    hexadecimal digits, row by row, or the same number in decimal.
+    BOARD is 16 hexadecimal digits, tiles or exponents, from the top left, or a packed board in decimal.
     """
     import numpy as np
 
@@ -57,22 +56,9 @@ def command(*, boards: tuple[str, ...], critic: Path, tower: str | None, device:
 
 
 def _packed(text: str) -> int:
-    words = text.replace("/", " ").replace(",", " ").split()
+    from tape2048.game.board_text import parse_board
+
     try:
-        numbers = [int(word, 0) for word in words]
-    except ValueError:
-        numbers = []
-    exps = [max(tile.bit_length() - 1, 0) for tile in numbers]
-    tiles_valid = all(
-        0 <= tile <= 32768 and tile in {0, 1 << exp} and tile != 1
-        for tile, exp in zip(numbers, exps, strict=True)
-    )
-    if len(numbers) == 16 and tiles_valid:
-        return sum(exp << (60 - 4 * cell) for cell, exp in enumerate(exps))
-    if len(numbers) == 1 and 0 <= numbers[0] < 1 << 64:
-        return numbers[0]
-    raise click.BadParameter(
-        f"found {text!r:.80}, expected a packed board such as 0x0123456789abcdef, or 16 tiles such as "
-        "'0 2 0 0 / 0 4 2 0 / 8 16 4 2 / 1024 512 256 128'",
-        param_hint="BOARD",
-    )
+        return parse_board(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="BOARD") from error

@@ -369,8 +369,8 @@ def play_on_moves(*, board: str, text: str, games: int, seed: int, threads: int,
     import time
 
     from tape2048.base.intervals import wilson
+    from tape2048.game.board_text import parse_board
     from tape2048_recorder.evaluation.calibrating import play_moves_on
-    from tape2048_tools.viewer.game_data import parse_board
 
     try:
         packed = parse_board(board)
