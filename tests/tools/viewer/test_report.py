@@ -14,8 +14,8 @@ import pytest
 
 from tape2048.errors import NameTakenError, StorageError
 from tape2048_tools.commands.sessions.view import make_data
-from tape2048_tools.viewer.app import static_files
-from tape2048_tools.viewer.report import bundle, make_report, one_file
+from tape2048_tools.viewer.assets import bundle, static_files
+from tape2048_tools.viewer.report import make_report, one_file
 
 from ..conftest import Cli
 
@@ -33,7 +33,7 @@ def report(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("entry", ["report.js", "app.js"])
+@pytest.mark.parametrize("entry", ["report.js", "game.js", "app.js"])
 def test_the_modules_make_one_script(entry: str) -> None:
     script = bundle(static_files(), entry)
     assert not re.search(r"^(import|export)\b|\bimport\(", script, re.MULTILINE)

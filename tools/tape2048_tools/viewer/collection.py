@@ -295,6 +295,19 @@ class Collection:
             )
         return read_entry(session_id, Path(listed[0]))
 
+    def find_game(self, text: str) -> tuple[Entry, int]:
+        """Return the session and the id of a game named SESSION/ID, by the session's name or by its id."""
+        name, _, run = text.partition("/")
+        sessions = self.whole().sessions
+        found = [one for one in sessions if name in {one.name, one.id}]
+        if len(found) != 1 or not re.fullmatch("[0-9]{1,20}", run):
+            names = ", ".join(one.name if not found else one.id for one in (found or sessions)[:9])
+            raise MissingPathError(
+                f"found the game {text!r} in {len(found)} sessions, expected SESSION/ID of one session",
+                hint=f"Choose one of: {names}. The address of a game in `tape2048 view` has both.",
+            )
+        return found[0], int(found[0].game(int(run))["id"])
+
     def whole(self) -> GameTable:
         """Return all sessions, read in this thread."""
         self._list()

@@ -39,6 +39,7 @@ from tape2048_tools.viewer.game_data import (
     MOVES_MAX,
     UNCALIBRATED,
     Judges,
+    Replay,
     assumed_player,
     board_document,
     card,
@@ -61,6 +62,7 @@ from tape2048_tools.viewer.live import (
     training_document,
 )
 from tape2048_tools.viewer.overview import PLAYERS_MAX, overview, sample
+from tape2048_tools.viewer.report import game_file
 from tape2048_tools.viewer.rollouts import MORE_MAX, PlayingOn
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_recorder.replay.judging import Judged
+    from tape2048_recorder.replay.judging import Judge, Judged
     from tape2048_recorder.replay.recorded_games import Game
 
 #: Most cached answers for selections (each takes 10 MB for ten million games), and most cached packed games.
@@ -96,11 +98,11 @@ class Data:
         )
         self._opinions = functools.lru_cache(_TABLES_MAX)(lambda wanted: opinions(wanted, self.judges))
         self._rollouts = functools.lru_cache(_REPLAYS_MAX)(
-            lambda board, *player: PlayingOn(board, self._player_of(*player))
+            lambda board, moves, *player: PlayingOn(board, self._player_of(*player), moves)
         )
         # By the judge, too: `annotate` can choose another judge at any time.
-        self._packed = functools.lru_cache(_REPLAYS_MAX)(
-            lambda entry, run, number, quick, _judge: self.packed(entry, run, number, quick=quick)
+        self._replays = functools.lru_cache(_REPLAYS_MAX)(
+            lambda entry, run, number, _judge: Replay(*self._opened(entry, run, number), self.judges)
         )
 
     def _games(self) -> GameTable:
@@ -119,7 +121,8 @@ class Data:
             _ = self.judges[0].name, self.judges.critic
             return
         entry, row = games.at(int(games["steps"].argmin()))
-        self.packed(entry, int(row["id"]), 0)
+        self.judged(entry, int(row["id"]), 0)
+        self.judges.opinion(np.array([0x11], np.uint64))
 
     def about(self, _: Mapping[str, str]) -> dict[str, Any]:
         return {
@@ -227,11 +230,16 @@ class Data:
         }  # fmt: skip
 
     def replay(self, given: Mapping[str, str]) -> bytes:
-        """Return a game to replay; with ``quick``, not judged yet by a judge that takes seconds."""
+        """Return a game to replay, judged from its end as far as time allows; with ``quick``, at once."""
         entry, number = self.collection.session(given.get("session", "")), _number(given, "judge")
         judge = self.judges.of_game(number, entry.meta, entry.sums[1])[0]
-        quick = bool(given.get("quick")) and judge.ahead > 1
-        return self._packed(entry, _number(given, "run"), number, quick, judge.identity)
+        kept = self._replays(entry, _number(given, "run"), number, judge.identity)
+        return kept.packed(quick=bool(given.get("quick")))
+
+    def game(self, given: Mapping[str, str]) -> bytes:
+        """Return a game as one HTML file that opens at ``move``."""
+        entry = self.collection.session(given.get("session", ""))
+        return game_file(self, entry, *(_number(given, name) for name in ("run", "judge", "move")))
 
     def choices(self, given: Mapping[str, str]) -> dict[str, Any]:
         player = player_of(given.get("player", ""))
@@ -249,19 +257,16 @@ class Data:
         numbers = np.flatnonzero(chosen & ~games.copies.left_out(chosen)[0])
         return {"rows": _game_rows(games, numbers[:PAGE_ROWS])}
 
-    def packed(self, entry: Entry, run: int, number: int, *, quick: bool = False) -> bytes:
-        game, judged, facts = self.judged(entry, run, number, quick=quick)
-        return pack(facts, game, judged, self.judges.opinion(game.states))
+    def judged(self, entry: Entry, run: int, number: int) -> tuple[Game, Judged | None, dict[str, Any]]:
+        """Return a game of a session, its judgement, and the facts for its page."""
+        game, judge, facts = self._opened(entry, run, number)
+        return game, judge.game(game.states, game.known_moves) if game.is_whole else None, facts
 
-    def judged(
-        self, entry: Entry, run: int, number: int, *, quick: bool = False
-    ) -> tuple[Game, Judged | None, dict[str, Any]]:
-        """Return a game of a session, its judgement unless ``quick``, and the facts for its page."""
+    def _opened(self, entry: Entry, run: int, number: int) -> tuple[Game, Judge, dict[str, Any]]:
         row = entry.game(run)
         judge, warning = self.judges.of_game(number, entry.meta, entry.sums[1])
         (game,) = read_game(entry.path, [run], replayed=True)
-        judged = judge.game(game.states, game.known_moves) if game.is_whole and not quick else None
-        return game, judged, {
+        return game, judge, {
             "session": entry.id,
             "name": entry.name,
             "player": entry.player_name,
@@ -273,8 +278,7 @@ class Data:
             "highest": int(row["highest_tile"]),
             "strange": self.judges.remark([entry.meta]),
             "warning": warning,
-            "weak": judged and judge.weakness(entry.meta, entry.runs),
-            "pending": quick and game.is_whole,
+            "weak": judge.weakness(entry.meta, entry.runs) if game.is_whole else None,
             **self.judges.facts(number, judge),
         }  # fmt: skip
 
@@ -309,7 +313,7 @@ class Data:
         return pack(facts, game, judge.game(game.states, game.moves), self.judges.opinion(game.states))
 
     def rollouts(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return the outcomes of whole games from each move of ``board``, and start ``more`` games.
+        """Return the outcomes of whole games from ``moves`` of ``board``, and start ``more`` games.
 
         ``player`` plays, or the player of ``session``, or the player that the points of ``judge`` assume.
         """
@@ -317,7 +321,9 @@ class Data:
         if more > MORE_MAX:
             raise ValueError(f"more: found {more}, expected at most {MORE_MAX}")
         player = given.get("player", "").strip(), given.get("session", ""), _number(given, "judge")
-        found: dict[str, Any] = self._rollouts(parse_board(given.get("board", "")), *player).document(more)
+        board = parse_board(given.get("board", ""))
+        moves = tuple(move for move in range(4) if str(move) in given.get("moves", ""))
+        found: dict[str, Any] = self._rollouts(board, moves, *player).document(more)
         return found
 
     def _player_of(self, text: str, session: str, judge: int) -> Any:

@@ -27,7 +27,6 @@ export function setText(node, text) {
   else if (node.firstChild.data !== text) node.firstChild.data = text;
 }
 
-/** Replace the content of a node. */
 export function fill(node, ...children) {
   node.replaceChildren(...children.flat(Infinity).filter(one => one !== null && one !== undefined && one !== false));
   return node;
@@ -164,6 +163,13 @@ export function playerChoice(players, label, others, onchange) {
   return {nodes: [el('label', null, label, name), field], value, isPlayer: () => known.has(name.value)};
 }
 
+/** Save bytes or text as a file. */
+export function download(parts, name) {
+  const address = URL.createObjectURL(new Blob([parts]));
+  el('a', {href: address, download: name}).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60000);
+}
+
 /** Call at most once a frame, with the last arguments. */
 export function eachFrame(call) {
   let asked = 0;
@@ -174,7 +180,6 @@ export function eachFrame(call) {
   };
 }
 
-/** A colour of the page, for canvas. */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

@@ -29,7 +29,6 @@ export function slide(exps, at, move, out, to, ways) {
       waiting = merged ? 0 : exp;
       if (ways) ways.push([cells[i], cells[place - 1], merged]);
     }
-    // Cells behind the last tile are empty.
     while (place < first + 4) out[to + cells[place++]] = 0;
   }
   return score;
