@@ -632,8 +632,8 @@ def test_games_that_end_in_a_phase(page: Any, viewer: Viewer) -> None:
     page.wait_for_url("**at=end")
     card = page.locator(".gallery a").first
     card.wait_for()
-    moves = re.search(r", (\d+) moves", card.get_attribute("aria-label"))
-    assert card.get_attribute("href").endswith(f"/{int(moves[1]) - 1}")
+    moves = re.search(r"([\d,]+) moves", card.text_content())[1].replace(",", "")
+    assert card.get_attribute("href").endswith(f"/{int(moves) - 1}")
     open_link(page, "#overview")
     figure.locator("summary").click()
     link = figure.locator("tbody a").first
@@ -742,6 +742,34 @@ def test_the_moves_of_a_board_are_played_on(page: Any, viewer: Viewer) -> None:
     page.get_by_role("button", name="Play each move on").click()
     page.get_by_text(re.compile("^100 games from each move")).wait_for()
     assert page.locator(".rollouts tbody tr").count() == page.locator(".option").count()
+
+
+def test_back_keeps_the_scroll_position(new_page: Callable[..., Any], viewer: Viewer) -> None:
+    page = new_page(viewer, "#games", height=400)
+    page.locator(".gallery a .tile").first.wait_for()
+    page.locator(".gallery a").nth(24).scroll_into_view_if_needed()
+    before = page.evaluate("scrollY")
+    assert before > 400
+    page.locator(".gallery a").nth(24).click()
+    page.locator(".replay").wait_for()
+    assert page.evaluate("scrollY") == 0
+    page.keyboard.press("ArrowRight")
+    assert until(page, lambda: page.url.endswith("/1"))
+    page.go_back()
+    page.locator(".gallery").wait_for()
+    assert until(page, lambda: page.evaluate("scrollY") == before)
+
+
+@pytest.mark.parametrize("link", ["board?board=010002103421a987", "live", "games"])
+def test_nothing_scrolls_sideways_at_200_percent(
+    new_page: Callable[..., Any], viewer: Viewer, link: str
+) -> None:
+    page = new_page(viewer, f"#{link}", width=640, height=400)
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    wide = (
+        "[...document.querySelectorAll('main .wide')].filter(one => one.scrollWidth > one.clientWidth).length"
+    )
+    assert page.evaluate(wide) == 0
 
 
 def test_conditions_select_or_are_explained(page: Any) -> None:

@@ -457,11 +457,21 @@ def choose(games: GameTable, selection: Selection) -> NDArray[np.bool_] | None:
         (selection.where or None) if where is None else where, filters, columns, len(games),
         stop=lambda: unwanted() or time.monotonic() > until,
     )  # fmt: skip
+    if wanted and not (whole.any() or chosen.any() or games.waiting):
+        _check_players(wanted, games, columns)
     if whole.any():
         chosen &= whole[games["session"]]
     if selection.session:
         chosen &= games["session"] == games.number(selection.session)
     return chosen
+
+
+def _check_players(wanted: set[str], games: GameTable, columns: Any) -> None:
+    if not choose_runs(None, {"player": tuple(wanted)}, columns, len(games)).any():
+        known = ", ".join(sorted({one.player_name for one in games.sessions}))
+        raise MissingPathError(
+            f"no game is of the player {', '.join(sorted(wanted))}", hint=f"Players here: {known}."
+        )
 
 
 _COMPARISON = re.compile(

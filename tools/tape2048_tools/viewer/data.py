@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048._version import __version__
-from tape2048.base.text import unix_s
+from tape2048.base.text import counted, unix_s
 from tape2048.errors import MissingPathError, TapeError
 from tape2048.game.board_text import parse_board, readings
 from tape2048.session.layout import name_key
@@ -154,7 +154,7 @@ class Data:
         else:
             name = sort if sort in {"player", "bytes"} else "name"
             found.sort(key=operator.attrgetter(name), reverse=given.get("desc") == "1")
-        first = _number(given, "page") * PAGE_ROWS
+        first = _page(given, len(found)) * PAGE_ROWS
         rows = [_session_row(one) for one in found[first : first + PAGE_ROWS]]
         return {
             "total": len(found), "rows": rows, "waiting": games.waiting, "broken": list(games.broken),
@@ -169,7 +169,7 @@ class Data:
         chosen = self._once(games, selection)
         total = len(games) if chosen is None else int(np.count_nonzero(chosen))
         numbers = page_of_games(
-            games, chosen, sort, _number(given, "page"), descending=given.get("desc", "1") == "1"
+            games, chosen, sort, _page(given, total), descending=given.get("desc", "1") == "1"
         )
         return {"total": total, "rows": _game_rows(games, numbers), "waiting": games.waiting}
 
@@ -391,6 +391,14 @@ def _number(given: Mapping[str, str], name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 64):
         raise ValueError(f"{name}: found {text!r:.40}, expected a number below 2**64")
     return int(text)
+
+
+def _page(given: Mapping[str, str], rows: int) -> int:
+    page, pages = _number(given, "page"), max(1, -(-rows // PAGE_ROWS))
+    if page >= pages:
+        hint = f"Choose page=0 to page={pages - 1} in the address."
+        raise MissingPathError(f"found page={page}, expected one of {counted(pages, 'page')}", hint=hint)
+    return page
 
 
 def _keys(given: Mapping[str, str]) -> list[tuple[str, int | None]]:

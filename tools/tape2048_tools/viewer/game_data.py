@@ -164,12 +164,13 @@ class Replay:
         self._parts: list[JudgedMoves] = []
 
     def packed(self, *, quick: bool = False) -> bytes:
-        """Return the game with the judgement so far, for which ``quick`` judges few moves only."""
+        """Return the game with the judgement so far, to which ``quick`` adds the first few moves only."""
         with self._lock:
             if self._whole:
                 return self._whole
             game, judged = self._game, None
-            self._continue(0 if quick else max(_JUDGING_S, self._spent_s))
+            if not (quick and self._parts):
+                self._continue(0 if quick else max(_JUDGING_S, self._spent_s))
             if game.is_whole:
                 rest = unknown_moves(self._left)
                 found = JudgedMoves(*map(np.concatenate, zip(rest, *self._parts, strict=True)))

@@ -16,7 +16,7 @@ export function installPage(pages, show) {
   let shown = null;
   let prefixed = false;
   let timer = 0;
-  // The scroll position of each entry of the history, which the browser forgets as pages are drawn anew.
+  // Of each entry of the history, [scroll position, height]: a page that is drawn again grows to its height later.
   const places = new Map();
   let place = 0;
   history.scrollRestoration = 'manual';
@@ -44,7 +44,7 @@ export function installPage(pages, show) {
   const route = async () => {
     if (location.hash === shown) return;
     shown = location.hash;
-    places.set(place, scrollY);
+    places.set(place, [scrollY, main.offsetHeight]);
     place = (history.state || {}).place || Math.random();
     history.replaceState({place}, '');
     if (leave) leave();
@@ -64,11 +64,13 @@ export function installPage(pages, show) {
     }
     const title = isGame ? 'Replay' : pages[name] || 'Not found';
     if (Object.keys(pages).length) document.title = `${title} · tape2048`;
-    if (!main.firstChild) fill(main, el('h1', null, title), message('Loading…'));
+    if (!main.dataset.ready) fill(main, el('h1', null, title), message('Loading…'));
     main.dataset.ready = 'no';
     const done = await show(isGame ? path : name, Object.fromEntries(new URLSearchParams(query || '')), main);
     if (typeof done === 'function') leave = done;
-    scrollTo(0, places.get(place) || 0);
+    const [y, height] = places.get(place) || [0, 0];
+    main.style.minHeight = `${height}px`;
+    scrollTo(0, y);
     main.dataset.ready = 'yes';
   };
 
