@@ -41,6 +41,12 @@ from ..small_sessions import session_name
 from .conftest import until
 
 
+@pytest.fixture(autouse=True)
+def _judge_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request judges a whole game, however busy the machine is."""
+    monkeypatch.setattr(games, "_JUDGING_S", 60.0)
+
+
 @pytest.fixture(scope="module")
 def data(recorded: Path) -> Data:
     made = Data(Collection([recorded]), Judges(["ntuple:weights=fast"], Path("default")))
@@ -833,6 +839,9 @@ def test_a_player_that_links_may_not_name_is_refused(player: str, words: str) ->
 def test_the_state_of_recorders_comes_from_their_files(data: Data, tmp_path: Path, copied: Path) -> None:
     (found,) = data.live({})["recorders"]
     assert (found["state"], found["running"], found["status"]["games"]) == ("stopped", False, 20)
+    scores = Session.open(max(copied.glob("2*")), "mmap").runs["max_score"].astype(float)
+    assert found["mean_error"] == pytest.approx(2.093 * scores.std(ddof=1) / 20**0.5, rel=1e-3)
+    assert found["reach"]["2048"]["high"] == pytest.approx(0.161, abs=1e-3)
     status = next((copied / ".recorder").glob("*.status.json"))
     status.write_bytes(b"no status")
     broken = Data(Collection([copied, tmp_path / "nothing"]), data.judges)

@@ -583,7 +583,8 @@ def test_a_player_is_the_student_of_a_judge(page: Any, viewer: Viewer) -> None:
             const worth = (at, move) => Number.isNaN(values[4 * at + move]) ? -1 : values[4 * at + move];
             const best = at => [1, 2, 3].reduce((found, move) => worth(at, move) > worth(at, found)
               ? move : found, 0);
-            return Array.from({length: count}, (_, at) => at).filter(at => best(at) !== student[at]);
+            return Array.from({length: count}, (_, at) => at)
+              .filter(at => worth(at, best(at)) !== worth(at, student[at]));
         }""",
         [{"session": session, "run": run}, student],
     )
@@ -721,9 +722,9 @@ def test_the_moves_of_a_board_are_played_on(page: Any, viewer: Viewer) -> None:
     open_link(page, f"#{session}/{run}/{last - 50}")
     page.keyboard.press("[")  # a move that the judge would not make
     page.get_by_role("button", name="Play both on, 100 games").click()
-    page.get_by_text("100 games from both moves, ").wait_for()
+    page.get_by_text(re.compile("^100 games from both moves")).wait_for()
     assert re.search(
-        r"(up|down|left|right) scores [\d,]+ ± [\d,]+ more", page.locator(".rollouts").text_content()
+        r"(Up|Down|Left|Right) scores [\d,]+ ± [\d,]+ more", page.locator(".rollouts").text_content()
     )
     cells = page.locator(".rollouts tbody td").all_text_contents()
     assert all(re.fullmatch(r"[\d,]+ ± [\d,]+", text) for text in cells[::2])

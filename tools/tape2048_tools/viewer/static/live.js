@@ -1,7 +1,7 @@
 // The current state of recorders and trainings, requested once a second.
 
 import {askJson, refusalNode} from './api.js';
-import {bytes, count, counted, el, facts, fill, message, moment, odds, percent, player, seconds, setText, short,
+import {bytes, count, counted, el, facts, fill, message, moment, odds, percent, seconds, setText, short,
   tileName} from './dom.js';
 import {figure} from './charts.js';
 import {Tiles} from './tiles.js';
@@ -142,7 +142,7 @@ function recorderHead(one) {
   const error = one.mean_error ? ` ± ${count(one.mean_error)}` : '';
   const full = status.free_bytes === null ? '–' : bytes(status.free_bytes)
     + (one.running && status.disk_full_s ? `, full in ${seconds(status.disk_full_s)}` : '');
-  return [head, el('p', null, player(one), el('span.soft', null, ` on ${one.host} since ${moment(one.started_at)}`)),
+  return [head, el('p', null, el('span', {title: one.full}, one.player), el('span.soft', null, ` on ${one.host} since ${moment(one.started_at)}`)),
     facts([
       ['moves per second', one.running ? count(status.steps_per_s) : '–'],
       ['moves', count(status.steps)], ['games', count(status.games)], ['mean score', `${count(status.mean_score)}${error}`],

@@ -318,7 +318,7 @@ export class Replay {
 
   /**
    * Positions at which the two games make different moves on the same board. If there are none: positions at which the
-   * judge would not make the move that was made, or that the other judge or player would make.
+   * judge prefers another move to the move that was made, or that the other judge or player would make.
    */
   disagreements() {
     if (!this.differing) {
@@ -327,7 +327,9 @@ export class Replay {
       if (this.differing.length || !this.best) return this.differing;
       const against = this.other ? this.other.best : this.game.moves;
       for (let i = 0; i < this.game.count; i++) {
-        if (this.best[i] >= 0 && against[i] >= 0 && this.best[i] !== against[i]) this.differing.push(i);
+        const [best, its] = [this.best[i], against[i]];
+        const isTied = best === its || this.game.values[4 * i + best] === this.game.values[4 * i + its];
+        if (best >= 0 && its >= 0 && !isTied) this.differing.push(i);
       }
     }
     return this.differing;
