@@ -211,8 +211,8 @@ def of_games(context: Any, link: str, viewer: int, frames: int) -> list[Figure]:
     name = f"replay of {rows[0]['steps']:,} moves ready"
     found = [_figure(f"saved game of {rows[0]['steps']:,} moves", size / 1000, "kB")]
     for how, opened in (("computed", links[1:]), ("kept", links[:-1])):
-        for link in opened if how == "kept" else ():
-            page.evaluate(_OPEN, link)
+        for one in opened if how == "kept" else ():
+            page.evaluate(_OPEN, one)
             page.locator("p:has-text('Judging: ')").wait_for(state="detached", timeout=120_000)
         own, every = _cpu_s(viewer), _cpu_s(os.getpid())
         took = [page.evaluate(_OPEN, one) for one in opened]

@@ -107,7 +107,7 @@ def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[...
             return _refusal(405, "only GET is allowed")
         if path == "/":
             key = access.redeem(given.get("token", ""))
-            found = assets.index.replace(b'data-key=""', f'data-key="{key}"'.encode())
+            found = assets.page.replace(b'data-key=""', f'data-key="{key}"'.encode())
             return 200, _TYPES["html"], found
         if folder == "static" and name in assets.files:
             packed = "gzip" in environ.get("HTTP_ACCEPT_ENCODING", "")

@@ -45,7 +45,7 @@ def dense(script: str) -> str:
 class Assets(NamedTuple):
     """The files of a viewer, each also compressed. ``version`` changes with their content."""
 
-    index: bytes  # with addresses that name the version
+    page: bytes  # index.html, with addresses that name the version
     files: dict[str, tuple[bytes, bytes]]
     version: str
 
