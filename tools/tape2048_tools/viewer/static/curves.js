@@ -42,10 +42,8 @@ function panelsOf(game) {
   return panels;
 }
 
-/**
- * Curves of a game, with dots [position, grade], of which the largest losses are drawn. `onseek` gets the clicked
- * position, `onwheel` the events of the wheel. Dragging zooms into a range.
- */
+/** Curves of a game, with dots [position, grade], of which the largest losses are drawn. `onseek` gets the clicked
+ * position, `onwheel` the events of the wheel. Dragging zooms into a range. */
 export class Curves {
   constructor(onseek, onwheel) {
     this.canvas = el('canvas', {role: 'img'});

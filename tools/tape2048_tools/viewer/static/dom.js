@@ -139,10 +139,8 @@ export function table(caption, headings, rows, rowAttributes) {
             : el(numeric[i] ? 'td.n' : 'td', {'data-head': heads[i]}, cell)))))));
 }
 
-/**
- * A choice of a built-in player with settings: its fields, and its value, as `record --player` takes it. `others` are
- * further options [value, text], whose value is returned unchanged.
- */
+/** A choice of a built-in player with settings: its fields, and its value, as `record --player` takes it. `others` are
+ * further options [value, text], whose value is returned unchanged. */
 export function playerChoice(players, label, others, onchange) {
   const known = new Map(players.map(one => [one.name, one]));
   const name = el('select', null, others.map(([value, text]) => el('option', {value}, text)),

@@ -84,20 +84,14 @@ function differences(game, other) {
   return found;
 }
 
-/**
- * Replays a packed game. `options`: link(step) returns the link to a move, onstep(step) gets each move, judges are
+/** Replays a packed game. `options`: link(step) returns the link to a move, onstep(step) gets each move, judges are
  * the judges, judged(number) resolves to the game judged by a judge as far as time allowed, onjudge(number) gets a
  * chosen judge, save(judge, step) resolves to a file of the game, players and choices(player) are for the comparison
  * with players, other is the game beside it, beside and more are that game's nodes, rollouts plays the board on, and
- * suffix marks the tables of this game.
- */
+ * suffix marks the tables of this game. */
 export class Replay {
   constructor(packed, options = {}) {
-    this.options = options;
-    this.at = 0;
-    this.timer = 0;
-    this.speed = 10;
-    this.other = null;
+    [this.options, this.at, this.timer, this.speed, this.other] = [options, 0, 0, 10, null];
     this.tally = null; // of the mistakes that the user tries: [best moves, all moves]
     this.puzzle = null; // the position whose answer is hidden
     this.build();
@@ -316,10 +310,8 @@ export class Replay {
     return `The games have ${found ? counted(found, 'board') : 'no board'} in common on which their moves differ.`;
   }
 
-  /**
-   * Positions at which the two games make different moves on the same board. If there are none: positions at which the
-   * judge prefers another move to the move that was made, or that the other judge or player would make.
-   */
+  /** Positions at which the two games make different moves on the same board. If there are none: positions at which the
+   * judge prefers another move to the move that was made, or that the other judge or player would make. */
   disagreements() {
     if (!this.differing) {
       const {other} = this.options;
@@ -523,8 +515,8 @@ export class Replay {
       }
       this.tally = [this.tally[0] + (move === best), this.tally[1] + 1];
     }
-    const told = one => one === best ? 'the best move' : one === made ? `loss ${valued(game.loss[at], unit)}`
-      : `loss ${valued(game.values[4 * at + best] - game.values[4 * at + one], unit)}`;
+    const told = one => one === best ? 'the best move' :
+      `loss ${valued(game.values[4 * at + best] - game.values[4 * at + one], unit)}`;
     setText(this.notice, [move >= 0 ? `You: ${named(move)}, ${told(move)}` : '',
       `Player: ${named(made)}, ${told(made)}`, `Judge: ${named(best)}`,
       this.tally[1] ? `your best moves: ${this.tally.join(' of ')}` : ''].filter(Boolean).join(' · '));

@@ -7,10 +7,8 @@ import {MOVE_NAMES, MOVE_SIGNS} from './rules.js';
 const GAMES = 100;
 const POLL_MS = 500;
 
-/**
- * A button that plays on, and its results. `ask(more, moves)` returns the results so far and starts more games, of
- * the two moves that `pair()` returns, or of each move.
- */
+/** A button that plays on, and its results. `ask(more, moves)` returns the results so far and starts more games, of
+ * the two moves that `pair()` returns, or of each move. */
 export class Rollouts {
   constructor(ask, pair = () => null) {
     [this.ask, this.pair, this.asked] = [ask, pair, 0];

@@ -5,10 +5,8 @@ import {REPLAY_KEYS} from './replay.js';
 
 const KEEP_LINK_MS = 250;
 
-/**
- * Install pages {name: title}. `show(path, given, main)` draws the page of a link. If it returns a function, that
- * function is called when the page is left.
- */
+/** Install pages {name: title}. `show(path, given, main)` draws the page of a link. If it returns a function, that
+ * function is called when the page is left. */
 export function installPage(pages, show) {
   const main = document.getElementById('main');
   let leave = null;

@@ -23,10 +23,8 @@ export class Tiles {
     this.calm = matchMedia('(prefers-reduced-motion: reduce)');
   }
 
-  /**
-   * Show the 16 exponents that start at a position of an array. If the move from the shown board is known, slide the
-   * tiles. Mark the cell of the spawn.
-   */
+  /** Show the 16 exponents that start at a position of an array. If the move from the shown board is known, slide the
+   * tiles. Mark the cell of the spawn. */
   show(exps, at = 0, move = -1, spawned = -1) {
     let ways = null;
     if (move >= 0 && move < 4 && !this.calm.matches) {
