@@ -27,6 +27,7 @@ from tape2048_recorder.status.server import BoundedServer
 from tape2048_tools.terminal.output import complain
 from tape2048_tools.viewer.assets import served
 from tape2048_tools.viewer.collection import stopped
+from tape2048_tools.viewer.report import game_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -94,7 +95,8 @@ def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[...
         "judges": data.judge_list, "opinions": data.opinions, "latest": data.latest, "board": data.board,
         "play-on": data.play_on, "rollouts": data.rollouts, "training": data.training,
         "examination": data.examination, "live": data.live, "newest": data.newest,
-        "cards": data.cards, "players": data.players, "game": data.game,
+        "cards": data.cards, "players": data.players,
+        "game": lambda given: game_file(data, *data.chosen_game(given)),
     }  # fmt: skip
 
     def answer(environ: dict[str, Any]) -> _Answer:  # noqa: PLR0911 - a line for each refusal

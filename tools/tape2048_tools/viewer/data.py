@@ -39,7 +39,7 @@ from tape2048_tools.viewer.game_data import (
     MOVES_MAX,
     UNCALIBRATED,
     Judges,
-    Replay,
+    PackedReplay,
     assumed_player,
     board_document,
     card,
@@ -62,7 +62,6 @@ from tape2048_tools.viewer.live import (
     training_document,
 )
 from tape2048_tools.viewer.overview import PLAYERS_MAX, overview, sample
-from tape2048_tools.viewer.report import game_file
 from tape2048_tools.viewer.rollouts import MORE_MAX, PlayingOn
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class Data:
         )
         # By the judge, too: `annotate` can choose another judge at any time.
         self._replays = functools.lru_cache(_REPLAYS_MAX)(
-            lambda entry, run, number, _judge: Replay(*self._opened(entry, run, number), self.judges)
+            lambda entry, run, number, _judge: PackedReplay(*self._opened(entry, run, number), self.judges)
         )
 
     def _games(self) -> GameTable:
@@ -236,10 +235,10 @@ class Data:
         kept = self._replays(entry, _number(given, "run"), number, judge.identity)
         return kept.packed(quick=bool(given.get("quick")))
 
-    def game(self, given: Mapping[str, str]) -> bytes:
-        """Return a game as one HTML file that opens at ``move``."""
+    def chosen_game(self, given: Mapping[str, str]) -> tuple[Entry, int, int, int]:
+        """Return a session, and the numbers of its game, of the judge and of the move."""
         entry = self.collection.session(given.get("session", ""))
-        return game_file(self, entry, *(_number(given, name) for name in ("run", "judge", "move")))
+        return entry, _number(given, "run"), _number(given, "judge"), _number(given, "move")
 
     def choices(self, given: Mapping[str, str]) -> dict[str, Any]:
         player = player_of(given.get("player", ""))

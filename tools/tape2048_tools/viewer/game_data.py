@@ -153,7 +153,7 @@ _FIRST_MOVES, _MOVES_JUDGED = 256, 4096
 _JUDGING_S = 0.3
 
 
-class Replay:
+class PackedReplay:
     """A packed game, judged from its last move on: each request continues, until the game is judged."""
 
     def __init__(self, game: Game, judge: Judge, facts: Mapping[str, Any], judges: Judges) -> None:
