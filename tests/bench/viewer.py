@@ -1,5 +1,7 @@
 """What the viewer takes: the first page, pages of sorted games, a replay, scrubbing, live, and a report.
 
+The first page is also opened at 400 ms of latency and 50 kB/s, as Chromium emulates them.
+
 ::
 
     python -m tests.bench.viewer [--sessions 100] [--rows 10000000] [--small 10000] [--games 10000000]
@@ -126,6 +128,29 @@ def first_page(context: Any, link: str, viewer: int) -> tuple[float, str]:
     return drawn, f"all sessions after {found:.2f} s, {_cpu_s(viewer) - cpu:.2f} s of the viewer's CPU"
 
 
+#: Latency in milliseconds, and bytes per second, of a slow network.
+_SLOW = {"offline": False, "latency": 400, "downloadThroughput": 50_000, "uploadThroughput": 50_000}
+
+
+def slow_page(context: Any, link: str) -> list[Figure]:
+    """Seconds until the heading and the figures stand on a slow network, without and with kept files."""
+    found, empty = [], context.browser.new_context(storage_state=context.storage_state())
+    for how in ("first opened", "opened again"):
+        page = empty.new_page()
+        session = empty.new_cdp_session(page)
+        session.send("Network.enable")
+        session.send("Network.emulateNetworkConditions", _SLOW)
+        began = time.perf_counter()
+        page.goto(link, wait_until="commit")
+        for what, node in (("heading", "h1:text-is('Overview')"), ("figures", "#main[data-ready=yes]")):
+            page.locator(node).wait_for(timeout=120_000)
+            name = f"slow network, {how}: {what}"
+            found.append(_figure(name, time.perf_counter() - began, "s"))
+        page.close()
+    empty.close()
+    return found
+
+
 def of_lists(count: int) -> list[Figure]:
     """Milliseconds of a page of sorted and filtered games, the slowest column and page; nothing is kept."""
     random = np.random.default_rng(0)
@@ -180,9 +205,15 @@ def of_games(context: Any, link: str, viewer: int, frames: int) -> list[Figure]:
         rows = page.evaluate(fetch, "")["rows"]
     links = [f"#{row['session']}/{row['run']}/0" for row in rows[:_REPLAYED]]
     page.evaluate(_OPEN, links[0])  # the judge, the critic and their kernels are loaded
+    longest = {"session": rows[0]["session"], "run": rows[0]["run"]}
+    size = "given => import('/static/api.js').then(api => api.ask('game', given))"
+    size = page.evaluate(f"async given => (await (await ({size})(given)).blob()).size", longest)
     name = f"replay of {rows[0]['steps']:,} moves ready"
-    found = []
+    found = [_figure(f"saved game of {rows[0]['steps']:,} moves", size / 1000, "kB")]
     for how, opened in (("computed", links[1:]), ("kept", links[:-1])):
+        for one in opened if how == "kept" else ():
+            page.evaluate(_OPEN, one)
+            page.locator("p:has-text('Judging: ')").wait_for(state="detached", timeout=120_000)
         own, every = _cpu_s(viewer), _cpu_s(os.getpid())
         took = [page.evaluate(_OPEN, one) for one in opened]
         own = 1000 * (_cpu_s(viewer) - own) / len(took)
@@ -270,6 +301,7 @@ def measure(
                 took, note = first_page(context, link, viewer.pid)
                 found.append(_figure(f"first page of {what}", took, "s", note=note))
                 if name == "shared":
+                    found += slow_page(context, link.partition("?")[0])
                     found += of_games(context, link, viewer.pid, frames)
         browser.close()
     found += of_report(directory / "shared", directory / "report.html")

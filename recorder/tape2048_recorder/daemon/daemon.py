@@ -74,7 +74,15 @@ from tape2048_recorder.recording.recording import (
 )
 from tape2048_recorder.recording.world import REAL, World
 from tape2048_recorder.status.signals import ROTATE, STOP_NOW, Signals
-from tape2048_recorder.status.status_report import Counts, Reporter, Rotation, State, Status, Tally
+from tape2048_recorder.status.status_report import (
+    Counts,
+    History,
+    Reporter,
+    Rotation,
+    State,
+    Status,
+    Tally,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -305,6 +313,7 @@ class Daemon:
         self.counts = Counts()  # excluding the pause in progress
         self._paused_at = 0.0  # start of the pause in progress
         self._rate: deque[tuple[float, int]] = deque()  # times and steps in the last RATE_WINDOW_S
+        self._history = History()
         self.sessions: list[str] = []  # only names: weeks of recording publish 100,000 sessions
         self.games_dropped = 0
         self.finished_games_lost, self.lost_because = 0, ""
@@ -751,6 +760,7 @@ class Daemon:
             state, why = "starting", why or self._starting[-1].partition(": ")[0]
         steps = int(slots["steps"].sum())
         self._rate.append((now, steps))
+        self._history.add(now - self.begun, steps)
         while now - self._rate[0][0] > RATE_WINDOW_S:
             self._rate.popleft()
         then, before = self._rate[0]
@@ -769,11 +779,13 @@ class Daemon:
             why=why,
             elapsed_s=now - self.begun,
             steps_per_s=steps_per_s,
+            history=[*self._history.points],
             model_share=self.model_share,
             steps=steps,
             games=int(slots["games"].sum()),
             recorded_rows=self.tally.rows,
             mean_score=self.tally.mean_score,
+            score_squares=self.tally.score_squares,
             reach=self.tally.reach,
             session_rows=self.recording.open_rows,
             sessions=len(self.sessions),

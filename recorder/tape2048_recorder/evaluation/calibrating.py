@@ -39,7 +39,7 @@ from tape2048_recorder.players.options import check_player, make_player, own, pl
 from tape2048_recorder.replay.judging import Judge, JudgeArgs, best_of, downgrade_boards, leaf_player
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -342,8 +342,9 @@ class PlayedOn(msgspec.Struct, frozen=True):
 
 
 def play_moves_on(
-    board: int, player: Any, *, games: int, seed: int, threads: int, progress: Progress | None = None
-) -> list[PlayedOn]:
+    board: int, player: Any, *, games: int, seed: int, threads: int, progress: Progress | None = None,
+    moves: Collection[int] = range(4),
+) -> list[PlayedOn]:  # fmt: skip
     """Play whole games from each legal move of a board.
 
     Args:
@@ -353,9 +354,10 @@ def play_moves_on(
         seed: seed of the games.
         threads: number of threads.
         progress: function that is called with the games played, and their number.
+        moves: the moves to play, of which illegal moves are left out.
     """
     packed = np.array([board], U64)
-    legal = [move for move in range(4) if int(legal_masks(packed)[0]) >> move & 1]
+    legal = [move for move in moves if int(legal_masks(packed)[0]) >> move & 1]
     highest = int(max_exponent(packed[0]))
     seeds = rollout_seeds(seed, 1, games)[0]
     parts = [

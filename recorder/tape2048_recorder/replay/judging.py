@@ -172,6 +172,13 @@ class Losses(NamedTuple):
     reach_after: npt.NDArray[np.float32]
 
 
+def unknown_moves(count: int) -> JudgedMoves:
+    """Return moves that are not judged."""
+    values, numbers = np.full((count, 4), np.nan, np.float32), np.full(count, np.nan, np.float32)
+    grade, rewards = np.zeros(count, np.uint8), np.zeros(count)
+    return JudgedMoves(values, values, values, numbers, numbers, numbers, grade, rewards)
+
+
 class Judged(NamedTuple):
     """A judged game of n moves; most fields are those of :class:`JudgedMoves`."""
 
@@ -581,16 +588,16 @@ class Judge:
         leaves = np.asarray(self._leaf(self._seen(boards)), np.float32)
         return leaves if self.calibration is None else outcomes(self._table, boards, leaves)[0]
 
-    def game(self, boards: ArrayLike, moves: ArrayLike) -> Judged:
-        """Judge a game by its boards, ``u64[n + 1]``, and moves, ``u8[n]``."""
+    def game(self, boards: ArrayLike, moves: ArrayLike, found: JudgedMoves | None = None) -> Judged:
+        """Judge a game by its boards, ``u64[n + 1]``, and moves, ``u8[n]``, or complete ``found``."""
         states, made = np.ascontiguousarray(as_packed(boards)), np.asarray(moves)
         if len(states) != len(made) + 1:
             raise ValueError(f"found {len(states)} boards and {len(made)} moves, expected one more board")
         made = np.where((made < 0) | (made > 3), UNKNOWN, made).astype(np.uint8)
-        found = self.moves(states[:-1], made, states[1:])
+        found = self.moves(states[:-1], made, states[1:]) if found is None else found
         last = self.judged(self._values(states[-1:]), states[-1:])[0]
         state = np.append(best_of(found.values), best_of(last)).astype(np.float64)
-        ended = np.isnan(state)
+        ended = legal_masks(states) == 0
         state[ended] = self._leaf(states[ended])
         gained = found.rewards if self.tile is None else 0.0
         error = gained + state[1:] - state[:-1] - found.luck + found.loss

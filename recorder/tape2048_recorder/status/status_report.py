@@ -40,6 +40,7 @@ class Tally:
         self.steps = 0
         self.rows = 0
         self.score_sum = 0
+        self.score_squares = 0.0
         self.score_max = 0
         self._by_exponent = np.zeros(32, dtype=np.int64)
 
@@ -50,6 +51,7 @@ class Tally:
         self.steps += int(runs["steps"].sum())
         self.rows += int(runs["rows"].sum())
         self.score_sum += int(runs["score"].sum(dtype=np.int64))
+        self.score_squares += float((runs["score"].astype(np.float64) ** 2).sum())
         self.score_max = max(self.score_max, int(runs["score"].max()))
         exponents = np.log2(np.maximum(runs["highest_tile"], 1)).astype(np.int64)
         self._by_exponent += np.bincount(exponents, minlength=32)
@@ -79,6 +81,26 @@ class Metric(NamedTuple):
     name: str
     text: str
     label: str = ""
+
+
+#: Most points of a history.
+HISTORY_MAX = 120
+
+
+class History:
+    """The course of a count: a point each second. Without room, every second point is dropped."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, int]] = []
+        self._every_s = 1.0
+
+    def add(self, elapsed_s: float, count: int) -> None:
+        if self.points and elapsed_s < self.points[-1][0] + self._every_s:
+            return
+        if len(self.points) == HISTORY_MAX:
+            del self.points[1::2]
+            self._every_s *= 2
+        self.points.append((round(elapsed_s, 1), count))
 
 
 class Counts(msgspec.Struct):
@@ -139,10 +161,12 @@ class Status(msgspec.Struct, frozen=True):
     why: str | None = None
     elapsed_s: float = 0.0
     steps_per_s: float = 0.0
+    history: list[tuple[float, int]] = []  # seconds since the start and steps, at most HISTORY_MAX points
     steps: Annotated[int, Metric("steps_total", "Moves made, recorded or not.")] = 0
     games: Annotated[int, Metric("games_total", "Games finished.")] = 0
     recorded_rows: Annotated[int, Metric("recorded_rows_total", "Rows in committed blocks.")] = 0
     mean_score: Annotated[float | None, Metric("mean_score", "Mean score of recorded games.")] = None
+    score_squares: float = 0.0  # the sum over the recorded games
     reach: Annotated[
         dict[int, float], Metric("reach_ratio", "Share of recorded games that reached a tile.", "tile")
     ] = {}
@@ -223,7 +247,7 @@ STALE_S = 10.0
 _ATTEMPTS = 5
 _FILE_BYTES_MAX = 1 << 20
 _NAMES_SHOWN = 16
-_BLOCK_BYTES = 4096
+_BLOCK_BYTES = 16_384  # more than a status with a full history
 STATUS_SUFFIX = ".status.json"
 
 

@@ -102,7 +102,7 @@ def _rows_table(
     shared, others = shared_columns([corpus.sessions[ordinal].columns for ordinal in chosen])
     if names is None and others:
         logging.getLogger("tape2048").warning("columns left out: %s", others)
-    of_games = [name for name in names or () if name in GAME_FACTS.keys() - shared.keys()]
+    of_games = [name for name in names or () if name in {*GAME_FACTS} - shared.keys()]
     labels = {name: corpus.runs[name] for name in of_games} | labels
     names = names and [name for name in names if name not in of_games]
     if missing := sorted({*(names or ())} - shared.keys()):

@@ -41,6 +41,12 @@ from ..small_sessions import session_name
 from .conftest import until
 
 
+@pytest.fixture(autouse=True)
+def _judge_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request judges a whole game, however busy the machine is."""
+    monkeypatch.setattr(games, "_JUDGING_S", 60.0)
+
+
 @pytest.fixture(scope="module")
 def data(recorded: Path) -> Data:
     made = Data(Collection([recorded]), Judges(["ntuple:weights=fast"], Path("default")))
@@ -491,18 +497,41 @@ def test_packed_game(data: Data) -> None:
         assert found["sums"] == judged.sums
         game, judged, facts = data.judged(entry, int(row["run"]), 0)
         small = unpacked(pack(facts, game, judged, critic, small=True))
-        assert "values" not in small
+        costs = np.round(judged.loss) > 0
+        values = np.where(costs[:, None], judged.values, np.nan)
+        assert np.array_equal(small["values"].reshape(-1, 4), values, equal_nan=True)
         assert (small["loss"] == np.round(judged.loss)).all()
         assert (small["grade"] == judged.grade).all()
         assert (found["grade"] == judged.grade).all()
         best, at = np.nanargmax(judged.values, axis=1), np.arange(len(game.moves))
-        assert (small["best"] == best).all()
         reach = np.append(judged.reach[at, best], judged.reach[at, game.moves])
         assert np.array_equal(found["reach"], reach)
-        assert np.allclose(small["reach"].reshape(-1), reach, atol=1e-5)
+        assert np.allclose(small["reach"].reshape(-1), reach * np.tile(costs, 2), atol=1e-5)
         assert np.array_equal(found["spread"], judged.spread)
-        assert (small["spread"] == np.round(judged.spread)).all()
-        assert np.allclose(small["state"], judged.state, atol=0.51)
+        assert (small["spread"] == np.round(judged.spread) * costs).all()
+        assert np.allclose(small["state"], judged.state, atol=1e-5 * judged.state.max() + 0.51)
+
+
+def test_the_end_of_a_game_is_judged_first(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request adds moves, and the last answer is that of a judge of whole games, and is kept."""
+    monkeypatch.setattr("tape2048_tools.viewer.game_data._FIRST_MOVES", 50)
+    monkeypatch.setattr("tape2048_tools.viewer.game_data._JUDGING_S", 0.0)
+    row = data.games({"sort": "steps"})["rows"][0]
+    given = {"session": row["session"], "run": row["run"]}
+    made = Data(data.collection, data.judges)
+    whole = data.judged(data.collection.session(row["session"]), int(row["run"]), 0)[1]
+    left = [row["steps"]]
+    while left[-1]:
+        found = unpacked(made.replay(given | ({"quick": "1"} if len(left) == 1 else {})))
+        left.append(found["pending"])
+        assert left[-1] < left[-2]
+        for name in ("loss", "state", "luck"):
+            expected = getattr(whole, name).copy()
+            expected[: left[-1]] = np.nan
+            assert np.array_equal(found[name], expected, equal_nan=True), name
+    assert len(left) > 3
+    monkeypatch.setattr(Judge, "moves", lambda *_: pytest.fail("judged again"))
+    assert unpacked(made.replay(given))["sums"] == whole.sums
 
 
 def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
@@ -510,11 +539,12 @@ def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
     made = Data(data.collection, Judges([OWN_JUDGE], Path("default")))
     entry = data.collection.games().sessions[0]
 
-    def found(*, quick: bool = False, sha256: str = "0" * 64, **args: Any) -> dict[str, Any]:
+    def found(*, sha256: str = "0" * 64, **args: Any) -> dict[str, Any]:
         args = {"weights": "fast", **args}
         meta = {**entry.meta, "player": "ntuple", "player_args": args, "player_sha256": sha256}
         changed = dataclasses.replace(entry, meta=meta)
-        return unpacked(made.packed(changed, int(entry.runs["run_id"][0]), 0, quick=quick))
+        game, judged, facts = made.judged(changed, int(entry.runs["run_id"][0]), 0)
+        return unpacked(pack(facts, game, judged, None))
 
     fast = player_sha256("ntuple", make_player("ntuple", {"weights": "fast"}))
     own = found(sha256=fast)
@@ -527,9 +557,6 @@ def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
     assert found(look_below=16)["by"] == "ntuple:weights=fast, 3-ply, uncalibrated"
     deep = {"look_below": 16, "look_twice_below": 3, "look_spawns": 3}
     assert "searches up to 4-ply with the same network, and it 3-ply" in found(**deep)["weak"]
-    waiting = found(look_below=16, quick=True)
-    assert waiting["pending"]
-    assert "loss" not in waiting
     missing = found(weights="/nowhere/my.ntuple")
     assert "/nowhere/my.ntuple" in missing["warning"]
     assert missing["by"] == "ntuple:weights=strong, 2-ply"
@@ -689,20 +716,31 @@ def test_values_of_a_board(data: Data) -> None:
 def test_all_moves_of_a_board_are_played_on(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the background, with more games each time, by a player or the player of a recorded game."""
     given = {"board": "0x0100021034215987", "player": "greedy"}
-    assert data.rollouts(given) == {"moves": [], "games": 0, "wanted": 0, "running": False, "tile": 1024}
+    nothing = {"games": 0, "wanted": 0, "running": False, "tile": 1024, "seconds": 0, "difference": ""}
+    assert data.rollouts(given) == {"moves": [], **nothing}
     assert data.rollouts({**given, "more": "30"})["wanted"] == 30
     until(lambda: not data.rollouts(given)["running"])
     found = data.rollouts(given)
     player, board = make_player("greedy", {}), 0x0100021034215987
     parts = [play_moves_on(board, player, games=10, seed=seed, threads=1) for seed in (0, 10, 20)]
-    assert (found["games"], [one["move"] for one in found["moves"]]) == (30, [one.move for one in parts[0]])
-    for at, one in enumerate(found["moves"]):
-        its = [part[at] for part in parts]
+    assert (found["games"], len(found["moves"])) == (30, len(parts[0]))
+    scores = [one["score"] for one in found["moves"]]
+    assert scores == sorted(scores, reverse=True)
+    for one in found["moves"]:
+        its = [next(each for each in part if each.move == one["move"]) for part in parts]
         assert one["score"] == pytest.approx(np.mean([each.score for each in its]))
         assert one["share"] == sum(each.reached for each in its) / 30
         assert one["low"] <= one["share"] <= one["high"]
         spread = [each.error**2 * 10 * 9 + 10 * (each.score - one["score"]) ** 2 for each in its]
         assert one["error"] == pytest.approx((sum(spread) / 29 / 30) ** 0.5)
+    both = {**given, "moves": "2,0"}
+    data.rollouts({**both, "more": "30"})
+    until(lambda: not data.rollouts(both)["running"])
+    pair = data.rollouts(both)
+    assert pair["moves"] == [one for one in found["moves"] if one["move"] in {0, 2}]
+    assert re.fullmatch(
+        r"(Up|Left) scores [\d,]+ ± [\d,]+ more(, which can be chance)?\.", pair["difference"]
+    )
     data.rollouts({**given, "more": "10"})
     until(lambda: data.rollouts(given)["games"] == 40)
     row = data.games({})["rows"][0]
@@ -801,6 +839,9 @@ def test_a_player_that_links_may_not_name_is_refused(player: str, words: str) ->
 def test_the_state_of_recorders_comes_from_their_files(data: Data, tmp_path: Path, copied: Path) -> None:
     (found,) = data.live({})["recorders"]
     assert (found["state"], found["running"], found["status"]["games"]) == ("stopped", False, 20)
+    scores = Session.open(max(copied.glob("2*")), "mmap").runs["score"].astype(float)
+    assert found["mean_error"] == pytest.approx(2.093 * scores.std(ddof=1) / 20**0.5, rel=1e-3)
+    assert found["reach"]["2048"]["high"] == pytest.approx(0.161, abs=1e-3)
     status = next((copied / ".recorder").glob("*.status.json"))
     status.write_bytes(b"no status")
     broken = Data(Collection([copied, tmp_path / "nothing"]), data.judges)

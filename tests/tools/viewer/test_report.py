@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from tape2048.errors import NameTakenError, StorageError
+from tape2048 import Session
+from tape2048.errors import MissingPathError, NameTakenError, StorageError
 from tape2048_tools.commands.sessions.view import make_data
-from tape2048_tools.viewer.app import static_files
-from tape2048_tools.viewer.report import bundle, make_report, one_file
+from tape2048_tools.viewer.assets import bundle, static_files
+from tape2048_tools.viewer.report import make_report, one_file
 
 from ..conftest import Cli
 
@@ -33,7 +34,7 @@ def report(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("entry", ["report.js", "app.js"])
+@pytest.mark.parametrize("entry", ["report.js", "game.js", "app.js"])
 def test_the_modules_make_one_script(entry: str) -> None:
     script = bundle(static_files(), entry)
     assert not re.search(r"^(import|export)\b|\bimport\(", script, re.MULTILINE)
@@ -176,6 +177,26 @@ def test_one_game_is_a_small_file(recorded: Path, tmp_path: Path, cli: Cli) -> N
     cli("report", min(recorded.glob("2*")), "-o", page, *flags)
     assert page.stat().st_size < 200_000  # 20,000 moves take 100 kB more
     assert page.read_text().count('"why":') == 1
+
+
+def test_a_game_named_by_its_session_is_one_file(recorded: Path, tmp_path: Path, cli: Cli) -> None:
+    session, out = min(recorded.glob("2*")), tmp_path / "game.html"
+    flags = ["-o", out, "--judge", "ntuple:weights=fast", "--quiet"]
+    run = int(Session.open(session).runs["run_id"][3])
+    cli("report", recorded, "--game", f"{session.name}/{run}", *flags)
+    text = out.read_text()
+    assert out.stat().st_size < 150_000
+    assert str(recorded.parent) not in text
+    assert '"game":"' in text
+    for named, said in (
+        (f"{session.name}/999999", "no game has the id 999999"),
+        ("nowhere/1", "in 0 sessions"),
+        (session.name, "expected SESSION/ID"),
+    ):
+        assert (
+            said in cli("report", recorded, "--game", named, *flags, "--force", expect=MissingPathError).err
+        )
+    cli("report", recorded, "--game", f"{session.name}/{run}", "--site", tmp_path / "site", expect=2)
 
 
 @pytest.mark.parametrize("games", [0, 1, 2, 3])

@@ -1,8 +1,10 @@
 """Who is answered, what is refused, and how a viewer begins and ends."""
 
 import contextlib
+import gzip
 import http.client
 import json
+import re
 import resource
 import shutil
 import signal
@@ -164,6 +166,10 @@ def test_no_path_leads_out_of_the_files_of_the_pages(viewer: Viewer, path: str) 
         ("games?since=yesterday", 400, "expected a date"),
         ("games?sort=nothing", 400, "expected one of"),
         ("games?page=-1", 400, "expected a number"),
+        ("games?page=99", 404, "found page=99, expected one of 1 page"),
+        ("sessions?page=1", 404, "found page=1, expected one of 1 page"),
+        ("games?player=nobody", 404, "no game is of the player nobody"),
+        ("overview?player=nobody&min_score=5", 404, "no game is of the player nobody"),
         ("games?session=0123456789", 404, "no session"),
         ("replay?session=../../etc/passwd&run=1", 404, "no session"),
         ("replay?session=0123456789&run=0", 404, "no session"),
@@ -270,6 +276,26 @@ def test_markup_in_facts_stays_text(second_viewer: SecondViewer, browser: Any, r
         assert page.evaluate("document.querySelectorAll('main img').length") == 0
     assert page.title() != "1"
     page.close()
+
+
+def test_files_are_compressed_and_kept_by_their_content(viewer: Viewer) -> None:
+    """The addresses of the page name the version, and only they are kept."""
+    page = viewer.get("/")[1].decode()
+    addresses = re.findall(r'"(/static/[^"]+)"', page)
+    assert len(addresses) == 3
+    for address in addresses:
+        code, packed, headers = viewer.get(address, **{"Accept-Encoding": "gzip, br"})
+        assert (code, headers["content-encoding"]) == (200, "gzip")
+        assert "immutable" in headers["cache-control"]
+        name = address.partition("?")[0]
+        _, plain, headers = viewer.get(name)
+        assert headers["cache-control"] == "no-store"
+        assert "content-encoding" not in headers
+        assert gzip.decompress(packed) == plain
+        assert viewer.get(f"{name}?v=0")[2]["cache-control"] == "no-store"
+    assert viewer.get("/")[2]["cache-control"] == "no-store"
+    script = next(one for one in addresses if "app.js" in one)
+    assert len(viewer.get(script, **{"Accept-Encoding": "gzip"})[1]) < 45_000
 
 
 def test_a_port_in_use_is_refused_with_what_to_do(viewer: Viewer, recorded: Path, cli: Cli) -> None:

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import functools
 import http
-import importlib.resources
 import resource
 import secrets
 import sys
@@ -26,7 +25,9 @@ from tape2048.base.text import json_bytes
 from tape2048.errors import ConfigError, FormatError, MissingPathError, TapeError
 from tape2048_recorder.status.server import BoundedServer
 from tape2048_tools.terminal.output import complain
+from tape2048_tools.viewer.assets import served
 from tape2048_tools.viewer.collection import stopped
+from tape2048_tools.viewer.report import game_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -49,11 +50,13 @@ _READING_S = 0.2
 #: computation would delay each of them.
 _TURN_S = 0.0005
 
+_GZIPPED = b"\x1f\x8b"  # the first bytes
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html", "svg": "image/svg+xml"}
 _HEADERS = {
     "content-security-policy": (
-        "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+        "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; "
+        "form-action 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -61,11 +64,6 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-
-
-def static_files() -> dict[str, bytes]:
-    folder = importlib.resources.files(__package__) / "static"
-    return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
 
 
 class Access:
@@ -89,7 +87,7 @@ class Access:
 
 
 def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[..., list[bytes]]:
-    files, free = static_files(), threading.Semaphore(_JOBS_MAX)
+    assets, free = served(), threading.Semaphore(_JOBS_MAX)
     allowed = {host.lower() for host in hosts}
     documents: dict[str, _Make] = {
         "about": data.about, "overview": data.overview, "sample": data.sample, "sessions": data.sessions,
@@ -98,6 +96,7 @@ def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[...
         "play-on": data.play_on, "rollouts": data.rollouts, "training": data.training,
         "examination": data.examination, "live": data.live, "newest": data.newest,
         "cards": data.cards, "players": data.players,
+        "game": lambda given: game_file(data, *data.chosen_game(given)),
     }  # fmt: skip
 
     def answer(environ: dict[str, Any]) -> _Answer:  # noqa: PLR0911 - a line for each refusal
@@ -110,10 +109,11 @@ def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[...
             return _refusal(405, "only GET is allowed")
         if path == "/":
             key = access.redeem(given.get("token", ""))
-            found = files["index.html"].replace(b'data-key=""', f'data-key="{key}"'.encode())
+            found = assets.page.replace(b'data-key=""', f'data-key="{key}"'.encode())
             return 200, _TYPES["html"], found
-        if folder == "static" and name in files and name != "index.html":
-            return 200, _TYPES[name.rpartition(".")[2]], files[name]
+        if folder == "static" and name in assets.files:
+            packed = "gzip" in environ.get("HTTP_ACCEPT_ENCODING", "")
+            return 200, _TYPES[name.rpartition(".")[2]], assets.files[name][packed]
         if folder == "api" and not access.grants(environ.get("HTTP_AUTHORIZATION", "")):
             return _refusal(403, "open the link that `tape2048 view` printed last: each link works once")
         if folder != "api" or name not in documents:
@@ -122,11 +122,20 @@ def make_app(data: Data, access: Access, hosts: Collection[str]) -> Callable[...
 
     def app(environ: dict[str, Any], start: Callable[..., object]) -> list[bytes]:
         code, kind, content = answer(environ)
-        added = {"content-type": f"{kind}; charset=utf-8", "content-length": str(len(content))}
-        start(f"{code} {http.HTTPStatus(code).phrase}", [*added.items(), *_HEADERS.items()])
+        headers = {**_HEADERS, "content-type": f"{kind}; charset=utf-8", "content-length": str(len(content))}
+        if environ["PATH_INFO"].startswith("/static/"):
+            headers |= _of_static(content, is_current=environ["QUERY_STRING"] == f"v={assets.version}")
+        start(f"{code} {http.HTTPStatus(code).phrase}", [*headers.items()])
         return [content]
 
     return app
+
+
+def _of_static(content: bytes, *, is_current: bool) -> dict[str, str]:
+    """Return the headers of a file: a browser keeps one whose address names the content."""
+    encoded = {"content-encoding": "gzip"} if content[:2] == _GZIPPED else {}
+    kept = {"cache-control": "private, max-age=31536000, immutable"} if is_current else {}
+    return {"vary": "accept-encoding", **encoded, **kept}
 
 
 def _computed(make: Callable[[], Any], free: threading.Semaphore, environ: dict[str, Any]) -> _Answer:

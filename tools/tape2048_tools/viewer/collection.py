@@ -296,6 +296,19 @@ class Collection:
             )
         return read_entry(session_id, Path(listed[0]))
 
+    def find_game(self, text: str) -> tuple[Entry, int]:
+        """Return the session and the id of a game named SESSION/ID, by the session's name or by its id."""
+        name, _, run = text.partition("/")
+        sessions = self.whole().sessions
+        found = [one for one in sessions if name in {one.name, one.id}]
+        if len(found) != 1 or not re.fullmatch("[0-9]{1,20}", run):
+            names = ", ".join(one.name if not found else one.id for one in (found or sessions)[:9])
+            raise MissingPathError(
+                f"found the game {text!r} in {len(found)} sessions, expected SESSION/ID of one session",
+                hint=f"Choose one of: {names}. The address of a game in `tape2048 view` has both.",
+            )
+        return found[0], int(found[0].game(int(run))["run_id"])
+
     def whole(self) -> GameTable:
         """Return all sessions, read in this thread."""
         self._list()
@@ -447,11 +460,21 @@ def choose(games: GameTable, selection: Selection) -> NDArray[np.bool_] | None:
         (selection.where or None) if where is None else where, filters, columns, len(games),
         stop=lambda: unwanted() or time.monotonic() > until,
     )  # fmt: skip
+    if wanted and not (whole.any() or chosen.any() or games.waiting):
+        _check_players(wanted, games, columns)
     if whole.any():
         chosen &= whole[games["session"]]
     if selection.session:
         chosen &= games["session"] == games.number(selection.session)
     return chosen
+
+
+def _check_players(wanted: set[str], games: GameTable, columns: Any) -> None:
+    if not choose_runs(None, {"player": tuple(wanted)}, columns, len(games)).any():
+        known = ", ".join(sorted({one.player_name for one in games.sessions}))
+        raise MissingPathError(
+            f"no game is of the player {', '.join(sorted(wanted))}", hint=f"Players here: {known}."
+        )
 
 
 _COMPARISON = re.compile(

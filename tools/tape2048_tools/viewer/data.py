@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tape2048._version import __version__
-from tape2048.base.text import unix_s
+from tape2048.base.text import counted, unix_s
 from tape2048.errors import MissingPathError, TapeError
-from tape2048.session.former_names import name_hint
 from tape2048.game.board_text import parse_board, readings
+from tape2048.session.former_names import name_hint
 from tape2048.session.layout import name_key
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.players.options import check_player
@@ -40,6 +40,7 @@ from tape2048_tools.viewer.game_data import (
     MOVES_MAX,
     UNCALIBRATED,
     Judges,
+    PackedReplay,
     assumed_player,
     board_document,
     card,
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_recorder.replay.judging import Judged
+    from tape2048_recorder.replay.judging import Judge, Judged
     from tape2048_recorder.replay.recorded_games import RecordedGame
 
 #: Most cached answers for selections (each takes 10 MB for ten million games), and most cached packed games.
@@ -97,11 +98,11 @@ class Data:
         )
         self._opinions = functools.lru_cache(_TABLES_MAX)(lambda wanted: opinions(wanted, self.judges))
         self._rollouts = functools.lru_cache(_REPLAYS_MAX)(
-            lambda board, *player: PlayingOn(board, self._player_of(*player))
+            lambda board, moves, *player: PlayingOn(board, self._player_of(*player), moves)
         )
         # By the judge, too: `annotate` can choose another judge at any time.
-        self._packed = functools.lru_cache(_REPLAYS_MAX)(
-            lambda entry, run, number, quick, _judge: self.packed(entry, run, number, quick=quick)
+        self._replays = functools.lru_cache(_REPLAYS_MAX)(
+            lambda entry, run, number, _judge: PackedReplay(*self._opened(entry, run, number), self.judges)
         )
 
     def _games(self) -> GameTable:
@@ -120,7 +121,8 @@ class Data:
             _ = self.judges[0].name, self.judges.critic
             return
         entry, row = games.at(int(games["steps"].argmin()))
-        self.packed(entry, int(row["run_id"]), 0)
+        self.judged(entry, int(row["run_id"]), 0)
+        self.judges.opinion(np.array([0x11], np.uint64))
 
     def about(self, _: Mapping[str, str]) -> dict[str, Any]:
         return {
@@ -152,7 +154,7 @@ class Data:
         else:
             name = sort if sort in {"player", "bytes"} else "name"
             found.sort(key=operator.attrgetter(name), reverse=given.get("desc") == "1")
-        first = _number(given, "page") * PAGE_ROWS
+        first = _page(given, len(found)) * PAGE_ROWS
         rows = [_session_row(one) for one in found[first : first + PAGE_ROWS]]
         return {
             "total": len(found), "rows": rows, "waiting": games.waiting, "broken": list(games.broken),
@@ -169,7 +171,7 @@ class Data:
         chosen = self._once(games, selection)
         total = len(games) if chosen is None else int(np.count_nonzero(chosen))
         numbers = page_of_games(
-            games, chosen, sort, _number(given, "page"), descending=given.get("desc", "1") == "1"
+            games, chosen, sort, _page(given, total), descending=given.get("desc", "1") == "1"
         )
         return {"total": total, "rows": _game_rows(games, numbers), "waiting": games.waiting}
 
@@ -230,11 +232,16 @@ class Data:
         }  # fmt: skip
 
     def replay(self, given: Mapping[str, str]) -> bytes:
-        """Return a game to replay; with ``quick``, not judged yet by a judge that takes seconds."""
+        """Return a game to replay, judged from its end as far as time allows; with ``quick``, at once."""
         entry, number = self.collection.session(given.get("session", "")), _number(given, "judge")
         judge = self.judges.of_game(number, entry.meta, entry.sums[1])[0]
-        quick = bool(given.get("quick")) and judge.ahead > 1
-        return self._packed(entry, _number(given, "run"), number, quick, judge.identity)
+        kept = self._replays(entry, _number(given, "run"), number, judge.identity)
+        return kept.packed(quick=bool(given.get("quick")))
+
+    def chosen_game(self, given: Mapping[str, str]) -> tuple[Entry, int, int, int]:
+        """Return a session, and the numbers of its game, of the judge and of the move."""
+        entry = self.collection.session(given.get("session", ""))
+        return entry, _number(given, "run"), _number(given, "judge"), _number(given, "move")
 
     def choices(self, given: Mapping[str, str]) -> dict[str, Any]:
         player = player_of(given.get("player", ""))
@@ -252,19 +259,18 @@ class Data:
         numbers = np.flatnonzero(chosen & ~games.copies.left_out(chosen)[0])
         return {"rows": _game_rows(games, numbers[:PAGE_ROWS])}
 
-    def packed(self, entry: Entry, run: int, number: int, *, quick: bool = False) -> bytes:
-        game, judged, facts = self.judged(entry, run, number, quick=quick)
-        return pack(facts, game, judged, self.judges.opinion(game.states))
-
     def judged(
-        self, entry: Entry, run: int, number: int, *, quick: bool = False
+        self, entry: Entry, run: int, number: int
     ) -> tuple[RecordedGame, Judged | None, dict[str, Any]]:
-        """Return a game of a session, its judgement unless ``quick``, and the facts for its page."""
+        """Return a game of a session, its judgement, and the facts for its page."""
+        game, judge, facts = self._opened(entry, run, number)
+        return game, judge.game(game.states, game.known_moves) if game.is_whole else None, facts
+
+    def _opened(self, entry: Entry, run: int, number: int) -> tuple[RecordedGame, Judge, dict[str, Any]]:
         row = entry.game(run)
         judge, warning = self.judges.of_game(number, entry.meta, entry.sums[1])
         (game,) = read_game(entry.path, [run], replayed=True)
-        judged = judge.game(game.states, game.known_moves) if game.is_whole and not quick else None
-        return game, judged, {
+        return game, judge, {
             "session": entry.id,
             "name": entry.name,
             "player": entry.player_name,
@@ -276,8 +282,7 @@ class Data:
             "highest": int(row["highest_tile"]),
             "strange": self.judges.remark([entry.meta]),
             "warning": warning,
-            "weak": judged and judge.weakness(entry.meta, entry.runs),
-            "pending": quick and game.is_whole,
+            "weak": judge.weakness(entry.meta, entry.runs) if game.is_whole else None,
             **self.judges.facts(number, judge),
         }  # fmt: skip
 
@@ -312,7 +317,7 @@ class Data:
         return pack(facts, game, judge.game(game.states, game.moves), self.judges.opinion(game.states))
 
     def rollouts(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Return the outcomes of whole games from each move of ``board``, and start ``more`` games.
+        """Return the outcomes of whole games from ``moves`` of ``board``, and start ``more`` games.
 
         ``player`` plays, or the player of ``session``, or the player that the points of ``judge`` assume.
         """
@@ -320,7 +325,9 @@ class Data:
         if more > MORE_MAX:
             raise ValueError(f"more: found {more}, expected at most {MORE_MAX}")
         player = given.get("player", "").strip(), given.get("session", ""), _number(given, "judge")
-        found: dict[str, Any] = self._rollouts(parse_board(given.get("board", "")), *player).document(more)
+        board = parse_board(given.get("board", ""))
+        moves = tuple(move for move in range(4) if str(move) in given.get("moves", ""))
+        found: dict[str, Any] = self._rollouts(board, moves, *player).document(more)
         return found
 
     def _player_of(self, text: str, session: str, judge: int) -> Any:
@@ -388,6 +395,14 @@ def _number(given: Mapping[str, str], name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 64):
         raise ValueError(f"{name}: found {text!r:.40}, expected a number below 2**64")
     return int(text)
+
+
+def _page(given: Mapping[str, str], rows: int) -> int:
+    page, pages = _number(given, "page"), max(1, -(-rows // PAGE_ROWS))
+    if page >= pages:
+        hint = f"Choose page=0 to page={pages - 1} in the address."
+        raise MissingPathError(f"found page={page}, expected one of {counted(pages, 'page')}", hint=hint)
+    return page
 
 
 def _keys(given: Mapping[str, str]) -> list[tuple[str, int | None]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -32,15 +33,17 @@ from tape2048_recorder.replay.judging import (
     OWN_JUDGE,
     Judge,
     Judged,
+    JudgedMoves,
     check_judge,
     own_judges,
+    unknown_moves,
 )
 from tape2048_recorder.replay.recorded_games import RecordedGame, recorded_game
 from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.options.critic_options import open_critic
 from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.terminal.display import nearest
-from tape2048_tools.viewer.collection import Entry, find_run
+from tape2048_tools.viewer.collection import Entry, find_run, stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,8 +59,7 @@ _CURVE_POINTS = 1500
 #: Points of the curve of the score in a gallery.
 _SPARK_POINTS = 40
 
-#: Units of rounded values in a report: of points, and of probabilities.
-_POINT = 1.0
+#: Unit of rounded probabilities in a report.
 _PROBABILITY = 1 / 65_535
 
 #: Types in the header, by NumPy's codes.
@@ -85,9 +87,10 @@ def pack(
     *,
     small: bool = False,
 ) -> bytes:
-    """Return a game for the page; ``small`` rounds, and has the best move instead of all values.
+    """Return a game for the page; ``small`` rounds, and has values only where the move costs something.
 
-    ``reach`` has the probabilities of the next tile after the best move, then after the made move.
+    ``reach`` has the probabilities of the next tile after the best move, then after the made move. Values of
+    moves that are not judged yet are NaN.
     """
     arrays: dict[str, tuple[NDArray[Any], dict[str, Any]]] = {}
     spawns = recover(game.states, game.moves) if game.is_whole else None
@@ -101,23 +104,25 @@ def pack(
         arrays["numbers"] = game.numbers.astype(np.uint32), {}
     if judged is not None:
         facts = {**facts, "sums": judged.sums, "grades": list(GRADES[judged.unit].items())}
-        unit = _POINT if judged.unit == "points" else _PROBABILITY
+        unit = _PROBABILITY
+        if judged.unit == "points":  # five digits of the largest value
+            unit = 10.0 ** max(0, int(math.log10(max(np.nanmax(judged.state, initial=1), 1))) - 4)
         rounded = small and judged.unit == "points"
-        arrays["loss"] = np.round(judged.loss) if rounded else judged.loss, {}
+        loss = np.round(judged.loss) if rounded else judged.loss
+        costs = loss > 0  # of other moves, pages show neither error nor probability
+        arrays["loss"] = loss, {}
         arrays["grade"] = judged.grade, {}
         known = ~np.isnan(judged.values)
         best = np.where(known, judged.values, -np.inf).argmax(axis=1)
         if not np.isnan(judged.reach).all():  # calibrated
-            arrays["spread"] = np.round(judged.spread) if rounded else judged.spread, {}
+            arrays["spread"] = np.round(judged.spread) * costs if rounded else judged.spread, {}
             both = np.stack([judged.reach[np.arange(len(best)), move] for move in (best, game.moves & 3)])
-            packed = _whole(np.nan_to_num(both), _PROBABILITY, np.uint16)
+            packed = _whole(np.nan_to_num(both) * costs, _PROBABILITY, np.uint16)
             arrays["reach"] = packed if small else (both, {})
         for name, values in (("state", judged.state), ("luck", judged.luck)):
             arrays[name] = _whole(np.nan_to_num(values), unit, np.int32) if small else (values, {})
-        if small:
-            arrays["best"] = np.where(known.any(axis=1), best, _NO_MOVE).astype(np.uint8), {}
-        else:
-            arrays["values"] = judged.values, {}
+        values = np.where(costs[:, None], judged.values, np.float32(np.nan))
+        arrays["values"] = values if small else judged.values, {}
     if critic is not None:
         stride = -(-len(critic) // _CURVE_POINTS) if small else 1
         arrays["critic"] = _whole(critic[::stride].T, _PROBABILITY, np.uint16)
@@ -139,6 +144,54 @@ def _whole(values: NDArray[Any], unit: float, dtype: type[np.integer[Any]]) -> t
     """Return values in units, as differences between neighbours, which compress well."""
     units = nearest(np.atleast_2d(values).astype(np.float64) / unit).astype(np.int64)
     return np.diff(units, prepend=0, axis=1).astype(dtype), {"unit": unit, "rows": len(units)}
+
+
+#: Moves that are judged between two looks at the clock, first and at most.
+_FIRST_MOVES, _MOVES_JUDGED = 256, 4096
+
+#: Shortest time for which a request judges a game. Later requests take as long as all before them.
+_JUDGING_S = 0.3
+
+
+class PackedReplay:
+    """A packed game, judged from its last move on: each request continues, until the game is judged."""
+
+    def __init__(self, game: RecordedGame, judge: Judge, facts: Mapping[str, Any], judges: Judges) -> None:
+        self._lock, self._whole, self._spent_s = threading.Lock(), b"", 0.0
+        self._game, self._judge, self._facts = game, judge, facts
+        self._critic = judges.opinion(game.states)
+        self._left = len(game.moves) if game.is_whole else 0  # moves that are not judged yet
+        self._parts: list[JudgedMoves] = []
+
+    def packed(self, *, quick: bool = False) -> bytes:
+        """Return the game with the judgement so far, to which ``quick`` adds the first few moves only."""
+        with self._lock:
+            if self._whole:
+                return self._whole
+            game, judged = self._game, None
+            if not (quick and self._parts):
+                self._continue(0 if quick else max(_JUDGING_S, self._spent_s))
+            if game.is_whole:
+                rest = unknown_moves(self._left)
+                found = JudgedMoves(*map(np.concatenate, zip(rest, *self._parts, strict=True)))
+                judged = self._judge.game(game.states, game.known_moves, found)
+            packed = pack({**self._facts, "pending": self._left}, game, judged, self._critic)
+            if not self._left:
+                self._whole, self._parts = packed, []
+            return packed
+
+    def _continue(self, seconds: float) -> None:
+        began, moves = time.monotonic(), _FIRST_MOVES << len(self._parts)
+        until, unwanted = began + seconds, stopped.get()
+        while self._left and not unwanted():
+            piece = slice(max(0, self._left - min(moves, _MOVES_JUDGED)), self._left)
+            after = self._game.states[piece.start + 1 : piece.stop + 1]
+            made = self._game.known_moves[piece]
+            self._parts.insert(0, self._judge.moves(self._game.states[piece], made, after))
+            self._left, moves = piece.start, 2 * moves
+            if time.monotonic() >= until:
+                break
+        self._spent_s += time.monotonic() - began
 
 
 #: Most moves to play on, and the default.

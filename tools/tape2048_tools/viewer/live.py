@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from tape2048.base.intervals import mean_error, wilson
 from tape2048.errors import TapeError
 from tape2048.files.durable import is_locked
 from tape2048.files.training_directory import METRICS, read_metrics
@@ -70,20 +71,23 @@ def recorder(root: Path, instance: str) -> dict[str, Any]:
         snapshot = read_snapshot(root, instance)
     except TapeError as error:
         return {**named, "error": str(error)}
-    verdict, config = judge(snapshot), snapshot.config
-    text = player_text(config)
+    verdict, config, status = judge(snapshot), snapshot.config, snapshot.status
+    text, games = player_text(config), status.recorded_games
+    reach = {str(tile): wilson(round(share * games), games) for tile, share in status.reach.items()}
     return {
         **named,
         "state": verdict.state,
         "running": verdict.running,
         "age_s": verdict.age_s,
         "text": verdict.text,
-        "player": snapshot.status.player or text,
+        "player": status.player or text,
+        "mean_error": mean_error(games, (status.mean_score or 0.0) * games, status.score_squares),
+        "reach": {tile: one._asdict() for tile, one in reach.items()} if games else {},
         "full": text,
         "rotate_steps": config.get("rotate_steps"),
         "host": snapshot.host,
         "started_at": snapshot.started_at,
-        "status": msgspec.to_builtins(snapshot.status, str_keys=True),
+        "status": msgspec.to_builtins(status, str_keys=True),
     }
 
 

@@ -11,7 +11,6 @@ import base64
 import contextlib
 import hashlib
 import html
-import re
 import zlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from tape2048._version import __version__
 from tape2048.base.text import json_bytes
 from tape2048.errors import TapeError
 from tape2048.files.durable import write_file
-from tape2048_tools.viewer.app import static_files
+from tape2048_tools.viewer.assets import bundle, dense, static_files
 from tape2048_tools.viewer.collection import page_of_games
 from tape2048_tools.viewer.game_data import UNCALIBRATED, card, pack
 from tape2048_tools.viewer.overview import overview, sample
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from tape2048_tools.viewer.collection import Entry
     from tape2048_tools.viewer.data import Data
 
     Progress = Callable[[int, int], object]
@@ -43,11 +43,6 @@ _GAMES_BYTES = 4_400_000
 
 #: Level of compression: 9 takes five times as long, for 3% less.
 _DEFLATE = 7
-
-_IMPORT = re.compile(r"^import \{[^}]*\} from '\./(?P<name>\w+\.js)';\n", re.MULTILINE)
-# A line's indentation, and comments of whole lines.
-_DENSE = re.compile(r"^(?:[ \t]*//[^\n]*\n|[ \t]*/\*\*.*?\*/\n|[ \t]+)", re.MULTILINE | re.DOTALL)
-_EXPORT = re.compile(r"^export (?=const |class |function |async )", re.MULTILINE)
 
 #: The lines of ``index.html`` that refer to files. A report has the files' content, and a policy.
 _FILES_OF_VIEWER = """\
@@ -62,28 +57,15 @@ _KINDS = (
 )  # fmt: skip
 
 
-def bundle(files: Mapping[str, bytes], entry: str) -> str:
-    """Return a module and its imports as one script. All names of the modules differ."""
-    parts: dict[str, str] = {}
-
-    def visit(name: str) -> None:
-        text = files[name].decode()
-        for match in _IMPORT.finditer(text):
-            if match["name"] not in parts:
-                visit(match["name"])
-        parts[name] = _EXPORT.sub("", _IMPORT.sub("", text))
-
-    visit(entry)
-    return "\n".join(parts.values())
-
-
-def one_file(title: str, document: Mapping[str, Any], *, connects: str = "'none'") -> bytes:
+def one_file(
+    title: str, document: Mapping[str, Any], *, entry: str = "report.js", connects: str = "'none'"
+) -> bytes:
     """Return an HTML file with the viewer's code; ``connects`` is its policy's ``connect-src``."""
     files = static_files()
-    script, style = _DENSE.sub("", bundle(files, "report.js")), files["style.css"].decode()
+    script, style = dense(bundle(files, entry)), files["style.css"].decode()
     policy = (
         f"default-src 'none'; script-src '{_source_hash(script)}'; style-src '{_source_hash(style)}'; "
-        f"connect-src {connects}; "
+        f"connect-src {connects}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     # In a script only "<" can end the element.
@@ -103,13 +85,26 @@ def _source_hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
+def game_file(data: Data, entry: Entry, run: int, judge: int = 0, move: int = 0) -> bytes:
+    """Return a game as one HTML file. It opens at ``move``, or at the ``#move=`` of its address."""
+    game, judged, facts = data.judged(entry, run, judge)
+    packed = pack(facts, game, judged, data.judges.opinion(game.states), small=True)
+    document = {"game": _encoded(packed), "move": move, "version": __version__}
+    title = f"2048 game, score {facts['score']:,}: {facts['player']}"
+    return one_file(title, document, entry="game.js")
+
+
+def _encoded(packed: bytes) -> str:
+    return base64.b64encode(zlib.compress(packed, _DEFLATE)).decode()
+
+
 def make_report(
     data: Data, *, games: int = GAMES_MAX, made: str | None = None, progress: Progress | None = None
 ) -> bytes:
     packs: dict[str, str] = {}
 
     def keep(key: str, packed: bytes) -> bool:
-        encoded = base64.b64encode(zlib.compress(packed, _DEFLATE)).decode()
+        encoded = _encoded(packed)
         if sum(map(len, packs.values())) + len(encoded) > _GAMES_BYTES:
             return False
         packs[key] = encoded

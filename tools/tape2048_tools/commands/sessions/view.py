@@ -166,12 +166,16 @@ def _with_sessions(root: Path, ending: contextlib.ExitStack) -> Path:
     "tape2048 report selfplay other-sessions -o report.html --games 20 --force",
     "tape2048 report selfplay -o report.html --judge ntuple:weights=fast",
     "tape2048 report selfplay --site public",
+    "tape2048 report selfplay -o game.html --game 20260101T000000Z_model=ntuple/68",
     "tape2048 report /nfs/selfplay/sessions -o reports --shard 1/8",
 )
 @click.argument("roots", nargs=-1, required=True, type=ROOT, metavar="ROOT...")
 @out_option("File to write; with --shard, the directory.", required=False)
 @click.option(
     "--site", type=PATH, metavar="DIR", help="Directory to write for a web server, instead of --out."
+)
+@click.option(
+    "--game", "one_game", metavar="SESSION/ID", help="Write this game only, with every move to replay."
 )
 @int_option("--games", "Most games to include.", default=50, most=200)
 @judge_options
@@ -184,6 +188,7 @@ def report(
     roots: tuple[Path, ...],
     out: Path | None,
     site: Path | None,
+    one_game: str | None,
     games: int,
     judges: tuple[str, ...],
     critic: Path,
@@ -198,10 +203,13 @@ def report(
     judged the sessions, it also has the games with the largest losses. --site writes a directory instead, for
     any web server or a static Space of Hugging Face.
 
-    With --shard, each session has a separate report in the directory --out.
+    With --game, the file has one game: SESSION is a session's name, and #move=NUMBER in the address of the
+    file opens a move. With --shard, each session has a separate report in the directory --out.
     """
     if (out is None) == (site is None):
         raise click.UsageError("expected either --out FILE or --site DIR")
+    if one_game and (site or shard):
+        raise click.UsageError("--game writes one file: pass --out FILE, without --site and --shard")
     if shard:
         from tape2048_tools.commands.jobs import do_job
         from tape2048_tools.sessions.summary import expand_all
@@ -212,7 +220,7 @@ def report(
         do_job(job, expand_all(roots), shard=shard, as_json=as_json, quiet=quiet)
         return
     from tape2048.files.durable import Draft, check_name, check_new_file, publishing_file
-    from tape2048_tools.viewer.report import make_report, write_site
+    from tape2048_tools.viewer.report import game_file, make_report, write_site
 
     with contextlib.ExitStack() as ending:
         if out:
@@ -222,7 +230,10 @@ def report(
         data = make_data(roots, judges, critic, ending)
         bar = ending.enter_context(progress_bar("judging games", quiet=quiet))
         if out:
-            page = make_report(data, games=games, progress=bar)
+            page = (
+                game_file(data, *data.collection.find_game(one_game)) if one_game
+                else make_report(data, games=games, progress=bar)
+            )  # fmt: skip
             with publishing_file(out, replace=force) as file:
                 file.write(page)
             written = len(page)

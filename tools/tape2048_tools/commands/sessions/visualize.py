@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -147,16 +148,21 @@ def _picture(
         judge = _judge_of(found, judge_text)
         is_weak = judge.weakness(*found.played_by()) is not None
         judged = judge.game(boards, made) if len(made) and not is_weak else None
-        losses = np.zeros(len(made)) if judged is None else judged.loss
+        losses = np.zeros((2, len(made))) if judged is None else np.stack([judged.loss, judged.spread])
         grades = np.zeros(len(made), np.uint8) if judged is None else judged.grade
         words = [f"move {number:,}" for number in found.steps[first : first + len(boards)].tolist()]
-        for at, (move, loss, number) in enumerate(zip(made.tolist(), losses, grades.tolist(), strict=True)):
-            grade = f", {GRADE_NAMES[number]} (loss {loss:,.0f})" if number else ""
+        for at, (move, loss, number) in enumerate(zip(made.tolist(), losses.T, grades.tolist(), strict=True)):
+            grade = f", {GRADE_NAMES[number]} (loses {_with_error(*loss)})" if number else ""
             words[at] += f": {Move(move).name.lower()}{grade}" if move < len(Move) else ""
         data = gif(zip(boards_to_exps(boards).tolist(), words, strict=True), _FPS)
     with publishing_file(out, replace=force) as file:
         file.write(data)
     return data
+
+
+def _with_error(loss: float, error: float) -> str:
+    unit = 10 ** max(0, int(math.log10(max(min(loss, error), 1))))  # as exact as the error
+    return f"{round(loss / unit) * unit:,} ± {round(error / unit) * unit:,}"
 
 
 def _judge_of(found: ChosenRun, judge_text: str) -> Judge:

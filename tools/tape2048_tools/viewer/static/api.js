@@ -69,7 +69,6 @@ function summed(raw, unit, rows) {
 /** Read a game of a report: deflated, and encoded in base64. */
 export const inlineGame = text => inflatedGame(new Blob([Uint8Array.from(atob(text), char => char.charCodeAt(0))]));
 
-/** Read a game of a report on a web server. */
 export async function fetchedGame(address) {
   const response = await fetch(address).catch(() => null);
   if (!response || !response.ok) throw new Refusal(404, {message: 'The web server does not have this game.'});

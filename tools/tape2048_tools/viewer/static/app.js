@@ -1,13 +1,13 @@
 // The pages of the viewer.
 
-import {askGame, askJson, keepKey, refusalNode} from './api.js';
+import {ask, askGame, askJson, keepKey, refusalNode} from './api.js';
 import {boardPage} from './boardpage.js';
 import {criticPage} from './criticpage.js';
 import {count, el, fill, message} from './dom.js';
 import {gamesPage, sessionsPage} from './lists.js';
 import {livePage} from './live.js';
 import {overviewPage} from './overview.js';
-import {describeGame, Replay} from './replay.js';
+import {Replay, replayPage} from './replay.js';
 import {Rollouts} from './rollouts.js';
 import {installPage} from './shell.js';
 
@@ -28,7 +28,7 @@ async function showPage(path, given, main) {
   const moment = /^([0-9a-f]{10})\/(\d+)(?:\/(\d+))?$/.exec(path);
   try {
     if (!about.version) Object.assign(about, await askJson('about'));
-    if (moment) return await replayPage(main, moment[1], moment[2], Number(moment[3] || 0), given);
+    if (moment) return await gamePage(main, moment[1], moment[2], Number(moment[3] || 0), given);
     if (!PAGES[path]) return fill(main, el('h1', null, 'Not found'), message('No page has this link.'));
     if (JUDGED.has(path) && !about.judges) {
       fill(main, message('Loading the judges…'));
@@ -40,7 +40,7 @@ async function showPage(path, given, main) {
   }
 }
 
-async function replayPage(main, session, run, step, given) {
+async function gamePage(main, session, run, step, given) {
   fill(main, message('Reading the game…'));
   const judge = given.judge || '0';
   const [besideSession, besideRun] = (given.beside || '').split('/');
@@ -52,19 +52,21 @@ async function replayPage(main, session, run, step, given) {
   const refused = beside instanceof Error;
   const changed = change => shell.go(`${session}/${run}/${shown.numberOf(shown.at)}`, {...given, ...change});
   const link = number => shell.linkOf(`${session}/${run}/${number}`, given);
-  const other = beside && !refused ? new Replay(beside, {suffix: ', of the other game'}) : null;
+  const other = beside && !refused ? new Replay(beside, {suffix: ', of the other game',
+    judged: number => askGame('replay', {session: besideSession, run: besideRun, judge: number})}) : null;
   const common = el('p.soft');
-  const rollouts = new Rollouts(more => askJson('rollouts', {session, more, board: shown.hex()}));
-  const shown = new Replay(packed, {
+  const rollouts = new Rollouts((more, moves) => askJson('rollouts', {session, more, moves, board: shown.hex()}),
+    () => shown && shown.inQuestion());
+  let shown = null;
+  shown = new Replay(packed, {
     link, judge: Number(judge), judges: about.judges.judges, players: about.judges.players, other: other && other.game,
     judged: number => askGame('replay', {session, run, judge: number}),
-    onjudge: async number => {
+    onjudge: number => {
       given.judge = number ? String(number) : '';
       shell.keepLink(link(shown.numberOf(shown.at)));
-      if (!other) return;
-      const judged = await askGame('replay', {session: besideSession, run: besideRun, judge: number});
-      if (shown.asked === number) other.take(judged);
+      if (other) other.judgeBy(number);
     },
+    save: async (by, move) => (await ask('game', {session, run, judge: by, move})).blob(),
     choices: player => askJson('choices', {session, run, player}),
     rollouts: rollouts.node,
     onstep: number => {
@@ -77,14 +79,10 @@ async function replayPage(main, session, run, step, given) {
       el('p.soft', null, `Game ${beside.run} of ${beside.name}`), common, other.where, other.made, other.values),
   });
   if (other) common.append(shown.common());
-  const told = describeGame(packed);
-  fill(main, el('div.title', null, el('h1', null, `Game ${run}`), el('p.lead', {title: told}, told)),
-    refused ? refusalNode(beside) : null, shown.node,
-    besideChoice(given, `${session}/${run}`, twins.rows, changed),
-    [packed.strange, ...packed.notes].filter(Boolean).map(note => el('p.soft', null, note)));
-  shell.hold(shown);
-  shown.open(step);
-  if (packed.pending || other && beside.pending) shown.judgeBy(Number(judge));
+  replayPage(main, shell, shown, packed, step, refused ? refusalNode(beside) : null,
+    besideChoice(given, `${session}/${run}`, twins.rows, changed));
+  if (packed.pending) shown.judgeBy(Number(judge));
+  if (other && beside.pending) other.judgeBy(Number(judge));
 }
 
 /** The choice of a second game: a game of the same seed, a game from the list, or any game by its link. */

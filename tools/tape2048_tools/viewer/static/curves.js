@@ -42,10 +42,8 @@ function panelsOf(game) {
   return panels;
 }
 
-/**
- * Curves of a game, with dots [position, grade], of which the largest losses are drawn. `onseek` gets the clicked
- * position, `onwheel` the events of the wheel. Dragging zooms into a range.
- */
+/** Curves of a game, with dots [position, grade], of which the largest losses are drawn. `onseek` gets the clicked
+ * position, `onwheel` the events of the wheel. Dragging zooms into a range. */
 export class Curves {
   constructor(onseek, onwheel) {
     this.canvas = el('canvas', {role: 'img'});
@@ -91,7 +89,6 @@ export class Curves {
     this.area.addEventListener('wheel', onwheel, {passive: false});
   }
 
-  /** Take a game, or another judgement of it. */
   take(game, dots) {
     const isNew = !this.game || game.count !== this.game.count;
     [this.game, this.panels] = [game, panelsOf(game)];
@@ -103,13 +100,9 @@ export class Curves {
     this.draw();
   }
 
-  numberOf(at) {
-    return this.game.numbers ? this.game.numbers[at] : at;
-  }
+  numberOf(at) { return this.game.numbers ? this.game.numbers[at] : at; }
 
-  x(at) {
-    return EDGE + (at - this.from) / (this.to - this.from) * (this.width - EDGE);
-  }
+  x(at) { return EDGE + (at - this.from) / (this.to - this.from) * (this.width - EDGE); }
 
   /** Show the moves of a range; without one, the whole game. */
   zoom(from = 0, to = Infinity) {
@@ -120,7 +113,6 @@ export class Curves {
     this.draw();
   }
 
-  /** Zoom in or out around the position. */
   zoomBy(factor) {
     const half = factor * (this.to - this.from) / 2;
     this.zoom(Math.round(this.at - half), Math.round(this.at + half));
@@ -150,7 +142,6 @@ export class Curves {
     return HEAD + height - (this.game.state[at] - low) / (high - low) * height;
   }
 
-  /** Show the numbers of a position in a tooltip. */
   explain(at) {
     const dot = this.dots.find(one => one[0] === at);
     fill(this.tip, el('b', null, `move ${count(this.numberOf(at))}`), dot ? el(`span.grade.${dot[1]}`, null, dot[1]) : null,

@@ -27,7 +27,6 @@ export function setText(node, text) {
   else if (node.firstChild.data !== text) node.firstChild.data = text;
 }
 
-/** Replace the content of a node. */
 export function fill(node, ...children) {
   node.replaceChildren(...children.flat(Infinity).filter(one => one !== null && one !== undefined && one !== false));
   return node;
@@ -140,10 +139,8 @@ export function table(caption, headings, rows, rowAttributes) {
             : el(numeric[i] ? 'td.n' : 'td', {'data-head': heads[i]}, cell)))))));
 }
 
-/**
- * A choice of a built-in player with settings: its fields, and its value, as `record --player` takes it. `others` are
- * further options [value, text], whose value is returned unchanged.
- */
+/** A choice of a built-in player with settings: its fields, and its value, as `record --player` takes it. `others` are
+ * further options [value, text], whose value is returned unchanged. */
 export function playerChoice(players, label, others, onchange) {
   const known = new Map(players.map(one => [one.name, one]));
   const name = el('select', null, others.map(([value, text]) => el('option', {value}, text)),
@@ -164,6 +161,13 @@ export function playerChoice(players, label, others, onchange) {
   return {nodes: [el('label', null, label, name), field], value, isPlayer: () => known.has(name.value)};
 }
 
+/** Save bytes or text as a file. */
+export function download(parts, name) {
+  const address = URL.createObjectURL(new Blob([parts]));
+  el('a', {href: address, download: name}).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60000);
+}
+
 /** Call at most once a frame, with the last arguments. */
 export function eachFrame(call) {
   let asked = 0;
@@ -174,7 +178,6 @@ export function eachFrame(call) {
   };
 }
 
-/** A colour of the page, for canvas. */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

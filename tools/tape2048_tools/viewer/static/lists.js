@@ -191,8 +191,8 @@ export function gallery(rows, cards, linkOf) {
     const card = cards[i];
     const score = `${count(one.score)} points`;
     const isJudged = card && card.loss !== undefined && !card.weak;
-    return el('li', null, el('a', {href: linkOf(one), 'aria-label': `Game ${one.run}: ${score}, ${one.steps} moves`},
-      card && card.exps ? smallBoard(card.exps) : el('div.board.small', null, card ? card.error || 'no board' : ''),
+    return el('li', null, el('a', {href: linkOf(one)},
+      card && card.exps ? smallBoard(card.exps, `Game ${one.run}`) : el('div.board.small', null, card ? card.error || 'no board' : ''),
       el('span.facts-of-game', null, el('b', null, count(one.score)), spark(card ? card.spark : [], score),
         el('span', null, `${tileName(one.tile)} · ${count(one.steps)} moves`),
         isJudged ? [el('span', null, `luck ${brief.format(card.luck)} · loss ${brief.format(-card.loss)}`),

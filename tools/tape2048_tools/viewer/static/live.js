@@ -6,7 +6,6 @@ import {bytes, count, counted, el, facts, fill, message, moment, odds, percent, 
 import {figure} from './charts.js';
 import {Tiles} from './tiles.js';
 
-const HISTORY = 600;
 const INTERVAL_MS = 1000;
 const MOVE_MS = 120;
 const RUNS_MAX = 6;
@@ -21,7 +20,8 @@ export function livePage(main) {
   const states = new Map();
   let [drawn, drawing] = ['', false];
   const show = document => {
-    const counts = [counted(document.recorders.length, 'recorder'), counted(document.trainings.length, 'training')];
+    const counts = ['recorder', 'training'].map(name => counted(document[`${name}s`].filter(one => one.running).length,
+      `running ${name}`));
     state.textContent = `${counts.join(', ')} · ${new Date().toISOString().slice(11, 19)} UTC`;
     const recorders = [...document.recorders].sort((a, b) => Number(b.running || 0) - Number(a.running || 0));
     for (const one of recorders) {
@@ -57,22 +57,22 @@ export function livePage(main) {
 /** A recorder: its figures, its speed over time, and the game that it committed last, move by move. */
 class RecorderCard {
   constructor() {
-    this.past = [];
     this.head = el('div');
     this.critic = el('div.latest');
     this.sessions = -1;
     this.tiles = new Tiles();
     this.told = el('p.soft', null, '\u00a0');
     this.game = el('div.live-game', {hidden: true}, this.tiles.node, this.told);
-    this.rate = figure('Moves per second', this.plot());
+    this.rate = figure('Moves per second', this.plot([], 0));
     this.rate.hidden = true;
     this.node = el('section.recorder', null, this.head, this.game, this.rate, this.critic);
     this.timer = 0;
   }
 
-  plot() {
-    const now = this.past.length ? this.past[this.past.length - 1][0] : 0;
-    return {height: 150, series: [{name: 'moves per second', points: this.past.map(([at, value]) => [at - now, value])}],
+  /** The speed between the points of a recorder's history, [seconds since the start, moves]. */
+  plot(history, now) {
+    const points = history.slice(1).map(([at, moves], i) => [at - now, (moves - history[i][1]) / (at - history[i][0])]);
+    return {height: 150, series: [{name: 'moves per second', points}],
       x: {label: 'time', high: 0, format: at => at > -0.5 ? 'now' : `${seconds(-at)} ago`},
       y: {label: 'moves per second', low: 0}};
   }
@@ -81,10 +81,9 @@ class RecorderCard {
     fill(this.head, recorderHead(one));
     this.running = one.running;
     if (!one.status) return;
-    this.past.push([Date.now() / 1000, one.running ? one.status.steps_per_s : 0]);
-    if (this.past.length > HISTORY) this.past.shift();
-    this.rate.hidden = !one.running || this.past.length < 3;
-    if (!this.rate.hidden) this.rate.redraw(this.plot());
+    const {history, elapsed_s: now} = one.status;
+    this.rate.hidden = !one.running || history.length < 3;
+    if (!this.rate.hidden) this.rate.redraw(this.plot(history, now));
     if (one.running && !this.timer) this.follow(one.id);
     if (this.sessions !== one.status.counts.sessions) this.askCritic(one);
   }
@@ -135,17 +134,19 @@ function latestGames(found) {
 
 function recorderHead(one) {
   const head = el('h2', null, `Recorder ${one.instance || ''} of ${one.root} `,
-      el(one.running ? 'span.state.on' : 'span.state', null, one.state || 'unreadable'));
+      el(one.running ? 'span.state.on' : 'span.state', null, one.text || 'unreadable'));
   if (one.error) return [head, el('p.soft', null, one.error)];
   const status = one.status;
-  const reach = Object.entries(status.reach).map(([tile, share]) => `${tile}: ${percent(share)}`).join(' · ');
+  const reach = Object.entries(one.reach).map(([tile, {share, low, high}]) => el('span', null,
+    `${tileName(tile)} ${percent(share)} `, el('span.soft', null, `(${percent(low)} to ${percent(high)})`)));
+  const error = one.mean_error ? ` ± ${count(one.mean_error)}` : '';
   const full = status.free_bytes === null ? '–' : bytes(status.free_bytes)
     + (one.running && status.disk_full_s ? `, full in ${seconds(status.disk_full_s)}` : '');
-  return [head, el('p.soft', null, `${one.text} · ${one.full} on ${one.host} since ${moment(one.started_at)}`),
+  return [head, el('p', null, el('span', {title: one.full}, one.player), el('span.soft', null, ` on ${one.host} since ${moment(one.started_at)}`)),
     facts([
       ['moves per second', one.running ? count(status.steps_per_s) : '–'],
-      ['moves', count(status.steps)], ['games', count(status.games)], ['mean score', count(status.mean_score)],
-      ['reach', reach || '–'], one.running ? ['workers', `${status.workers_ready} of ${status.workers}`] : null,
+      ['moves', count(status.steps)], ['games', count(status.games)], ['mean score', `${count(status.mean_score)}${error}`],
+      ['reach, with intervals of 95%', reach.length ? el('span.reach', null, reach) : '–'], one.running ? ['workers', `${status.workers_ready} of ${status.workers}`] : null,
       ['published', count(status.counts.sessions)], ['disk free', full],
     ]),
     !one.running ? null : el('p', null, el('label', null,
@@ -153,7 +154,6 @@ function recorderHead(one) {
       el('progress', {max: Math.max(1, one.rotate_steps), value: Math.min(status.session_rows, one.rotate_steps)})))];
 }
 
-/** The trainings of all directories: their progress, and their curves, one figure for each directory. */
 async function drawTrainings(node, trainings, states) {
   const groups = new Map();
   for (const one of trainings) groups.set(one.parent, [...(groups.get(one.parent) || []), one]);

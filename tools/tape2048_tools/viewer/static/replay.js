@@ -1,18 +1,23 @@
 // The page that replays a game: the board, the values of its moves, the mistakes, the curves, and the keys.
 
-import {count, counted, eachFrame, el, facts, fill, message, percent, playerChoice, setText, table, valued} from './dom.js';
+import {count, counted, download, eachFrame, el, facts, fill, message, percent, playerChoice, setText, table,
+  valued} from './dom.js';
 import {Curves} from './curves.js';
 import {expandGame, MOVE_NAMES, MOVE_SIGNS, slide, spawnAfter} from './rules.js';
-import {Tiles} from './tiles.js';
+import {PICTURE, Tiles} from './tiles.js';
 
 const LISTED_LOSSES = 50;
 const SPEEDS = [2, 5, 10, 30, 60, 240];
 const ARROW_KEYS = ['ArrowUp', 'ArrowDown', 'ArrowLeft', 'ArrowRight']; // of each move
 
-/** A packed game in a line, the most important facts first. */
-export function describeGame(packed) {
-  const counts = `score ${count(packed.score)} · ${count(packed.length)} moves · highest ${packed.highest}`;
-  return `${counts} · ${packed.player} · ${packed.name} · seed ${packed.seed}`;
+/** Fill a page with a replay that opens at a move, below its title and a refusal, and above more nodes. */
+export function replayPage(main, shell, shown, packed, move, refused, ...more) {
+  const told = `score ${count(packed.score)} · ${count(packed.length)} moves · highest ${packed.highest} · ${packed.player} · ${
+    packed.name} · seed ${packed.seed}`;
+  fill(main, el('div.title', null, el('h1', null, `Game ${packed.run}`), el('p.lead', {title: told}, told)),
+    refused, shown.node, more, [packed.strange, ...packed.notes].filter(Boolean).map(note => el('p.soft', null, note)));
+  shell.hold(shown);
+  shown.open(move);
 }
 
 /** The unit of a game's points, if they are not the score that comes. */
@@ -30,30 +35,31 @@ const gradeOf = (game, at) => isGraded(game) ? ['', 'inaccuracy', 'mistake', 'bl
 
 const gradesTold = game => isGraded(game) ? `Grades by ${game.judge.unit === 'points' ?
   'the share of the score to come, or the probability of the next tile, that a move costs' : 'loss'}: ${
-  game.grades.map(([name, least]) => `${name} from ${100 * least}%`).join(', ')}.` : '';
+  game.grades.map(([name, least]) => `${name} from ${100 * least}%`).join(', ')}.${
+  game.spread ? ' After ±: the standard error of a loss.' : ''}` : '';
 
-/** The loss of a move, with its standard error if it is known. */
-const lossOf = (game, at, round = 1) => {
+/** The loss of a move, as exact as its standard error if that is known. */
+const lossOf = (game, at) => {
   const [loss, error] = [game.loss[at], game.spread ? game.spread[at] : 0];
-  const told = value => valued(Math.round(value / round) * round, 'points');
-  return game.loss[at] > 0 && error > 0 ? `${told(loss)} ± ${told(error)}` : valued(loss, game.judge.unit);
+  if (!(loss > 0 && error > 0)) return valued(loss, game.judge.unit);
+  const unit = 10 ** Math.max(0, Math.floor(Math.log10(Math.min(loss, error))));
+  return [loss, error].map(value => count(Math.round(value / unit) * unit)).join(' ± ');
 };
 
-/** What a move costs: points as exact as their error, and the fall of the probability of the next tile. */
+/** What a move costs: its loss, and the fall of the probability of the next tile. */
 function costOf(game, at) {
   if (!game.reach || !(game.loss[at] > 0) || game.moves[at] > 3) return lossOf(game, at);
   const [best, made] = [game.reach[at], game.reach[game.count + at]];
-  const fall = best - made >= 0.005 ? `; ${2 << game.highest[at]} from ${percent(best)} to ${percent(made)}` : '';
-  return `about ${lossOf(game, at, 10 ** Math.max(0, Math.floor(Math.log10(game.spread[at]))))}${fall}`;
+  const fall = best - made >= 0.005 ? `; ${2 << game.highest[at]} falls from ${percent(best)} to ${percent(made)}` : '';
+  return `about ${lossOf(game, at)}${fall}`;
 }
 
-/** Positions of the largest losses, the largest first. */
 function largestLosses(game) {
   return Array.from(game.loss || [], (loss, at) => loss > 0 ? at : -1).filter(at => at >= 0)
     .sort((a, b) => game.loss[b] - game.loss[a]).slice(0, LISTED_LOSSES);
 }
 
-/** The best move of each position by a judge's values; -1 without one. */
+/** The best move of each position by a judge's values; -1 without one. A move without a loss is as good. */
 function bestMoves(values, total) {
   const found = new Int8Array(total);
   for (let i = 0; i < total; i++) {
@@ -78,19 +84,14 @@ function differences(game, other) {
   return found;
 }
 
-/**
- * Replays a packed game. `options`: link(step) returns the link to a move, onstep(step) gets each move, judges are
- * the judges, judged(number) resolves to the game judged by a judge, onjudge(number) gets a chosen judge, players and
- * choices(player) are for the comparison with players, other is the game beside it, beside and more are that game's
- * nodes, rollouts plays the board on, and suffix marks the tables of this game.
- */
+/** Replays a packed game. `options`: link(step) returns the link to a move, onstep(step) gets each move, judges are
+ * the judges, judged(number) resolves to the game judged by a judge as far as time allowed, onjudge(number) gets a
+ * chosen judge, save(judge, step) resolves to a file of the game, players and choices(player) are for the comparison
+ * with players, other is the game beside it, beside and more are that game's nodes, rollouts plays the board on, and
+ * suffix marks the tables of this game. */
 export class Replay {
   constructor(packed, options = {}) {
-    this.options = options;
-    this.at = 0;
-    this.timer = 0;
-    this.speed = 10;
-    this.other = null;
+    [this.options, this.at, this.timer, this.speed, this.other] = [options, 0, 0, 10, null];
     this.tally = null; // of the mistakes that the user tries: [best moves, all moves]
     this.puzzle = null; // the position whose answer is hidden
     this.build();
@@ -100,9 +101,7 @@ export class Replay {
   }
 
   /** Number of the move after the board at a position. */
-  numberOf(position) {
-    return this.game.numbers ? this.game.numbers[position] : position;
-  }
+  numberOf(position) { return this.game.numbers ? this.game.numbers[position] : position; }
 
   positionOf(number) {
     if (!this.game.numbers) return number;
@@ -116,7 +115,7 @@ export class Replay {
     this.slider.addEventListener('input', () => this.go(Number(this.slider.value)));
     const button = (label, sign, act) => el('button',
         {type: 'button', 'aria-label': label, title: label, onclick: act}, sign);
-    this.playButton = button('Play', '▶', () => this.toggle());
+    this.playButton = button('Play', '▶', () => this.timer ? this.stop() : this.play());
     this.speedChoice = el('select', {'aria-label': 'Moves a second'}, SPEEDS.map(speed =>
       el('option', {value: speed, selected: speed === this.speed}, `${speed}/s`)));
     this.speedChoice.addEventListener('change', () => {
@@ -147,9 +146,8 @@ export class Replay {
       button('Forward', '›', () => this.go(this.at + 1)),
       button('Last board', '»', () => this.go(this.game.count)), this.speedChoice), this.trials);
     this.moveSide = el('div.move-side', null, this.where, this.made, this.values, this.judgeChoice(), this.told,
-      this.missing, this.warning, this.options.rollouts, this.boardLink(), el('p.share', null, ['link', 'board'].map(what => el('button',
-      {type: 'button', onclick: () => this.copy(what)}, `Copy ${what}`))));
-    this.jumpers = [['mistake', 'Mistakes', 'p', 'n', () => this.mistakes],
+      this.missing, this.warning, this.options.rollouts, this.boardLink(), this.share());
+    this.jumpers = [['mistake', 'Mistakes or worse', 'p', 'n', () => this.mistakes],
       ['difference', 'Differences', '[', ']', () => this.disagreements()]].map(one => this.jumper(...one));
     this.jumpers[0].node.append(this.tryButton);
     const {beside, more} = this.options;
@@ -166,18 +164,18 @@ export class Replay {
     const show = () => {
       const rank = positions().filter(one => one <= this.at).length;
       const here = rank && positions()[rank - 1] === this.at;
-      setText(told, here ? `${count(rank)} of ${count(positions().length)}` : counted(positions().length, noun));
+      setText(told, `${here ? `${count(rank)} of ` : ''}${count(positions().length)}`);
     };
     return {show, node: el('p.jumper', null, el('b', null, title), button(`Previous ${noun}`, back, '‹', -1), told,
       button(`Next ${noun}`, forth, '›', 1))};
   }
 
-  /** Take a game, or another judgement of it. */
   take(packed) {
     const game = expandGame(packed);
     this.game = game;
     this.losses = largestLosses(game);
-    this.best = game.values ? bestMoves(game.values, game.count) : game.best ? new Int8Array(game.best) : null;
+    this.best = game.values ? bestMoves(game.values, game.count) : null;
+    if (this.best) game.loss.forEach((loss, at) => { if (loss === 0) this.best[at] = game.moves[at]; });
     this.differing = null;
     this.rows = null;
     this.slider.max = game.count;
@@ -187,7 +185,7 @@ export class Replay {
     this.curves.take(game, dots);
     this.buildValues();
     fill(this.warning, [game.warning, game.weak].filter(Boolean).map(text => message(text, null, 'warn')));
-    setText(this.told, '');
+    setText(this.told, game.pending ? `Judging: the last ${counted(game.count - game.pending, 'move')} so far.` : '');
     this.buildList(dots);
     this.buildAccount();
     this.tryButton.hidden = !this.best || !this.mistakes.length;
@@ -197,36 +195,45 @@ export class Replay {
   /** A link to the page of the board, whose address is made when it is used. */
   boardLink() {
     if (!this.options.judges) return null;
-    const aim = event => { event.currentTarget.href = this.boardPage(); };
+    const aim = event => { event.currentTarget.href = `#board?board=${this.hex()}`; };
     return el('p', null, el('a', {href: '#board', onclick: aim, onmousedown: aim},
       'Open this board: its moves, and play on from it'));
   }
 
-  exps() {
-    return Array.from(this.game.boards.subarray(16 * this.at, 16 * this.at + 16));
+  exps() { return Array.from(this.game.boards.subarray(16 * this.at, 16 * this.at + 16)); }
+
+  hex() { return this.exps().map(exp => exp.toString(16)).join(''); }
+
+  /** Buttons that save the game or the board, and copy the board as commands and pages read it. */
+  share() {
+    const {save} = this.options;
+    const tiles = () => this.exps().map(exp => exp ? 2 ** exp : 0);
+    const part = (verb, acts) => [el('span', {'aria-hidden': true}, verb), acts.filter(Boolean).map(([what, act]) =>
+      el('button', {type: 'button', 'aria-label': `${verb} ${what}`,
+        onclick: () => act().catch(error => setText(this.told, error.message))}, what))];
+    return el('p.share', null, part('Save', [save && ['this game', async () => download(
+      await save(this.game.judge.number, this.numberOf(this.at)), `game-${this.game.run}.html`)],
+    ['SVG', () => this.savePicture('svg')], ['PNG', () => this.savePicture('png')]]), part('Copy', [
+      ['tiles', () => this.copy([0, 4, 8, 12].map(row => tiles().slice(row, row + 4).join(' ')).join(' / '))],
+      ['0x…', () => this.copy(`0x${this.hex()}`)]]));
   }
 
-  /** The board as hexadecimal exponents. */
-  hex() {
-    return this.exps().map(exp => exp.toString(16)).join('');
-  }
-
-  boardPage() {
-    return `#board?board=${this.hex()}`;
-  }
-
-  /** Copy the link of the moment, or the board as the page of boards reads it. */
-  async copy(what) {
-    const {link} = this.options;
-    const tiles = this.exps().map(exp => exp ? 2 ** exp : 0);
-    const text = what === 'board' ? [0, 4, 8, 12].map(row => tiles.slice(row, row + 4).join(' ')).join(' / ')
-      : location.href.split(/[?#]/)[0] + (link ? link(this.numberOf(this.at)) : this.boardPage());
-    try {
-      await navigator.clipboard.writeText(text);
-      setText(this.told, `Copied the ${what}.`);
-    } catch { // the browser allows it on secure pages only
-      setText(this.told, `Copy it: ${text}`);
+  async savePicture(kind) {
+    const svg = this.tiles.svg();
+    const canvas = el('canvas', {width: 2 * PICTURE, height: 2 * PICTURE});
+    if (kind === 'png') {
+      const image = new Image();
+      image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+      await image.decode();
+      canvas.getContext('2d').drawImage(image, 0, 0, canvas.width, canvas.height);
     }
+    download(kind === 'svg' ? svg : await new Promise(done => canvas.toBlob(done)), `board-${this.numberOf(this.at)}.${kind}`);
+  }
+
+  async copy(text) {
+    // The browser allows it on secure pages only.
+    const told = await navigator.clipboard.writeText(text).then(() => 'Copied:', () => 'Copy it:');
+    setText(this.told, `${told} ${text}`);
   }
 
   /** Go to the move of a link. If that move has no board, the page shows a message. */
@@ -243,21 +250,30 @@ export class Replay {
     if (!judges) return null;
     const choice = el('select', null, judges.map(one => el('option',
         {value: one.number, selected: one.number === judge}, one.name)));
-    choice.addEventListener('change', () => this.judgeBy(Number(choice.value)));
+    choice.addEventListener('change', () => {
+      this.options.onjudge(Number(choice.value));
+      this.judgeBy(Number(choice.value));
+    });
     const against = playerChoice(players, 'Compare with', [['', 'the moves made'],
       ...judges.map(one => [one.number, one.name])], () => this.compare(against));
     return el('div.choices', null, el('label', null, 'Judge', choice), against.nodes);
   }
 
+  /** The game by a judge, again and again until all moves are judged, the last moves first. */
+  async* judgements(number) {
+    let packed;
+    do yield packed = await this.options.judged(number); while (packed.pending);
+  }
+
   /** Show the judgement of another judge. The last choice counts. */
   async judgeBy(number) {
     this.asked = number;
-    setText(this.told, 'Judging…');
+    if (!this.game.pending) setText(this.told, 'Judging…');
     try {
-      const packed = await this.options.judged(number);
-      if (this.asked !== number) return;
-      this.take(packed);
-      await this.options.onjudge(number);
+      for await (const packed of this.judgements(number)) {
+        if (this.asked !== number || !this.node.isConnected) return;
+        this.take(packed);
+      }
     } catch (error) {
       if (this.asked === number) setText(this.told, `${error.message} ${error.hint || ''}`);
     }
@@ -277,7 +293,7 @@ export class Replay {
           told = `${value} is slow: it chose moves for the first ${counted(moves.length, 'board')} only.`;
         }
       } else if (value) {
-        other = {best: bestMoves((await this.options.judged(Number(value))).values, this.game.count)};
+        for await (const {values} of this.judgements(Number(value))) other = {best: bestMoves(values, this.game.count)};
       }
     } catch (error) {
       told = `${error.message} ${error.hint || ''}`;
@@ -291,14 +307,11 @@ export class Replay {
   /** Describe where the game differs from the game beside it. */
   common() {
     const found = differences(this.game, this.options.other).length;
-    return found ? `The games have ${counted(found, 'board')} in common on which their moves differ.`
-      : 'The games have no board in common on which their moves differ.';
+    return `The games have ${found ? counted(found, 'board') : 'no board'} in common on which their moves differ.`;
   }
 
-  /**
-   * Positions at which the two games make different moves on the same board. If there are none: positions at which the
-   * judge would not make the move that was made, or that the other judge or player would make.
-   */
+  /** Positions at which the two games make different moves on the same board. If there are none: positions at which the
+   * judge prefers another move to the move that was made, or that the other judge or player would make. */
   disagreements() {
     if (!this.differing) {
       const {other} = this.options;
@@ -306,7 +319,9 @@ export class Replay {
       if (this.differing.length || !this.best) return this.differing;
       const against = this.other ? this.other.best : this.game.moves;
       for (let i = 0; i < this.game.count; i++) {
-        if (this.best[i] >= 0 && against[i] >= 0 && this.best[i] !== against[i]) this.differing.push(i);
+        const [best, its] = [this.best[i], against[i]];
+        const isTied = best === its || this.game.values[4 * i + best] === this.game.values[4 * i + its];
+        if (best >= 0 && its >= 0 && !isTied) this.differing.push(i);
       }
     }
     return this.differing;
@@ -314,11 +329,11 @@ export class Replay {
 
   buildList(dots) {
     const {game} = this;
-    fill(this.list, el('p.soft', null, game.pending ? 'Judging…' : 'Loss and luck need every board and every move.'));
+    fill(this.list, el('p.soft', null, 'Loss and luck need every board and every move.'));
     if (!game.loss) return;
     const unit = game.judge.unit;
     const counts = [...game.grades].reverse().map(([grade]) => [grade, dots.filter(one => one[1] === grade).length]);
-    const lost = game.sums.loss / Math.max(1, game.count);
+    const lost = game.sums.loss / Math.max(1, game.count - (game.pending || 0));
     this.rows = new Map();
     const rows = this.losses.map(at => {
       const grade = gradeOf(game, at);
@@ -333,13 +348,12 @@ export class Replay {
     });
     fill(this.list, !isGraded(game) ? null : el('p.grades', {title: gradesTold(game)},
       counts.map(([grade, found]) => el(`span.grade.${grade}`, null, counted(found, grade)))),
-    rows.length ? table(`The largest losses${pointsOf(game)}. The mean loss of all moves is ${valued(lost, unit)}`,
+    rows.length ? table(`The largest losses${pointsOf(game)}; ${valued(lost, unit)} per move on average`,
       ['move', '>loss', this.best ? 'made → best' : 'made', ...(isGraded(game) ? ['grade'] : [])], rows)
       : el('p.soft', null, 'No move has a loss.'));
     this.scroller = this.list.querySelector('.wide');
   }
 
-  /** The account of the score: value, luck, loss, and error of the judge. */
   buildAccount() {
     const {game} = this;
     fill(this.account);
@@ -358,7 +372,6 @@ export class Replay {
     el('p.soft', null, judgeTold(game), ' ', gradesTold(game))));
   }
 
-  /** Go to a position. */
   go(at) {
     if (this.puzzle !== null) return; // the next boards would show the answer
     const to = Math.max(0, Math.min(this.game.count, at));
@@ -389,7 +402,6 @@ export class Replay {
     }, 200);
   }
 
-  /** Update the counters, and the current line of the list. */
   paintList() {
     for (const one of this.jumpers) one.show();
     const link = this.rows && this.rows.get(this.at);
@@ -415,7 +427,6 @@ export class Replay {
   /** Build the table of the four moves, once for each judge. Later, only its texts and bars change. */
   buildValues() {
     const {game} = this;
-    this.valueRows = null;
     fill(this.values);
     if (!game.loss) return;
     const unit = game.judge.unit;
@@ -427,9 +438,9 @@ export class Replay {
       + (this.options.suffix || '');
     const cells = rows.map((row, move) => [`${MOVE_SIGNS[move]} ${MOVE_NAMES[move]}`,
       el('span.valued', null, row.bar, row.value), row.worse, row.note]);
-    fill(this.values, game.values ? table(caption, ['move', '>value', '>loss', 'note'], cells) : null,
+    fill(this.values, table(caption, ['move', '>value', '>loss', 'note'], cells),
     facts([[game.reach ? 'the move loses' : 'loss of the move', this.lossCell], ['luck of the spawn', this.luckCell]]));
-    if (game.values) this.valueRows = rows;
+    this.valueRows = rows;
   }
 
   paintValues() {
@@ -441,7 +452,9 @@ export class Replay {
     this.lossCell.className = grade ? `grade ${grade}` : '';
     setText(this.lossCell, ended ? '–' : costOf(game, at) + (grade && `, ${grade}`));
     setText(this.luckCell, ended ? '–' : valued(game.luck[at], unit));
-    if (!this.valueRows) return;
+    // In a file, a game has values only where the move costs something.
+    const isKnown = ended || [0, 1, 2, 3].some(move => game.values[4 * at + move] >= -Infinity);
+    this.values.firstChild.style.visibility = isKnown ? '' : 'hidden';
     // A bar is empty if the loss is a blunder.
     const [[, least]] = game.grades;
     const best = ended || this.best[at] < 0 ? NaN : game.values[4 * at + this.best[at]];
@@ -459,14 +472,16 @@ export class Replay {
     });
   }
 
-  /** Go to the next or the previous of some positions. */
+  /** The move that was made and a better one; null if there is none. */
+  inQuestion() {
+    const [made, best] = [this.game.moves[this.at], this.best ? this.best[this.at] : -1];
+    return this.at < this.game.count && best >= 0 && made < 4 && best !== made ? [made, best] : null;
+  }
+
   jump(positions, way) {
-    if (this.tally && positions === this.mistakes) {
-      this.retry(way);
-      return;
-    }
+    if (this.tally && positions === this.mistakes) return this.retry(way);
     const found = way > 0 ? positions.find(one => one > this.at) : positions.findLast(one => one < this.at);
-    if (found !== undefined) this.go(found);
+    return this.go(found ?? this.at);
   }
 
   /** Let the user choose a move at a mistake. The answer is hidden: values, arrows, curves and later boards. */
@@ -500,8 +515,8 @@ export class Replay {
       }
       this.tally = [this.tally[0] + (move === best), this.tally[1] + 1];
     }
-    const told = one => one === best ? 'the best move' : one === made ? `loss ${valued(game.loss[at], unit)}`
-      : game.values ? `loss ${valued(game.values[4 * at + best] - game.values[4 * at + one], unit)}` : 'not the best move';
+    const told = one => one === best ? 'the best move' :
+      `loss ${valued(game.values[4 * at + best] - game.values[4 * at + one], unit)}`;
     setText(this.notice, [move >= 0 ? `You: ${named(move)}, ${told(move)}` : '',
       `Player: ${named(made)}, ${told(made)}`, `Judge: ${named(best)}`,
       this.tally[1] ? `your best moves: ${this.tally.join(' of ')}` : ''].filter(Boolean).join(' · '));
@@ -524,11 +539,6 @@ export class Replay {
     setText(this.forth, asks ? 'Answer' : 'Try the next');
     if (this.tally) this.forth.focus({preventScroll: true});
     this.paint(-1);
-  }
-
-  toggle() {
-    if (this.timer) this.stop();
-    else this.play();
   }
 
   play() {
@@ -574,11 +584,12 @@ export class Replay {
       PageUp: () => this.go(this.at - 100), PageDown: () => this.go(this.at + 100),
       Home: () => this.go(0), End: () => this.go(this.game.count),
       n: () => this.jump(this.mistakes, 1), p: () => this.jump(this.mistakes, -1),
+      N: () => this.go(this.losses[0] ?? this.at),
       r: () => this.retry(),
       '+': () => this.curves.zoomBy(0.5), '-': () => this.curves.zoomBy(2),
       ']': () => this.jump(this.disagreements(), 1),
       '[': () => this.jump(this.disagreements(), -1),
-      ' ': () => this.toggle(),
+      ' ': () => this.playButton.click(),
     };
     const act = acts[event.key];
     if (!act) return false;
@@ -591,7 +602,8 @@ export class Replay {
 export const REPLAY_KEYS = [
   ['← →', 'one move back, forward (with Shift: 10)'], ['Page Up, Page Down', '100 moves back, forward'],
   ['Home, End', 'the first, the last board'], ['Space', 'play, pause'],
-  ['p n', 'the previous, the next large loss'], ['[ ]', 'the previous, the next move that differs from the judge\'s'],
+  ['p n', 'the previous, the next mistake or blunder'], ['N', 'the largest loss'],
+  ['[ ]', 'the previous, the next move that differs from the judge\'s'],
   ['r', 'try the mistakes yourself; the arrow keys move, Esc ends it'],
   ['+ −', 'zoom the curves in, out around the move'],
   ['wheel', 'over the curves, or with Shift over the board: back, forward'],

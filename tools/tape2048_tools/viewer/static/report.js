@@ -5,7 +5,7 @@ import {examinationBody} from './criticpage.js';
 import {count, el, fill, message, moment} from './dom.js';
 import {gallery, judgedBy} from './lists.js';
 import {overviewBody} from './overview.js';
-import {describeGame, Replay} from './replay.js';
+import {Replay, replayPage} from './replay.js';
 import {installPage} from './shell.js';
 
 const data = JSON.parse(document.getElementById('data').textContent);
@@ -37,11 +37,7 @@ async function gamePart(key, step, given, main) {
   const packed = await (data.packs[key] ? inlineGame(data.packs[key]) : fetchedGame(`games/${key.replace('/', '-')}`));
   const replay = new Replay(packed, {link: number => `#${key}/${number}`,
       onstep: number => shell.keepLink(`#${key}/${number}`)});
-  const told = describeGame(packed);
-  fill(main, el('div.title', null, el('h1', null, `Game ${listed.run}`), el('p.lead', {title: told}, told)),
-    replay.node, [packed.strange, ...packed.notes].filter(Boolean).map(note => el('p.soft', null, note)));
-  shell.hold(replay);
-  replay.open(step);
+  replayPage(main, shell, replay, packed, step);
 }
 
 async function show(path, given, main) {

@@ -9,10 +9,8 @@ const LINES = [0, 1, 2, 3].map(move => Uint8Array.from({length: 16}, (_, i) => {
   return [at * 4 + line, (3 - at) * 4 + line, line * 4 + at, line * 4 + 3 - at][move];
 }));
 
-/**
- * Slide the 16 exponents that start at `at` into `out`, starting at `to`; return the score of the merges.
- * The way of each tile is added to `ways`, as [from, to, merged].
- */
+/** Slide the 16 exponents that start at `at` into `out`, starting at `to`; return the score of the merges.
+ * The way of each tile is added to `ways`, as [from, to, merged]. */
 export function slide(exps, at, move, out, to, ways) {
   const cells = LINES[move];
   let score = 0;
@@ -29,7 +27,6 @@ export function slide(exps, at, move, out, to, ways) {
       waiting = merged ? 0 : exp;
       if (ways) ways.push([cells[i], cells[place - 1], merged]);
     }
-    // Cells behind the last tile are empty.
     while (place < first + 4) out[to + cells[place++]] = 0;
   }
   return score;

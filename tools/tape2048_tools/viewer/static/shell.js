@@ -1,14 +1,12 @@
 // The common part of the pages of the viewer and of a report: links, keys, light and dark.
 
-import {el, fill} from './dom.js';
+import {el, fill, message} from './dom.js';
 import {REPLAY_KEYS} from './replay.js';
 
 const KEEP_LINK_MS = 250;
 
-/**
- * Install pages {name: title}. `show(path, given, main)` draws the page of a link. If it returns a function, that
- * function is called when the page is left.
- */
+/** Install pages {name: title}. `show(path, given, main)` draws the page of a link. If it returns a function, that
+ * function is called when the page is left. */
 export function installPage(pages, show) {
   const main = document.getElementById('main');
   let leave = null;
@@ -16,9 +14,12 @@ export function installPage(pages, show) {
   let shown = null;
   let prefixed = false;
   let timer = 0;
+  // Of each entry of the history, [scroll position, height]: a page that is drawn again grows to its height later.
+  const places = new Map();
+  let place = 0;
+  history.scrollRestoration = 'manual';
 
   const shell = {
-    /** Send keys to a replay. */
     hold(found) { replay = found; },
     /** Go to a page with parameters; empty parameters are omitted. */
     go(page, given) { location.hash = shell.linkOf(page, given); },
@@ -32,7 +33,7 @@ export function installPage(pages, show) {
       const page = main.firstElementChild;
       timer = setTimeout(() => {
         if (main.firstElementChild !== page || location.hash !== shown) return; // or another page is about to come
-        history.replaceState(null, '', link);
+        history.replaceState(history.state, '', link);
         shown = location.hash;
       }, KEEP_LINK_MS);
     },
@@ -41,11 +42,14 @@ export function installPage(pages, show) {
   const route = async () => {
     if (location.hash === shown) return;
     shown = location.hash;
+    places.set(place, [scrollY, main.offsetHeight]);
+    place = (history.state || {}).place || Math.random();
+    history.replaceState({place}, '');
     if (leave) leave();
     if (replay) replay.stop();
     [leave, replay] = [null, null];
     const [path, query] = location.hash.slice(1).split(/\?(.*)/s);
-    const isGame = /^[0-9a-f]{10}\//.test(path);
+    const isGame = /^[0-9a-f]{10}\/|^move=/.test(path);
     const name = isGame ? 'games' : path || Object.keys(pages)[0];
     for (const link of document.querySelectorAll('nav a[data-page]')) {
       if (link.dataset.page === name) {
@@ -56,11 +60,15 @@ export function installPage(pages, show) {
       }
       else link.removeAttribute('aria-current');
     }
-    document.title = `${isGame ? 'Replay' : pages[name] || 'Not found'} · tape2048`;
-    scrollTo(0, 0);
+    const title = isGame ? 'Replay' : pages[name] || 'Not found';
+    if (Object.keys(pages).length) document.title = `${title} · tape2048`;
+    if (!main.dataset.ready) fill(main, el('h1', null, title), message('Loading…'));
     main.dataset.ready = 'no';
     const done = await show(isGame ? path : name, Object.fromEntries(new URLSearchParams(query || '')), main);
     if (typeof done === 'function') leave = done;
+    const [y, height] = places.get(place) || [0, 0];
+    main.style.minHeight = `${height}px`;
+    scrollTo(0, y);
     main.dataset.ready = 'yes';
   };
 
@@ -73,8 +81,8 @@ export function installPage(pages, show) {
   };
   const showKeys = () => {
     const names = Object.entries(pages);
-    const keys = [[`g, then ${names.map(([name]) => name[0]).join(' ')}`,
-        `go to ${names.map(one => one[1].toLowerCase()).join(', ')}`],
+    const keys = [...names.length ? [[`g, then ${names.map(([name]) => name[0]).join(' ')}`,
+        `go to ${names.map(one => one[1].toLowerCase()).join(', ')}`]] : [],
       ['t', 'light or dark'], ['?', 'these keys'], ...REPLAY_KEYS];
     const dialog = el('dialog', {'aria-label': 'Keys'}, el('h2', null, 'Keys'),
       el('dl.keys', null, keys.map(([key, what]) => [el('dt', null, el('kbd', null, key)), el('dd', null, what)])),

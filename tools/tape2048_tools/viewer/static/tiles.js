@@ -5,6 +5,10 @@ import {slide, spokenBoard} from './rules.js';
 
 const SLIDE_MS = 90;
 
+// Of a picture, in its units.
+const [TILE, GAP] = [100, 10];
+export const PICTURE = 4 * TILE + 5 * GAP;
+
 // An arrow up from the centre, between the tiles, and its rotation by move.
 const ARROW = 'M48.6 47V13H45L50 4l5 9H51.4V47Z';
 const TURNS = [0, 180, 270, 90];
@@ -19,10 +23,8 @@ export class Tiles {
     this.calm = matchMedia('(prefers-reduced-motion: reduce)');
   }
 
-  /**
-   * Show the 16 exponents that start at a position of an array. If the move from the shown board is known, slide the
-   * tiles. Mark the cell of the spawn.
-   */
+  /** Show the 16 exponents that start at a position of an array. If the move from the shown board is known, slide the
+   * tiles. Mark the cell of the spawn. */
   show(exps, at = 0, move = -1, spawned = -1) {
     let ways = null;
     if (move >= 0 && move < 4 && !this.calm.matches) {
@@ -68,6 +70,21 @@ export class Tiles {
           fill: 'backwards'});
       }
     }
+  }
+
+  /** The shown board as SVG, in its colours. */
+  svg() {
+    const box = (place, size, round, node, more = '') => `<rect ${place} width="${size}" height="${size}" rx="${round}" fill="${
+      getComputedStyle(node).backgroundColor}"/>${more}`;
+    const cells = this.cells.map((cell, at) => {
+      const [x, y] = [at & 3, at >> 2].map(one => GAP + one * (TILE + GAP));
+      const size = TILE * [0.4, 0.4, 0.4, 0.4, 0.33, 0.27][cell.textContent.length];
+      return box(`x="${x}" y="${y}"`, TILE, 4, cell, `<text x="${x + TILE / 2}" y="${y + TILE / 2}" font-size="${size}" fill="${
+        getComputedStyle(cell).color}">${cell.textContent}</text>`);
+    });
+    return `<svg xmlns="http://www.w3.org/2000/svg" width="${PICTURE}" height="${PICTURE}" viewBox="0 0 ${PICTURE} ${PICTURE}" `
+      + 'font-family="sans-serif" font-weight="700" text-anchor="middle" dominant-baseline="central">'
+      + `${box('', PICTURE, 10, this.node)}${cells.join('')}</svg>`;
   }
 
   /** Update the board's text for screen readers; not on every frame. */
