@@ -21,6 +21,7 @@ from tape2048_recorder.replay.replay import recorded_player
 from tape2048_recorder.status.status_report import instances, read_snapshot
 from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.sessions.summary import reach, scores
+from tape2048_tools.terminal.display import tiles_shown
 from tape2048_tools.viewer.collection import (
     PAGE_ROWS,
     SORTS,
@@ -127,7 +128,6 @@ class Data:
             "version": __version__,
             "roots": [root.name or str(root) for root in self.collection.roots],
             "page_rows": PAGE_ROWS,
-            "reach_tiles": list(REACH_TILES),
         }
 
     def overview(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -156,6 +156,7 @@ class Data:
         rows = [_session_row(one) for one in found[first : first + PAGE_ROWS]]
         return {
             "total": len(found), "rows": rows, "waiting": games.waiting, "broken": list(games.broken),
+            "tiles": tiles_shown(one["reach"] for one in rows)[-3:],
         }  # fmt: skip
 
     def games(self, given: Mapping[str, str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from tape2048.errors import TapeError
 from tape2048.loader.duplicates import describe_doubled
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_tools.sessions.summary import quantiles
+from tape2048_tools.terminal.display import tiles_of_players
 from tape2048_tools.viewer.game_data import Judges, read_game, require_opinion
 
 if TYPE_CHECKING:
@@ -216,7 +217,8 @@ def _players(
                 "reach": {str(tile): share for tile, share in reach.items()},
             }
         )  # fmt: skip
-    return found
+    tiles = tiles_of_players(found)
+    return [{**one, "reach": {tile: one["reach"][tile] for tile in tiles}} for one in found]
 
 
 def _reach(by_exponent: NDArray[np.int64]) -> list[dict[str, Any]]:

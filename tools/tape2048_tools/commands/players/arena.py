@@ -10,13 +10,13 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import PlayerError
-from tape2048.session.layout import TOP_TILE
 from tape2048_tools.commands.players.contests import (
     PLAYING,
     difference_words,
     make_players,
     play_each,
     score_words,
+    tiles_of,
 )
 from tape2048_tools.options.recorder_options import complete_player
 from tape2048_tools.terminal.click_extras import PATH, new_command
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tape2048_recorder.evaluation.paired_games import Results, Strength
-
-_TILES = (16384, 32768, TOP_TILE)
 
 
 @new_command(
@@ -102,7 +100,8 @@ def _table(found: dict[str, Strength], results: dict[str, Results]) -> Table:
     order = sorted(found, key=lambda text: (-speed_class(found[text]), -found[text].mean_score))
     forfeits = any(one.forfeits for one in found.values())
     memory = any(one.peak_bytes for one in found.values())
-    heads = [">games", ">mean score", *(f">{tile}" for tile in _TILES), ">moves/CPU s", ">difference"]
+    tiles = tiles_of(found.values())
+    heads = [">games", ">mean score", *(f">{tile}" for tile in tiles), ">moves/CPU s", ">difference"]
     heads += [">forfeited"] * forfeits + [">memory"] * memory
     made = table("speed class", "player", *heads)
     for text in order:
@@ -112,7 +111,7 @@ def _table(found: dict[str, Strength], results: dict[str, Results]) -> Table:
             text,
             number(one.games),
             score_words(one),
-            *(share_between(*one.reach[tile]) for tile in _TILES),
+            *(share_between(*one.reach[tile]) for tile in tiles),
             number(one.moves_per_cpu_s),
             "-" if text == best else difference_words(results[text].minus(results[best])),
         ]

@@ -13,7 +13,7 @@ from tape2048.base.text import counted
 from tape2048.files.opening import storage_error
 from tape2048_tools.progress.panel import STOPPED, Panel, training_panel
 from tape2048_tools.terminal.click_extras import PATH, json_option, new_command, out_option
-from tape2048_tools.terminal.display import duration, near, number, rate, reach_words
+from tape2048_tools.terminal.display import duration, near, number, rate, reach_words, tiles_shown
 from tape2048_tools.terminal.output import columns, complain, print_human, print_result
 from tape2048_tools.terminal.stopping import stopped_by_signals
 
@@ -162,7 +162,7 @@ def draw_curve(directory: Path) -> Path | None:
     top.plot(moves, [point.mean_score for point in points])
     top.set_ylabel("mean score, 1-ply")
     top.yaxis.set_major_formatter("{x:,.0f}")
-    for tile in points[-1].reach:
+    for tile in tiles_shown([points[-1].reach]):
         bottom.plot(moves, [100 * point.reach.get(tile, math.nan) for point in points], label=tile)
     bottom.set_ylabel("games that reach the tile, %")
     bottom.set_xlabel("moves of training, 1e9")
