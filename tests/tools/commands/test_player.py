@@ -329,6 +329,7 @@ def test_games_are_analysed(cli: Cli, quantised: Path, session: Path) -> None:
     assert lines[0].split()[:3] == ["highest", "tile", "games"]
     assert len(lines) == 2 * len(found) + 2
     recorded = cli("player analyse", session, *how, "--json").json["by_highest"]
+    assert {falls["points"] for falls in (*found.values(), *recorded.values())} == {None}
     assert list(recorded) == ["2048", "4096", "8192", "16384"]
     assert recorded["8192"]["moves"] == 60
     cli("player analyse gredy", *how, expect=errors.ConfigError)
