@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_a
 import msgspec
 import numpy as np
 
+from tape2048.base.lazy import load_named
 from tape2048.base.text import as_int, counted, facts_table
 from tape2048.errors import CorpusError, EmptyCorpusError, FormatError, MissingPackageError, Skipped
 from tape2048.files.row_source import RowView, row_numbers, run_ordinal, unchecked_numbers
@@ -45,7 +46,13 @@ from tape2048.loader.run_columns import (
     positive_weights,
     prevalence,
 )
-from tape2048.loader.splits import check_shares, parts_of_hashes, run_hash, split_hash, warn_of_unknown_games
+from tape2048.loader.splits import (
+    check_shares,
+    parts_of_hashes,
+    run_hash,
+    split_hash,
+    warn_of_unknown_games,
+)
 from tape2048.loader.stages import even_shares, stage_firsts
 from tape2048.players import (
     PlayerGames,
@@ -559,22 +566,17 @@ class Corpus(RowView):
         runs = self._tables.runs
         warn_of_unknown_games([self.sessions[each] for each in np.flatnonzero(np.diff(runs.firsts))])
 
-        def hint() -> str:
-            hashes = runs.each(lambda table: split_hash(table, self.sessions, salt))
-            if (different := len(np.unique(hashes))) == len(hashes):
-                return "Use more games, or a larger share."
-            return (
-                "Use games with other seeds or start boards. Runs with the same player and seed, or from "
-                f"boards of one game, go to one part; distinct runs: {different:,} of {len(hashes):,}."
-            )
-
         part = runs.each(
             lambda table: parts_of_hashes(split_hash(table, self.sessions, salt), shares).astype(np.uint16)
         )
         found = {}
         for i, (name, share) in enumerate(parts.items()):
-            self._check_some(part == i, f"the split's part {name}={share}", hint)
-            found[name] = self._of_runs(part == i)
+            mine = part == i
+            if len(mine) and not mine.any():
+                empty_part = load_named("tape2048.loader.empty_part:empty_part")
+                raise empty_part(runs.each(lambda table: split_hash(table, self.sessions, salt)), parts, i)
+            self._check_some(mine, f"the part {name}={share:g} of the split")
+            found[name] = self._of_runs(mine)
         return found
 
     def phase(
