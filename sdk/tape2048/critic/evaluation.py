@@ -47,6 +47,8 @@ from tape2048.critic.oracle import Means, OracleScores, Truth, TruthCurve, oracl
 from tape2048.critic.results import (
     ALL,
     CRITIC,
+    DECIDED,
+    INTERVAL_RUNS_MIN,
     PREVALENCE,
     TILE,
     UNDECIDED,
@@ -173,9 +175,6 @@ def load_isotonic() -> Any:
 
 #: Ways to divide rows into stages.
 StagesBy: TypeAlias = Literal["moves", "tile", "progress"]
-
-#: With fewer runs of a class, the bootstrap is unreliable, and AUROC and AUPRC have no interval.
-INTERVAL_RUNS_MIN = 5
 
 
 def _critic_of(function: Callable[[Any], Any], tiles: tuple[int, ...]) -> Callable[[Any], Any]:
@@ -416,6 +415,8 @@ class _Evaluator(NamedTuple):
         if len(runs):
             few = "" if positive in {0, len(runs)} else ": too few of a class for an interval"
             note = f"{positive:,} positive runs of {len(runs):,}{few}"
+            if (sample.tiles[chosen] >= tile.bit_length() - 1).all():
+                note = DECIDED
         scores: dict[str, Scores] = {}
         first = None
         base = base_log_loss(labels[chosen], sample.runs[chosen], self.weights)
