@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from tape2048.critic.ntuple.ntuple_critic import NTupleCritic as NTupleCritic
     from tape2048.critic.oracle import Oracle as Oracle, oracle_scores as oracle_scores
+    from tape2048.critic.own_labels import LabelEvaluation as LabelEvaluation
     from tape2048.critic.results import Evaluation as Evaluation
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -202,7 +202,7 @@ def _players(
     total = np.bincount(owners, scores, len(sessions))
     squares = np.bincount(owners, np.square(scores, dtype=np.float64), len(sessions))
     reached = {tile: table[:, tile.bit_length() - 1 :].sum(axis=1) for tile in REACH_TILES}
-    found = []
+    found: list[dict[str, Any]] = []
     most = sorted(of_player.items(), key=lambda one: -counts[one[1]].sum())[:PLAYERS_MAX]
     for label, numbers in most:
         its, first = int(counts[numbers].sum()), sessions[numbers[0]]
