@@ -23,8 +23,9 @@ from tape2048.errors import EmptyCorpusError
 from tape2048.files.reading import crc32c
 from tape2048.loader.duplicates import warn_of_doubled
 from tape2048.runs.exports import make_table, write_arrow
+from tape2048.session.tiles_shown import tiles_of_players, tiles_shown
 from tape2048_tools.sessions.summary import column_facts, sum_up
-from tape2048_tools.terminal.display import number, share_between, tiles_of_players, tiles_shown
+from tape2048_tools.terminal.display import number, share_between
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

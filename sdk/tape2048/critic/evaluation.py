@@ -44,6 +44,7 @@ from tape2048.critic.metrics import (
     weighted,
 )
 from tape2048.critic.oracle import Means, OracleScores, Truth, TruthCurve, oracle_scores
+from tape2048.critic.own_labels import JudgedLabels, LabelEvaluation
 from tape2048.critic.results import (
     ALL,
     CRITIC,
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from tape2048.corpus import Corpus
     from tape2048.critic.facts import Critic
     from tape2048.critic.oracle import Oracle, Rollouts
-    from tape2048.critic.own_labels import LabelEvaluation
 
     #: A stage and its rows, ``bool[N]``; None: the rows whose board does not have the threshold's tile yet.
     _Stage: TypeAlias = tuple["Stage", NDArray[np.bool_] | None]
@@ -365,11 +365,9 @@ def evaluate(
             tables_of(each)
     report = progress or _Lines()
     if labels is not None:
-        from tape2048.critic.own_labels import evaluate_labels
-
         if hasattr(critic, "needs_embeddings") or train or baselines or oracle:
             raise TypeError("labels: expected a module or function, and no train, baselines or oracle")
-        return evaluate_labels(
+        return _evaluate_labels(
             critic, corpus, labels, by=by, per_run=per_run, replicates=replicates, seed=seed, workers=workers,
             progress=report,
         )  # fmt: skip
@@ -416,6 +414,69 @@ def evaluate(
         cells=cells,
         reliability=[evaluator.curve(at) for at in range(len(tiles))],
         truth=None if answer is None else answer.truth(tiles, precision),
+    )
+
+
+def _evaluate_labels(
+    critic: Callable[[NDArray[Any]], Any],
+    corpus: Corpus,
+    labels: str | ArrayLike,
+    *,
+    by: StagesBy,
+    per_run: int | None,
+    replicates: int,
+    seed: int,
+    workers: int | None,
+    progress: Callable[[str, int, int], object],
+) -> LabelEvaluation:
+    field = labels if isinstance(labels, str) else None
+    values = None if isinstance(labels, str) else _check_labels(np.asarray(labels), corpus)
+    sample = take_sample(
+        corpus, None, {}, per_run=per_run, seed=seed, progress=partial(progress, "rows"),
+        extra=(field or "row",),
+    )  # fmt: skip
+    (truths,) = sample.baselines.values()
+    if values is not None:
+        truths = values[sample.runs if len(values) == len(corpus.runs) else truths]
+    if truths.ndim != 1 or truths.dtype.kind not in "biuf":
+        found = f"{truths.dtype} of shape {truths.shape}"
+        raise ValueError(f"labels: found {found} in {field or 'the array'}, expected one number for each row")
+    known = ~np.isnan(truths) if truths.dtype.kind == "f" else np.ones(len(truths), np.bool_)
+    if not known.any():
+        raise ValueError("labels: every label is NaN")
+    is_binary = bool(np.isin(truths[known], (0, 1)).all())
+    ask = predictions_of(critic, None, probabilities=is_binary)
+    boards = (sample.boards[first : first + BATCH_ROWS] for first in range(0, len(sample.boards), BATCH_ROWS))
+    predicted = np.concatenate([ask(piece) for piece in boards]).astype(np.float64)
+    weights = RunBootstrap(len(sample.highest), replicates, seed).weights * sample.weights[:, None]
+    truths = truths.astype(np.bool_ if is_binary else np.float64)
+    judged = JudgedLabels(predicted, truths, sample.runs, weights, is_binary)
+    stages = [(stage, chosen & known) for stage, chosen in stages_of(sample, by) if chosen is not None]
+    jobs = [(stage.name, np.flatnonzero(chosen)) for stage, chosen in stages]
+    scores = list(map_ordered(lambda job: judged.scores(*job), jobs, workers))
+    everywhere = np.flatnonzero(known)
+    curve = reliability(*judged.of(everywhere)).listed() if is_binary else []
+    return LabelEvaluation(
+        is_binary=is_binary,
+        rows=len(everywhere),
+        rows_left_out=len(known) - len(everywhere),
+        runs=len(np.unique(sample.runs[everywhere])),
+        per_run=per_run,
+        replicates=replicates,
+        seed=seed,
+        stages=[stage for stage, _ in stages],
+        scores=scores,
+        reliability=curve,
+    )
+
+
+def _check_labels(values: NDArray[Any], corpus: Corpus) -> NDArray[Any]:
+    games, rows = len(corpus.runs), len(corpus)
+    if values.shape in {(games,), (rows,)}:
+        return values
+    raise ValueError(
+        f"labels: found an array of shape {values.shape}, expected {(games,)}, a value for each game, or "
+        f"{(rows,)}, a value for each row"
     )
 
 

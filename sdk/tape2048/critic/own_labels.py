@@ -11,19 +11,15 @@ rows that a row of the sample represents.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from tape2048.base.text import aligned, counted, html_table
-from tape2048.base.threads import map_ordered
-from tape2048.critic.evaluation import BATCH_ROWS, Sample, predictions_of, stages_of, take_sample
 from tape2048.critic.metrics import (
     Estimate,
     ReliabilityBin,
-    RunBootstrap,
     base_log_loss,
     brier_score,
     calibration_error,
@@ -37,12 +33,8 @@ from tape2048.critic.metrics import (
 from tape2048.critic.results import INTERVAL_RUNS_MIN, ResultTable, Stage, estimate_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from numpy.typing import NDArray
 
-    from numpy.typing import ArrayLike, NDArray
-
-    from tape2048.corpus import Corpus
-    from tape2048.critic.evaluation import StagesBy
 
 _SIGNED = {"skill", "r2", "bias"}
 _HEADS = {"auroc": "AUROC", "log_loss": "log loss", "base_log_loss": "base rate's", "brier": "Brier"}
@@ -137,78 +129,15 @@ def _text(found: Estimate | None, name: str) -> str:
     return estimate_text(found, signed=name in _SIGNED)
 
 
-def evaluate_labels(
-    critic: Callable[[NDArray[Any]], Any],
-    corpus: Corpus,
-    labels: str | ArrayLike,
-    *,
-    by: StagesBy,
-    per_run: int | None,
-    replicates: int,
-    seed: int,
-    workers: int | None,
-    progress: Callable[[str, int, int], object],
-) -> LabelEvaluation:
-    field = labels if isinstance(labels, str) else None
-    values = None if isinstance(labels, str) else _check(np.asarray(labels), corpus)
-    sample = take_sample(
-        corpus, None, {}, per_run=per_run, seed=seed, progress=partial(progress, "rows"),
-        extra=(field or "row",),
-    )  # fmt: skip
-    (truths,) = sample.baselines.values()
-    if values is not None:
-        truths = values[sample.runs if len(values) == len(corpus.runs) else truths]
-    if truths.ndim != 1 or truths.dtype.kind not in "biuf":
-        found = f"{truths.dtype} of shape {truths.shape}"
-        raise ValueError(f"labels: found {found} in {field or 'the array'}, expected one number for each row")
-    known = ~np.isnan(truths) if truths.dtype.kind == "f" else np.ones(len(truths), np.bool_)
-    if not known.any():
-        raise ValueError("labels: every label is NaN")
-    is_binary = bool(np.isin(truths[known], (0, 1)).all())
-    ask = predictions_of(critic, None, probabilities=is_binary)
-    boards = (sample.boards[first : first + BATCH_ROWS] for first in range(0, len(sample.boards), BATCH_ROWS))
-    predicted = np.concatenate([ask(piece) for piece in boards]).astype(np.float64)
-    weights = RunBootstrap(len(sample.highest), replicates, seed).weights * sample.weights[:, None]
-    truths = truths.astype(np.bool_ if is_binary else np.float64)
-    judged = _Judged(sample, predicted, truths, weights, is_binary)
-    stages = [(stage, chosen & known) for stage, chosen in stages_of(sample, by) if chosen is not None]
-    jobs = [(stage.name, np.flatnonzero(chosen)) for stage, chosen in stages]
-    scores = list(map_ordered(lambda job: judged.scores(*job), jobs, workers))
-    everywhere = np.flatnonzero(known)
-    curve = reliability(*judged.of(everywhere)).listed() if is_binary else []
-    return LabelEvaluation(
-        is_binary=is_binary,
-        rows=len(everywhere),
-        rows_left_out=len(known) - len(everywhere),
-        runs=len(np.unique(sample.runs[everywhere])),
-        per_run=per_run,
-        replicates=replicates,
-        seed=seed,
-        stages=[stage for stage, _ in stages],
-        scores=scores,
-        reliability=curve,
-    )
-
-
-def _check(values: NDArray[Any], corpus: Corpus) -> NDArray[Any]:
-    games, rows = len(corpus.runs), len(corpus)
-    if values.shape in {(games,), (rows,)}:
-        return values
-    raise ValueError(
-        f"labels: found an array of shape {values.shape}, expected {(games,)}, a value for each game, or "
-        f"{(rows,)}, a value for each row"
-    )
-
-
-class _Judged(NamedTuple):
-    sample: Sample
+class JudgedLabels(NamedTuple):
     predicted: NDArray[np.float64]  # of each row, `f64[N]`
     labels: NDArray[Any]  # `bool[N]` or `f64[N]`
+    runs: NDArray[np.int32]  # of each row, `i32[N]`
     weights: NDArray[np.float32]  # of the runs, `f32[R, W]`
     is_binary: bool
 
     def of(self, rows: NDArray[np.int64]) -> tuple[Any, Any, Any, Any]:
-        return self.predicted[rows], self.labels[rows], self.sample.runs[rows], self.weights
+        return self.predicted[rows], self.labels[rows], self.runs[rows], self.weights
 
     def scores(self, stage: str, rows: NDArray[np.int64]) -> LabelScores:
         p, y, runs, weights = self.of(rows)

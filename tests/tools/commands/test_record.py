@@ -19,10 +19,11 @@ from tests.sdk.builders import raising
 
 from tape2048 import Session, sessions
 from tape2048.errors import StartError, TooManyFilesError
+from tape2048.session.tiles_shown import tiles_shown
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.status.status_report import RecordingSummary, Status
 from tape2048_tools.commands.recorder.record import RecordingPanel, summary_parts
-from tape2048_tools.terminal.display import duration, rate, reach_words, tiles_shown
+from tape2048_tools.terminal.display import duration, rate, reach_words
 
 from ..conftest import Cli, write_foreign_session, write_session
 from ..on_terminal import stopped_on_terminal

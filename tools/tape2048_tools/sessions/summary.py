@@ -39,7 +39,7 @@ from tape2048.session.layout import (
 from tape2048.session.run_table import REACH_TILES
 from tape2048.session.stored import session_paths
 from tape2048.session.tape_layout import TAPE_NPY
-from tape2048_tools.terminal.display import tiles_shown
+from tape2048.session.tiles_shown import tiles_shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

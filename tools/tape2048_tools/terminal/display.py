@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from tape2048.session.tiles_shown import tiles_shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from rich.text import Text
@@ -33,10 +35,6 @@ _TILE_COLOURS = (
 _CELL_WIDTH = 7
 
 #: Tiles whose reach rates are always shown, and a tile that is shown only if a game reached it.
-Tile = TypeVar("Tile", int, str)
-
-_TILES_MAX = 5  # columns of tiles in a table
-_SPREAD_MIN = 0.01 * 0.99  # p * (1 - p) of a tile that almost no game reaches, or almost every game
 
 
 def number(value: float | None) -> str:
@@ -89,34 +87,6 @@ def rate(per_s: float) -> str:
         if per_s >= 0.9995 * factor:  # so that three digits never round to a thousand
             return f"{per_s / factor:.3g}{unit}"
     return f"{per_s:.0f}"
-
-
-def tiles_shown(reaches: Iterable[Mapping[Tile, float | None]]) -> list[Tile]:
-    """Choose the tiles of a table, at most five: those that some games of a row reach, and others do not.
-
-    Args:
-        reaches: for each row of the table, the share of its games that reached each tile, tiles ascending.
-            Rows without games have None.
-
-    Returns:
-        Tiles, ascending. If every game reaches the same tiles, the highest of these. None without games.
-    """
-    known: list[Mapping[Tile, Any]] = [one for one in reaches if None not in one.values()]
-    spread = {tile: max(p * (1 - p) for p in _shares(known, tile)) for tile in (known[0] if known else ())}
-    telling = sorted(spread, key=lambda tile: -spread[tile])[:_TILES_MAX]
-    found = [tile for tile in spread if tile in telling and spread[tile] >= _SPREAD_MIN]
-    return found or [tile for tile in spread if min(_shares(known, tile)) > 0.5][-1:] or list(spread)[:1]
-
-
-def tiles_of_players(players: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Choose the tiles of a table of players, from their documents with ``games`` and ``reach``."""
-    return tiles_shown(
-        {tile: rate["share"] for tile, rate in one["reach"].items()} for one in players if one["games"]
-    )
-
-
-def _shares(reaches: Sequence[Mapping[Tile, float]], tile: Tile) -> list[float]:
-    return [one[tile] for one in reaches]
 
 
 def reach_words(reach: Mapping[int, float]) -> str:

@@ -16,12 +16,12 @@ from tape2048.base.text import unix_s
 from tape2048.errors import MissingPathError, TapeError
 from tape2048.session.layout import name_key
 from tape2048.session.run_table import REACH_TILES
+from tape2048.session.tiles_shown import tiles_shown
 from tape2048_recorder.players.options import check_player
 from tape2048_recorder.replay.replay import recorded_player
 from tape2048_recorder.status.status_report import instances, read_snapshot
 from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.sessions.summary import reach, scores
-from tape2048_tools.terminal.display import tiles_shown
 from tape2048_tools.viewer.collection import (
     PAGE_ROWS,
     SORTS,

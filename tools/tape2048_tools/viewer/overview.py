@@ -13,8 +13,8 @@ from tape2048.base.text import unix_s
 from tape2048.errors import TapeError
 from tape2048.loader.duplicates import describe_doubled
 from tape2048.session.run_table import REACH_TILES, exponents_of
+from tape2048.session.tiles_shown import tiles_of_players
 from tape2048_tools.sessions.summary import quantiles
-from tape2048_tools.terminal.display import tiles_of_players
 from tape2048_tools.viewer.game_data import Judges, read_game, require_opinion
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ import click
 from tape2048.base.resources import available_cores
 from tape2048.base.text import counted
 from tape2048.errors import PlayerError
+from tape2048.session.tiles_shown import tiles_shown
 from tape2048_recorder.players.options import check_player
 from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import EXISTING, int_option, json_option, options
-from tape2048_tools.terminal.display import number, share_between, tiles_shown
+from tape2048_tools.terminal.display import number, share_between
 from tape2048_tools.terminal.output import complain, table
 
 if TYPE_CHECKING:

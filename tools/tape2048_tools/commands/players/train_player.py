@@ -11,9 +11,10 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.files.opening import storage_error
+from tape2048.session.tiles_shown import tiles_shown
 from tape2048_tools.progress.panel import STOPPED, Panel, training_panel
 from tape2048_tools.terminal.click_extras import PATH, json_option, new_command, out_option
-from tape2048_tools.terminal.display import duration, near, number, rate, reach_words, tiles_shown
+from tape2048_tools.terminal.display import duration, near, number, rate, reach_words
 from tape2048_tools.terminal.output import columns, complain, print_human, print_result
 from tape2048_tools.terminal.stopping import stopped_by_signals
 

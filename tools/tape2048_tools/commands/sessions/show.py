@@ -19,6 +19,7 @@ from tape2048.session.layout import METADATA_DB
 from tape2048.session.recorded_order import order_of
 from tape2048.session.session import Session
 from tape2048.session.stored import open_stored, session_paths
+from tape2048.session.tiles_shown import tiles_of_players, tiles_shown
 from tape2048_tools.sessions.summary import (
     Summary,
     brief,
@@ -45,15 +46,7 @@ from tape2048_tools.terminal.click_extras import (
     json_option,
     new_command,
 )
-from tape2048_tools.terminal.display import (
-    board,
-    duration,
-    number,
-    share,
-    size,
-    tiles_of_players,
-    tiles_shown,
-)
+from tape2048_tools.terminal.display import board, duration, number, share, size
 from tape2048_tools.terminal.output import (
     cell,
     columns,
