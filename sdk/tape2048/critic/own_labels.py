@@ -42,7 +42,7 @@ _HEADS |= {"ece": "ECE", "r2": "R2", "rmse": "RMSE", "deviation": "standard devi
 
 
 class LabelScores(msgspec.Struct, frozen=True, kw_only=True):
-    """Scores of a stage. Those of the other kind of label are None, and so are those of no rows."""
+    """Scores of a stage. Scores that do not apply to the kind of label are None. Without rows, all are."""
 
     stage: str
     rows: int

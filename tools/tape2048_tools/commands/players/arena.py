@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **playing: Any) -> int:
     """Compare players of any kind in the same games.
 
-    Write PLAYERS as for `record`. All of them play the same seeds. The table groups players by speed class:
-    the power of ten below their moves per second of processor time. Within a class, it orders them by mean
-    score. The difference is from the player with the highest mean score, with a 95% interval from pairs of
+    Write PLAYERS as for `record`. All of them play the same seeds. The table groups players by speed class,
+    such as 10k moves/s: players that make 10,000 to 99,999 moves per second of processor time. Within a
+    class, it orders them by mean score. The difference is from the player with the highest mean score, with a 95% interval from pairs of
     games with the same seed. If a player fails, the other players continue.
     """
     failures: dict[str, PlayerError] = {}
@@ -90,7 +90,7 @@ def _text(error: PlayerError | None) -> str | None:
 
 
 def speed_class(strength: Strength) -> int:
-    """Return the power of ten below a player's moves per second of processor time; 1 for slower players."""
+    """Round a player's moves per second of processor time down to 1, 10, 100 and so on; at least 1."""
     exponent = len(str(int(strength.moves_per_cpu_s))) - 1
     return int("1".ljust(exponent + 1, "0"))
 
