@@ -674,22 +674,17 @@ class Corpus(RowView):
         runs = self._tables.runs
         warn_of_unknown_games([self.sessions[each] for each in np.flatnonzero(np.diff(runs.firsts))])
 
-        def hint() -> str:
-            hashes = runs.each(lambda table: split_hash(table, self.sessions, salt))
-            if (different := len(np.unique(hashes))) == len(hashes):
-                return "Use more games, or a larger share."
-            return (
-                "Use games with other seeds or start boards. Runs with the same player and seed, or from "
-                f"boards of one game, go to one part; distinct runs: {different:,} of {len(hashes):,}."
-            )
-
         part = runs.each(
             lambda table: parts_of_hashes(split_hash(table, self.sessions, salt), each).astype(np.uint16)
         )
         found = _Parts[Self]()
         for i, (name, share) in enumerate(parts.items()):
-            self._check_some(part == i, f"the split's part {name}={share}", hint)
-            found[name] = self._of_runs(part == i)
+            mine = part == i
+            if len(mine) and not mine.any():
+                empty_part = load_named("tape2048.loader.empty_part:empty_part")
+                raise empty_part(runs.each(lambda table: split_hash(table, self.sessions, salt)), parts, i)
+            self._check_some(mine, f"the part {name}={share:g} of the split")
+            found[name] = self._of_runs(mine)
         return found
 
     def phase(

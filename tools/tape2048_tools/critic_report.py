@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tape2048.base.text import counted, printable
-from tape2048.critic.facts import check_embeddings, stranger_remarks
+from tape2048.critic.facts import check_embeddings, stranger_remarks, unseen_games
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
 from tape2048.files.training_directory import METRICS, read_metrics
 from tape2048.loader.row_view import tables_of
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from tape2048.critic.results import Evaluation
 
 
-#: The name of the part with all games.
-ALL = "all"
+#: The name of the part with all games, and of the games that the critic has not learned from.
+ALL, UNSEEN = "all", "unseen"
 
 #: Most points of a learning curve.
 POINTS_MAX = 500
@@ -119,17 +119,27 @@ def _choose_parts(
     corpus: Corpus, info: CriticFacts, name: str | None
 ) -> tuple[str, Corpus, Corpus | None, list[str]]:
     """Return a part's name and games, the part ``train`` or None, and remarks, for any session's games."""
-    shares = info.split.fractions
-    wanted = {None: "test" if "test" in shares else "val", "validation": "val"}.get(name, name)
-    assert wanted is not None
-    if wanted != ALL and wanted not in shares:
-        known = ", ".join([*shares, ALL])
+    shares, games = info.split.fractions, counted(len(corpus.runs), "game")
+    wanted = "val" if name == "validation" else name or UNSEEN
+    if wanted not in {ALL, UNSEEN, *shares}:
+        known = ", ".join([*shares, ALL, UNSEEN])
         raise CorpusError(
-            f"found the part {name or wanted!r}, expected a part of the critic's split: {known}",
+            f"found the part {name!r}, expected a part of the critic's split: {known}",
             hint="Pass --split all to evaluate all games.",
         )
     notes = stranger_remarks(info, tables_of(corpus).runs.players())
-    if corpus.identity == info.corpus_hash:
+    train = _part(corpus, info, "train")
+    if wanted == UNSEEN:
+        unseen = unseen_games(info, corpus)
+        if not corpus.row_counts[unseen].any():
+            raise EmptyCorpusError(
+                f"the critic may have learned from all of {games}",
+                hint="Record more games, or pass --split all to evaluate these games.",
+            )
+        chosen = corpus.where(unseen)
+        train = None if train is None or unseen.all() else train
+        notes.append(f"The critic has not learned from {len(chosen.runs):,} of {games}. These are used.")
+    elif corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
     elif info.corpus_hash:
         notes.append(
@@ -137,15 +147,16 @@ def _choose_parts(
         )
     if wanted in {ALL, "train"}:
         notes.append("The critic may have learned from some of these games: the figures may be too good.")
-    train = _part(corpus, info, "train")
     if train is None:
         notes.append("The critic learned from none of these games: baselines are not calibrated.")
-    chosen = corpus if wanted == ALL else _part(corpus, info, wanted)
-    if chosen is None:
-        raise EmptyCorpusError(
-            f"none of {len(corpus.runs):,} runs belongs to the part {wanted} ({shares[wanted]:.0%} of all)",
-            hint="Add games, or choose another part with --split.",
-        )
+    if wanted != UNSEEN:
+        part = corpus if wanted == ALL else _part(corpus, info, wanted)
+        if part is None:
+            raise EmptyCorpusError(
+                f"none of {games} belongs to the part {wanted} ({shares[wanted]:.0%} of all)",
+                hint="Add games, or choose another part with --split.",
+            )
+        chosen = part
     return wanted, chosen, train, notes
 
 
@@ -321,7 +332,7 @@ def _precision_text(evaluation: Evaluation, truth: Truth) -> str:
 
 def summary(evaluation: Evaluation, about: dict[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = [columns(facts(evaluation, about))]
-    parts += [cell(note) for note in about["notes"]]
+    parts += [cell(note) for note in (*about["notes"], *evaluation.left_out(about["runs_in_all"]))]
     for each in evaluation.tables():
         made = table(*each.headings, title=each.title or None)
         for row in each.rows:

@@ -23,7 +23,7 @@ from tape2048.errors import EmptyCorpusError
 from tape2048.files.reading import crc32c
 from tape2048.loader.duplicates import warn_of_doubled
 from tape2048.runs.exports import make_table, write_arrow
-from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
+from tape2048.session.tiles_shown import tiles_of_players, tiles_shown
 from tape2048_tools.sessions.summary import column_facts, sum_up
 from tape2048_tools.terminal.display import number, share_between
 
@@ -113,7 +113,8 @@ def _texts(several: Sequence[Session], facts: dict[str, Any], reach: Sequence[An
         for one in column_facts(session.columns)
     )
     # A label that nearly all games have, or nearly none, teaches little.
-    tiles = [one["tile"] for one in reach if 0.01 <= one["share"] <= 0.99][-3:] or DEFAULT_THRESHOLDS
+    tiles = tiles_shown([{one["tile"]: one["share"] for one in reach}])[-3:]
+    heads = tiles_of_players(facts["players"])
     return {
         key: number(one) if isinstance(one, int) else str(one or "unknown") for key, one in facts.items()
     } | {
@@ -124,11 +125,11 @@ def _texts(several: Sequence[Session], facts: dict[str, Any], reach: Sequence[An
         "rules": " ".join(sorted({_RULES.get(one, _UNKNOWN) for one in rules})),
         "tiles": ", ".join(map(str, tiles)),
         "thresholds": str(tuple(tiles)),
-        "heads": " | ".join(map(str, REACH_TILES)),
-        "dashes": "--:|" * len(REACH_TILES),
+        "heads": " | ".join(heads),
+        "dashes": "--:|" * len(heads),
         "players": _lines(
             [*map(one.get, ("player_name", "recorded_as", "games", "mean_score", "best_score"))]
-            + [share_between(*rate.values()) for rate in one["reach"].values()]
+            + [share_between(*one["reach"][tile].values()) for tile in heads]
             for one in facts["players"]
         ),
         "reach": _lines(

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from tape2048.base.intervals import Z95, Share, wilson
-from tape2048.session.layout import TOP_TILE
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.evaluation.evaluated_games import Played, check_memory, play_unrecorded_games
 from tape2048_recorder.game.rng import game_seeds
@@ -95,7 +94,7 @@ class Results:
             mean_score=float(scores.mean()),
             mean_score_error=_error(scores),
             score_max=int(scores.max()),
-            reach={tile: wilson(int((tiles >= tile).sum()), games) for tile in (*REACH_TILES, TOP_TILE)},
+            reach={tile: wilson(int((tiles >= tile).sum()), games) for tile in REACH_TILES},
             moves_per_cpu_s=self.moves / max(self.cpu_s, 1e-9),
             moves_per_s=self.moves / max(self.elapsed_s, 1e-9),
             forfeits=len(self.forfeits),

@@ -10,7 +10,7 @@ last board counts as a drop to 0, so a game that ends unexpectedly has its fall 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -37,22 +37,23 @@ class Falls(msgspec.Struct, frozen=True):
 
     games: int
     moves: float  # of a game
-    points: float  # lost at the fall
+    points: float | None  # lost at the fall; None if the values are no points of the player's games
+    share: float  # of the value of the board that was lost at the fall
     moves_left: float  # from the fall to the end, median
     last_empty: float  # empty cells of the last board before a move
     at_empty: dict[int, int]  # number of games by the empty cells of the board at the fall
 
 
-def analyse(games: GameBoards, values: Values) -> dict[int, Falls]:
-    """Return the falls of games by their highest tile, ascending."""
+def analyse(games: GameBoards, values: Values, *, calibrated: bool) -> dict[int, Falls]:
+    """Return the falls of games by their highest tile, ascending; in points only if calibrated."""
     played = np.flatnonzero(np.diff(games.starts))
     facts = np.array([_fall(games.between(run, run + 1).boards, values) for run in played.tolist()])
     tiles = 1 << games.highest[played].astype(np.int64)
-    return {int(tile): _summary(facts[tiles == tile]) for tile in np.unique(tiles)}
+    return {int(tile): _summary(facts[tiles == tile], calibrated=calibrated) for tile in np.unique(tiles)}
 
 
 def _fall(boards: npt.NDArray[np.uint64], values: Values) -> tuple[float, ...]:
-    """Return moves, points, moves left, empty cells of the last board, and empty cells at the fall."""
+    """Return moves, points, share, moves left, empty cells of the last board, and empty cells at the fall."""
     exps = boards_to_exps(boards)
     rewards = np.append(np.diff(potentials(exps)) + SPAWN, 0)
     found = values(boards).astype(np.float64)
@@ -60,23 +61,24 @@ def _fall(boards: npt.NDArray[np.uint64], values: Values) -> tuple[float, ...]:
     highest = exps.max(axis=1)
     at = int(np.where(highest == highest[-1], drops, -np.inf).argmax())
     empty = (exps == 0).sum(axis=1)
-    return (len(boards), drops[at], len(boards) - at, empty[-1], empty[at])
+    return (len(boards), drops[at], drops[at] / max(found[at], 1.0), len(boards) - at, empty[-1], empty[at])
 
 
-def _summary(facts: npt.NDArray[np.float64]) -> Falls:
-    moves, points, left, last_empty, empty = facts.T
+def _summary(facts: npt.NDArray[np.float64], *, calibrated: bool) -> Falls:
+    moves, points, share, left, last_empty, empty = facts.T
     return Falls(
         games=len(facts),
         moves=float(moves.mean()),
-        points=float(points.mean()),
+        points=float(points.mean()) if calibrated else None,
+        share=float(share.mean()),
         moves_left=float(np.median(left)),
         last_empty=float(last_empty.mean()),
         at_empty=dict(enumerate(np.bincount(empty.astype(np.int64)).tolist())),
     )
 
 
-def recorded_games(root: Path, games_max: int) -> tuple[GameBoards, str]:
-    """Return the first games of sessions, with every board, and their player's SHA-256, or ``""``."""
+def recorded_games(root: Path, games_max: int) -> tuple[GameBoards, dict[str, Any]]:
+    """Return the first games of sessions, with every board, and the facts of their player, if it is one."""
     boards: list[npt.NDArray[np.uint64]] = []
     highest: list[int] = []
     sessions, _ = open_sessions(find_sessions(root))
@@ -92,6 +94,6 @@ def recorded_games(root: Path, games_max: int) -> tuple[GameBoards, str]:
     if not boards:
         raise EmptyCorpusError("found no games", path=root)
     starts = np.append(0, np.cumsum([len(one) for one in boards]))
-    players = {str(session.meta.get("player_sha256") or "") for session in sessions}
+    players = {session.meta.get("player_sha256") for session in sessions}
     found = GameBoards(np.concatenate(boards), starts, exponents_of(np.array(highest, np.uint64)))
-    return found, players.pop() if len(players) == 1 else ""
+    return found, dict(sessions[0].meta) if len(players) == 1 else {}

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
 import msgspec
 import numpy as np
@@ -44,9 +44,12 @@ from tape2048.critic.metrics import (
     weighted,
 )
 from tape2048.critic.oracle import Means, OracleScores, Truth, TruthCurve, oracle_scores
+from tape2048.critic.own_labels import JudgedLabels, LabelEvaluation
 from tape2048.critic.results import (
     ALL,
     CRITIC,
+    DECIDED,
+    INTERVAL_RUNS_MIN,
     PREVALENCE,
     TILE,
     UNDECIDED,
@@ -66,7 +69,7 @@ from tape2048.session.run_table import DEFAULT_THRESHOLDS, check_thresholds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from tape2048.corpus import Corpus
     from tape2048.critic.facts import Critic
@@ -104,13 +107,17 @@ def take_sample(
     per_run: int | None,
     seed: int,
     progress: Callable[[int, int], object],
+    extra: Sequence[str] = (),
 ) -> Sample:
-    """Draw at most ``per_run`` rows of each run (None: all), with their weights, and score them."""
+    """Draw at most ``per_run`` rows of each run (None: all), with their weights, and score them.
+
+    ``extra`` names fields that are added to the baselines.
+    """
     embedded = getattr(critic, "needs_embeddings", False)
     source = corpus if per_run is None else corpus.capped(per_run)
     batches = source.batches(
         BATCH_ROWS, shuffle=False, seed=seed, rank=0, world_size=1,
-        fields=("tokens", "run", "step", *(("embeddings",) if embedded else ())),
+        fields=tuple(dict.fromkeys(("tokens", "run", "step", *(["embeddings"] if embedded else []), *extra))),
     )  # fmt: skip
     parts: list[tuple[Any, ...]] = []
     done = 0
@@ -123,6 +130,7 @@ def take_sample(
         if critic is not None:
             probabilities = critic.from_embeddings(batch["embeddings"]) if embedded else critic(boards)
         scores = [baseline(boards, points) for baseline in baselines.values()]
+        scores += [batch[name].copy() for name in extra]
         parts.append((boards, runs, steps, highest_tile(boards, points), probabilities, *scores))
         done += len(boards)
         progress(done, len(source))
@@ -136,7 +144,7 @@ def take_sample(
         steps,
         tiles,
         probabilities,
-        dict(zip(baselines, scores, strict=True)),
+        dict(zip((*baselines, *extra), scores, strict=True)),
     )
 
 
@@ -174,11 +182,14 @@ def load_isotonic() -> Any:
 #: Ways to divide rows into stages.
 StagesBy: TypeAlias = Literal["moves", "tile", "progress"]
 
-#: With fewer runs of a class, the bootstrap is unreliable, and AUROC and AUPRC have no interval.
-INTERVAL_RUNS_MIN = 5
 
+def predictions_of(
+    function: Callable[[Any], Any], tiles: tuple[int, ...] | None, *, probabilities: bool = True
+) -> Callable[[Any], Any]:
+    """Return a function from boards ``u64[n]`` to a module's or function's predictions.
 
-def _critic_of(function: Callable[[Any], Any], tiles: tuple[int, ...]) -> Callable[[Any], Any]:
+    They are of shape ``[n, T]``, or ``[n]`` if ``tiles`` is None.
+    """
     forms: dict[str, Callable[[Any], Any]] = {
         "boards u64[N]": lambda boards: boards,
         "tokens u8[N, 16]": boards_to_exps,
@@ -186,15 +197,19 @@ def _critic_of(function: Callable[[Any], Any], tiles: tuple[int, ...]) -> Callab
     name, call = repr(function), function
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(function, torch.nn.Module):
-        name, call = type(function).__name__, partial(_module_probabilities, function)
+        name, call = type(function).__name__, partial(_module_outputs, function, probabilities)
         del forms["boards u64[N]"]  # packed boards as indices of an embedding can crash a GPU
 
-    def probabilities(boards: NDArray[np.uint64]) -> NDArray[np.float32]:
-        shape, problems = (len(boards), len(tiles)), []
+    def predict(boards: NDArray[np.uint64]) -> NDArray[np.float32]:
+        shape: tuple[int, ...] = (len(boards),) if tiles is None else (len(boards), len(tiles))
+        problems = []
         for form, given in forms.items():
             try:
                 found = np.asarray(call(given(boards)), np.float32)
-                if found.shape == shape and ((found >= 0) & (found <= 1)).all():
+                if tiles is None and found.shape == (len(boards), 1):
+                    found = found[:, 0]
+                valid = (found >= 0) & (found <= 1) if probabilities else np.isfinite(found)
+                if found.shape == shape and valid.all():
                     return found
                 values = f"values from {found.min()} to {found.max()} of shape {found.shape}"
                 problems.append(f"{values} for {form}")
@@ -202,14 +217,15 @@ def _critic_of(function: Callable[[Any], Any], tiles: tuple[int, ...]) -> Callab
                 problems.append(f"{type(error).__name__}: {error} for {form}")
         raise ValueError(
             f"{name}: found {', and '.join(problems)}; "
-            f"expected probabilities of shape {shape}, for the thresholds {tiles}"
+            f"expected {'probabilities' if probabilities else 'numbers'} of shape {shape}"
+            + ("" if tiles is None else f", for the thresholds {tiles}")
         )
 
-    return probabilities
+    return predict
 
 
-def _module_probabilities(module: Any, tokens: NDArray[np.uint8]) -> Any:
-    """Return the probabilities of a PyTorch module that maps tokens to logits, on its device."""
+def _module_outputs(module: Any, probabilities: bool, tokens: NDArray[np.uint8]) -> Any:  # noqa: FBT001
+    """Return the outputs of a PyTorch module on its device, as probabilities if it maps tokens to logits."""
     import torch
 
     training, weights = module.training, next(module.parameters(), None)
@@ -218,17 +234,49 @@ def _module_probabilities(module: Any, tokens: NDArray[np.uint8]) -> Any:
     try:
         with torch.inference_mode():
             parts = (tokens[first : first + MODULE_ROWS] for first in range(0, len(tokens), MODULE_ROWS))
-            logits = [module(torch.from_numpy(part).to(device)).float().cpu() for part in parts]
-            return torch.cat(logits).sigmoid().numpy()
+            outputs = torch.cat([module(torch.from_numpy(part).to(device)).float().cpu() for part in parts])
+            return (outputs.sigmoid() if probabilities else outputs).numpy()
     finally:
         module.train(training)
 
 
+@overload
+def evaluate(
+    critic: Callable[[NDArray[Any]], Any],
+    corpus: Corpus,
+    *,
+    labels: str | ArrayLike,
+    by: StagesBy = ...,
+    per_run: int | None = ...,
+    replicates: int = ...,
+    seed: int = ...,
+    workers: int | None = ...,
+    progress: Callable[[str, int, int], object] | None = ...,
+) -> LabelEvaluation: ...
+@overload
+def evaluate(
+    critic: Critic | Callable[[NDArray[Any]], NDArray[Any]],
+    corpus: Corpus,
+    *,
+    thresholds: Sequence[int] = ...,
+    train: Corpus | None = ...,
+    baselines: Mapping[str, Baseline] | None = ...,
+    by: StagesBy = ...,
+    per_run: int | None = ...,
+    replicates: int = ...,
+    seed: int = ...,
+    oracle: Oracle | None = ...,
+    positions: int = ...,
+    precision: float | None = ...,
+    workers: int | None = ...,
+    progress: Callable[[str, int, int], object] | None = ...,
+) -> Evaluation: ...
 def evaluate(
     critic: Critic | Callable[[NDArray[Any]], NDArray[Any]],
     corpus: Corpus,
     *,
     thresholds: Sequence[int] = DEFAULT_THRESHOLDS,
+    labels: str | ArrayLike | None = None,
     train: Corpus | None = None,
     baselines: Mapping[str, Baseline] | None = None,
     by: StagesBy = "moves",
@@ -240,8 +288,8 @@ def evaluate(
     precision: float | None = None,
     workers: int | None = None,
     progress: Callable[[str, int, int], object] | None = None,
-) -> Evaluation:
-    """Evaluate a critic.
+) -> Evaluation | LabelEvaluation:
+    """Evaluate a critic, or a model of your own labels.
 
     Args:
         critic: a :class:`tape2048.torch.TorchCritic` or :class:`tape2048.critic.NTupleCritic`; a PyTorch
@@ -249,6 +297,11 @@ def evaluate(
             tokens to probabilities ``[N, T]``.
         corpus: games outside the critic's training part.
         thresholds: the T tiles of a module or function. A critic has its own thresholds.
+        labels: your own labels, for a module or function with one output for each board: a value for each
+            game, ``[R]``, or for each row of the corpus, ``[N]``, or the name of a field or column. If all
+            are 0 or 1, the output is a probability (a module's is a logit). Other labels are compared with
+            the output itself. Rows with NaN are left out. Only the arguments ``by``, ``per_run``,
+            ``replicates``, ``seed``, ``workers`` and ``progress`` apply.
         train: games of the training part, on which baselines are calibrated; None: baselines have no Brier
             score and ECE.
         baselines: a mapping of names to functions, beside the prevalence and the highest tile. A function
@@ -288,26 +341,43 @@ def evaluate(
         <BLANKLINE>
         8192: AUROC
         ...
+
+        A constant, measured on a label of one's own, and on the points that are to come:
+
+        >>> import numpy as np
+        >>> corpus = Corpus.open("selfplay")
+        >>> above = corpus.runs["score"] > np.median(corpus.runs["score"])
+        >>> half = evaluate(lambda boards: np.full(len(boards), 0.5), corpus, labels=above, replicates=0)
+        >>> half.stage("all").auroc.value
+        0.5
+        >>> points = evaluate(
+        ...     lambda boards: np.zeros(len(boards)), corpus, labels="score_to_go", replicates=0
+        ... )
+        >>> points.stage("all").r2.value < 0
+        True
     """
     # Checked before the critic scores all rows, which may take hours.
-    if by not in get_args(StagesBy):
-        raise ValueError(f"by={by!r}; expected 'moves', 'tile' or 'progress'")
+    _check_counts(by, seed=seed, replicates=replicates, positions=positions)
     worker_count(workers)
-    for name, value, least in (("seed", seed, 0), ("replicates", replicates, 0), ("positions", positions, 1)):
-        if as_int(name, value) < least:
-            raise ValueError(f"{name}={value}; expected at least {least}")
     _check_precision(precision, replicates)
     for each in (corpus, train):
         if each is not None:
             tables_of(each)
+    report = progress or _Lines()
+    if labels is not None:
+        if hasattr(critic, "needs_embeddings") or train or baselines or oracle:
+            raise TypeError("labels: expected a module or function, and no train, baselines or oracle")
+        return _evaluate_labels(
+            critic, corpus, labels, by=by, per_run=per_run, replicates=replicates, seed=seed, workers=workers,
+            progress=report,
+        )  # fmt: skip
     tiles = tuple(getattr(critic, "thresholds", check_thresholds(thresholds).tolist()))
-    scored = critic if hasattr(critic, "needs_embeddings") else _critic_of(critic, tiles)
+    scored = critic if hasattr(critic, "needs_embeddings") else predictions_of(critic, tiles)
     predictors: dict[str, Baseline] = {
         PREVALENCE: lambda boards, _: np.zeros(len(boards)),  # calibration turns it into the prevalence
         TILE: highest_tile,
         **(baselines or {}),
     }
-    report = progress or _Lines()
     how: Any = {"baselines": predictors, "per_run": per_run}
     sample = take_sample(corpus, scored, seed=seed, progress=partial(report, "rows"), **how)
     calibrated: dict[str, NDArray[np.float64]] = {}
@@ -324,7 +394,7 @@ def evaluate(
         asking = _Asking(oracle, sample, weights, partial(report, "rollouts"))
         order = np.random.default_rng(seed).permutation(len(sample.runs))[:positions]
         answer = asking.until(precision, order, tiles)
-    stages = list(_stages(sample, by))
+    stages = list(stages_of(sample, by))
     evaluator = _Evaluator(sample, tiles, _predictors(sample, tiles, calibrated), weights, answer)
     jobs = [(stage, at) for stage in stages for at in range(len(tiles))]
     cells: list[Cell] = []
@@ -347,6 +417,78 @@ def evaluate(
     )
 
 
+def _evaluate_labels(
+    critic: Callable[[NDArray[Any]], Any],
+    corpus: Corpus,
+    labels: str | ArrayLike,
+    *,
+    by: StagesBy,
+    per_run: int | None,
+    replicates: int,
+    seed: int,
+    workers: int | None,
+    progress: Callable[[str, int, int], object],
+) -> LabelEvaluation:
+    field = labels if isinstance(labels, str) else None
+    values = None if isinstance(labels, str) else _check_labels(np.asarray(labels), corpus)
+    sample = take_sample(
+        corpus, None, {}, per_run=per_run, seed=seed, progress=partial(progress, "rows"),
+        extra=(field or "row",),
+    )  # fmt: skip
+    (truths,) = sample.baselines.values()
+    if values is not None:
+        truths = values[sample.runs if len(values) == len(corpus.runs) else truths]
+    if truths.ndim != 1 or truths.dtype.kind not in "biuf":
+        found = f"{truths.dtype} of shape {truths.shape}"
+        raise ValueError(f"labels: found {found} in {field or 'the array'}, expected one number for each row")
+    known = ~np.isnan(truths) if truths.dtype.kind == "f" else np.ones(len(truths), np.bool_)
+    if not known.any():
+        raise ValueError("labels: every label is NaN")
+    is_binary = bool(np.isin(truths[known], (0, 1)).all())
+    ask = predictions_of(critic, None, probabilities=is_binary)
+    boards = (sample.boards[first : first + BATCH_ROWS] for first in range(0, len(sample.boards), BATCH_ROWS))
+    predicted = np.concatenate([ask(piece) for piece in boards]).astype(np.float64)
+    weights = RunBootstrap(len(sample.highest), replicates, seed).weights * sample.weights[:, None]
+    truths = truths.astype(np.bool_ if is_binary else np.float64)
+    judged = JudgedLabels(predicted, truths, sample.runs, weights, is_binary)
+    stages = [(stage, chosen & known) for stage, chosen in stages_of(sample, by) if chosen is not None]
+    jobs = [(stage.name, np.flatnonzero(chosen)) for stage, chosen in stages]
+    scores = list(map_ordered(lambda job: judged.scores(*job), jobs, workers))
+    everywhere = np.flatnonzero(known)
+    curve = reliability(*judged.of(everywhere)).listed() if is_binary else []
+    return LabelEvaluation(
+        is_binary=is_binary,
+        rows=len(everywhere),
+        rows_left_out=len(known) - len(everywhere),
+        runs=len(np.unique(sample.runs[everywhere])),
+        per_run=per_run,
+        replicates=replicates,
+        seed=seed,
+        stages=[stage for stage, _ in stages],
+        scores=scores,
+        reliability=curve,
+    )
+
+
+def _check_labels(values: NDArray[Any], corpus: Corpus) -> NDArray[Any]:
+    games, rows = len(corpus.runs), len(corpus)
+    if values.shape in {(games,), (rows,)}:
+        return values
+    raise ValueError(
+        f"labels: found an array of shape {values.shape}, expected {(games,)}, a value for each game, or "
+        f"{(rows,)}, a value for each row"
+    )
+
+
+def _check_counts(by: str, *, positions: int, **counts: int) -> None:
+    if by not in get_args(StagesBy):
+        raise ValueError(f"by={by!r}; expected 'moves', 'tile' or 'progress'")
+    for name, value in (*counts.items(), ("positions", positions)):
+        least = int(name == "positions")
+        if as_int(name, value) < least:
+            raise ValueError(f"{name}={value}; expected at least {least}")
+
+
 def _check_precision(precision: float | None, replicates: int) -> None:
     if precision is not None and not (0 < precision < 1 and replicates):
         raise ValueError(
@@ -354,7 +496,7 @@ def _check_precision(precision: float | None, replicates: int) -> None:
         )
 
 
-def _stages(sample: Sample, by: StagesBy) -> Iterator[_Stage]:
+def stages_of(sample: Sample, by: StagesBy) -> Iterator[_Stage]:
     steps = sample.steps
     yield Stage(ALL, "all rows"), np.ones(len(steps), np.bool_)
     if by == "moves":
@@ -416,6 +558,8 @@ class _Evaluator(NamedTuple):
         if len(runs):
             few = "" if positive in {0, len(runs)} else ": too few of a class for an interval"
             note = f"{positive:,} positive runs of {len(runs):,}{few}"
+            if (sample.tiles[chosen] >= tile.bit_length() - 1).all():
+                note = DECIDED
         scores: dict[str, Scores] = {}
         first = None
         base = base_log_loss(labels[chosen], sample.runs[chosen], self.weights)

@@ -24,9 +24,9 @@ The calibration error has 15 bins of equal weight; equal scores stay together. B
 et al., "On Calibration of Modern Neural Networks", 2017) would put nearly every row of a rare tile into the
 first one and hide errors there; bins of equal mass are also less biased (Nixon et al., "Measuring Calibration
 in Deep Learning", 2019; Roelofs et al., "Mitigating Bias in Calibration Error Estimation", 2022). Like every
-such estimate it is above 0 even for perfect probabilities, the more so the fewer games there are. Resampling
-adds noise again, so its replicates are higher still: for good probabilities, the sample's own value is near
-or below the lower end of its interval.
+such estimate it is above 0 even for perfect probabilities, the more so the fewer games there are. A replicate
+is a random sample of a random sample, so its error is higher still: for good probabilities, the sample's own
+value is near or below the lower end of its interval.
 """
 
 from __future__ import annotations

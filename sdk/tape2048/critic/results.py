@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 ALL, UNDECIDED = "all", "undecided"
 
+#: With fewer runs of a class, the bootstrap is unreliable, and AUROC and AUPRC have no interval.
+INTERVAL_RUNS_MIN = 5
+
+#: The note of a stage in which the board itself shows every label.
+DECIDED = "every board has the tile"
+
 #: Names of predictors.
 CRITIC, PREVALENCE, TILE = "critic", "prevalence", "highest tile"
 
@@ -65,6 +71,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     base_log_loss: float | None = None  # log loss of the prevalence as the prediction; None with one class
     note: str | None = None  # why metrics are missing; None where none are
     scores: dict[str, Scores] = {}
+
+    @property
+    def one_class(self) -> bool:
+        """Whether no game reached the tile, or every game did."""
+        return self.runs_positive in {0, self.runs}
 
 
 class ReliabilityCurve(msgspec.Struct, frozen=True):
@@ -120,16 +131,53 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     def tables(self) -> Iterator[ResultTable]:
         """Yield the tables that ``print`` and ``tape2048 critic eval`` show.
 
-        Each tile has two tables, and two more if there are rollouts. The last table describes the stages.
+        Each tile has two tables, and two more if there are rollouts. Stages whose games all have one outcome
+        are left out; :meth:`left_out` names them. The last table describes the stages.
         """
         for tile in self.thresholds:
             cells = [cell for cell in self.cells if cell.threshold == tile]
-            yield self._auroc_table(cells, tile)
-            yield self._critic_table(cells, tile)
+            if measured := [cell for cell in cells if not cell.one_class]:
+                yield self._auroc_table(measured, tile)
+                yield self._critic_table(measured, tile)
             if self.truth is not None:
                 yield self._rollouts_table(cells, tile)
                 yield self._means_table(self.truth, tile)
         yield ResultTable("", ("stage", "rows of the stage"), [(one.name, one.about) for one in self.stages])
+
+    def left_out(self, recorded: int | None = None) -> list[str]:
+        """Return a line for each tile with stages that the tables leave out, and the games that are missing.
+
+        A stage needs five games of each outcome. If all of n games have the same outcome, the estimate for
+        the share of the other outcome is 1 / (n + 2), so that the stage needs 5 * (n + 2) games.
+
+        Args:
+            recorded: number of recorded games, of which ``runs`` were evaluated. None: all were.
+
+        Example:
+            >>> from tape2048 import Corpus
+            >>> from tape2048.critic import NTupleCritic, evaluate
+            >>> corpus = Corpus.open("selfplay")
+            >>> found = evaluate(NTupleCritic.load("default"), corpus, per_run=8, replicates=9)
+            >>> found.left_out()[0]
+            '8192: too few games: none of 200 games reached the tile. Record at least 810 more.'
+        """
+        lines = []
+        for tile in self.thresholds:
+            cells = [one for one in self.cells if one.threshold == tile and one.one_class and one.runs]
+            decided = [one.stage for one in cells if one.note == DECIDED]
+            few = [one for one in cells if one.note != DECIDED]
+            if few:
+                most = max(few, key=lambda one: one.runs)
+                more = INTERVAL_RUNS_MIN * (most.runs + 2) - most.runs
+                more = math.ceil(more * (recorded or self.runs) / self.runs)
+                where = "" if most.stage == ALL else f" in {', '.join(one.stage for one in few)}"
+                which = f"{'all' if most.runs_positive else 'none'} of {counted(most.runs, 'game')}"
+                lines.append(
+                    f"{tile}: too few games{where}: {which} reached the tile. Record at least {more:,} more."
+                )
+            if decided:
+                lines.append(f"{tile}: left out: {', '.join(decided)}. There, every board has the tile.")
+        return lines
 
     def _auroc_table(self, cells: list[Cell], tile: int) -> ResultTable:
         names = [self.predictors[0], *self.predictors[2:]]  # the prevalence ranks no rows
@@ -245,10 +293,11 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         tables = (f"{one.title}\n{aligned(one.headings, one.rows)}".lstrip() for one in self.tables())
-        return "\n".join([f"{self._facts()}\n", *tables]).rstrip()
+        return "\n".join(["\n".join([self._facts(), *self.left_out(), ""]), *tables]).rstrip()
 
     def _repr_html_(self) -> str:
-        parts = [f"<p>{self._facts()}</p>", *(html_table(*one) for one in self.tables())]
+        lines = (f"<p>{line}</p>" for line in (self._facts(), *self.left_out()))
+        parts = [*lines, *(html_table(*one) for one in self.tables())]
         with contextlib.suppress(MissingPackageError):
             self.figure().savefig(drawn := io.BytesIO(), format="png")
             code = base64.b64encode(drawn.getvalue()).decode()

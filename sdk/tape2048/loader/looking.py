@@ -15,6 +15,7 @@ from tape2048.loader.run_columns import facts_of_runs
 from tape2048.players import PlayerGames, PlayerTable, identity_of_player, player_label
 from tape2048.session.column_draft import shared_columns
 from tape2048.session.games import Game
+from tape2048.session.tiles_shown import tiles_shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from tape2048.players import PlayedBy
     from tape2048.session.columns import ColumnInfo
     from tape2048.session.session import Session
-
-_TILES = 5  # columns of tiles, the highest of all games
 
 
 def _reader_of(session: Session) -> Session | None:
@@ -94,16 +93,20 @@ class Description:
 def describe(tables: ViewTables, title: str, row_counts: NDArray[np.int64]) -> Description:
     players, player = _by_player(tables)
     scores, steps, exponents = tables.runs["score"], tables.runs["steps"], tables.exponents
-    top = int(exponents.max(initial=1))
-    tiles = range(max(1, top - _TILES + 1), top + 1)
+    parts = [(player == i, one.player_name) for i, one in enumerate(players)]
+
+    def reach(mine: Any) -> dict[int, float]:
+        return {exp: float((exponents[mine] >= exp).mean()) for exp in range(5, 17)}
+
+    tiles = tiles_shown(reach(mine) for mine, _ in parts)
 
     def line(mine: Any, name: str) -> tuple[str, ...]:
-        score, reached = scores[mine], [float((exponents[mine] >= exp).mean()) for exp in tiles]
+        score, reached = scores[mine], [reach(mine)[exp] for exp in tiles]
         facts = (len(score), row_counts[mine].sum(), *(f(score) for f in (np.mean, np.median, np.max)))
         numbers = (f"{fact:,.0f}" for fact in (*facts, steps[mine].mean()))
         return (*numbers, *(f"{share:.1%}" for share in reached), printable(name))
 
-    lines = [line(player == i, one.player_name) for i, one in enumerate(players)]
+    lines = [line(*part) for part in parts]
     lines += [line(slice(None), "all players")] if len(players) > 1 else []
     headings = (">games", ">rows", ">mean score", ">median", ">best", ">moves a game")
     return Description(title, (*headings, *(f">{1 << exp}" for exp in tiles), "player"), lines)

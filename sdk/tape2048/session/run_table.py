@@ -172,8 +172,8 @@ def _segments(
 
 #: The tiles that a critic predicts by default.
 DEFAULT_THRESHOLDS = (8192, 16384, 32768)
-#: The tiles for which reports give the share of games that reached them.
-REACH_TILES = (2048, 4096, 8192, 16384, 32768)
+#: The tiles for which documents give the share of games that reached them. Tables show some of them.
+REACH_TILES = tuple(1 << exponent for exponent in range(5, 17))
 
 
 def check_thresholds(thresholds: Sequence[int]) -> NDArray[np.int64]:

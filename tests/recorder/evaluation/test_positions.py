@@ -46,7 +46,14 @@ def slow_fall(boards: list[list[int]]) -> tuple[float, ...]:
         if max(cells) == max(boards[-1]) and drop > best[0]:
             best = (drop, i)
     drop, at = best
-    return len(boards), drop, len(boards) - at, boards[-1].count(0), boards[at].count(0)
+    return (
+        len(boards),
+        drop,
+        drop / max(value(boards[at]), 1),
+        len(boards) - at,
+        boards[-1].count(0),
+        boards[at].count(0),
+    )
 
 
 def test_falls_are_the_largest_drops() -> None:
@@ -56,22 +63,23 @@ def test_falls_are_the_largest_drops() -> None:
     for run in range(len(games)):
         boards = [reference.unpack(int(board)) for board in games.between(run, run + 1).boards]
         expected.setdefault(2 ** int(games.highest[run]), []).append(slow_fall(boards))
-    found = positions.analyse(games, values)
+    found = positions.analyse(games, values, calibrated=True)
     assert list(found) == sorted(expected)
     assert len(found) > 2
     for tile, facts in expected.items():
-        moves, points, left, last, empty = (list(column) for column in zip(*facts, strict=True))
+        moves, points, shares, left, last, empty = (list(column) for column in zip(*facts, strict=True))
         falls = found[tile]
         assert falls.games == len(facts)
         assert (falls.moves, falls.points) == pytest.approx((np.mean(moves), np.mean(points)))
+        assert falls.share == pytest.approx(np.mean(shares))
         assert (falls.moves_left, falls.last_empty) == pytest.approx((np.median(left), np.mean(last)))
         assert falls.at_empty == {n: empty.count(n) for n in range(int(max(empty)) + 1)}
 
 
 def test_recorded_games_are_those_of_the_sessions(tmp_path: Path) -> None:
     session = Session.open(write_ours(tmp_path / NAME))
-    games, player = positions.recorded_games(tmp_path, 4)
-    assert player == session.meta.get("player_sha256", "")
+    games, facts = positions.recorded_games(tmp_path, 4)
+    assert facts == session.meta
     assert len(games) == 4
     assert np.diff(games.starts).tolist() == session.runs["rows"][:4].tolist()
     assert (1 << games.highest.astype(int)).tolist() == session.runs["highest_tile"][:4].tolist()

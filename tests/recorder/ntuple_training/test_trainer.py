@@ -482,7 +482,7 @@ def test_a_training_leaves_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     lines = [json.loads(line) for line in (out / METRICS).read_text().splitlines()]
     assert [line["moves"] for line in lines] == sorted(line["moves"] for line in lines)
     assert lines[-1]["moves"] == trainer.moves
-    assert set(lines[-1]["reach"]) == {"2048", "4096", "8192", "16384", "32768"}
+    assert set(lines[-1]["reach"]) >= {"2048", "4096", "8192", "16384", "32768"}
     assert set(lines[-1]) == set(trainer.progress().figures)
     assert view.seen
     assert f"checkpoint at {trainer.moves:,} moves" in view.events

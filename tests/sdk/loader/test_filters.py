@@ -1,6 +1,7 @@
 """Conditions on runs: SQL that may only read, masks, named filters; parts and weights from the run table."""
 
 import datetime as dt
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -389,15 +390,6 @@ class TestSplit:
             assert set(before[name].runs["seed"].tolist()) <= set(after[name].runs["seed"].tolist())
         assert not set(after["train"].runs["seed"].tolist()) & set(after["val"].runs["seed"].tolist())
 
-    @pytest.mark.parametrize(("seed", "said"), [(0, "distinct runs: 1 of 10"), (None, "more games")])
-    def test_a_part_without_rows_says_why(self, tmp_path: Path, seed: int | None, said: str) -> None:
-        games = [Game(number, 3, seed=number if seed is None else seed) for number in range(1, 11)]
-        write_foreign(tmp_path / NAME, Spec(games=games))
-        corpus = Corpus.open(tmp_path)
-        with pytest.raises(errors.EmptyCorpusError, match="leaves 0 of 10 runs") as caught:
-            corpus.split(train=1 - 1e-9, val=1e-9)
-        assert said in str(caught.value.hint)
-
     def test_of_a_view_is_the_view_of_the_split(self, corpus: Corpus) -> None:
         one = corpus.where(min_steps=17).phase(steps=(1, 12)).split(train=0.5, val=0.5)["val"]
         other = corpus.split(train=0.5, val=0.5)["val"].where(min_steps=17).phase(steps=(1, 12))
@@ -444,10 +436,40 @@ class TestSplit:
                 corpus.split(salt=wrong, train=0.9, val=0.1)
         assert corpus.split(train=np.float32(0.5), val=np.float64(0.5)).keys() == {"train", "val"}
 
-    def test_part_without_rows(self, tmp_path: Path) -> None:
-        write_ours(tmp_path / OURS[0], Spec(games=[Game(1, 4)]))
-        with pytest.raises(errors.EmptyCorpusError, match=r"split's part (train|val)"):
-            Corpus.open(tmp_path).split(train=0.5, val=0.5)
+    @pytest.mark.parametrize(
+        ("seeds", "parts", "said", "advice"),
+        [
+            ([0], {"train": 0.5, "val": 0.5}, "=0.5 of the split", "Record at least 14 games."),
+            ([0] * 10, {"a": 0.5, "b": 0.5}, "and only 1 of them", "Use other seeds and start boards."),
+        ],
+    )
+    def test_a_part_without_games_says_why(
+        self, tmp_path: Path, seeds: list[int], parts: dict[str, float], said: str, advice: str
+    ) -> None:
+        """The error has the number of games that such a split needs."""
+        games = [Game(number, 3, seed=seed) for number, seed in enumerate(seeds, 1)]
+        write_foreign(tmp_path / NAME, Spec(games=games))
+        with pytest.raises(errors.EmptyCorpusError, match=f"none of {len(seeds)} game") as caught:
+            Corpus.open(tmp_path).split(**parts)
+        assert said in str(caught.value)
+        assert advice in caught.value.advice
+
+    @pytest.mark.parametrize("order", [("train", "val"), ("val", "train")])
+    def test_it_says_which_share_is_possible(self, tmp_path: Path, order: tuple[str, str]) -> None:
+        """The part has games with the share of the error, and none with a hundredth less."""
+        write_ours(tmp_path / OURS[0], Spec(games=[Game(i, 4, seed=i) for i in range(1, 21)]))
+        corpus = Corpus.open(tmp_path)
+
+        def split(val: float) -> dict[str, Corpus]:
+            shares = {"train": 1 - val, "val": val}
+            return corpus.split(salt="69", **{name: shares[name] for name in order})
+
+        with pytest.raises(errors.EmptyCorpusError, match=r"is in the part val=0\.1 of") as caught:
+            split(0.1)
+        least = float(re.findall(r"these games allow val >= (0.\d+)", str(caught.value))[0])
+        assert [len(part.runs) > 0 for part in split(least).values()] == [True, True]
+        with pytest.raises(errors.EmptyCorpusError):
+            split(least - 0.01)
 
     def test_sessions_of_others_split_by_seed(self, tmp_path: Path) -> None:
         write_foreign(tmp_path / "theirs", Spec(games=[Game(i, 2, seed=i) for i in range(100)]))

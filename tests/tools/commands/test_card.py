@@ -77,7 +77,7 @@ def test_tables_have_the_numbers(cli: Cli, root: Path) -> None:
     text = (root / "README.md").read_text()
     low, high = (f"{100 * bound:.1f}" for bound in wilson(8, 16)[1:])
     assert f"| 2048 | 8 | 50% ({low}-{high}) |" in text
-    assert "| expectimax, 2-ply @111111 | expectimax:depth=1 | 8 | 9,004 | 9,007 | 50% (" in text
+    assert "| expectimax, 2-ply @111111 | expectimax:depth=1 | 8 | 9,004 | 9,007 | 75% (" in text
     assert r"| doubt | f32[N, 2] | a\|b | 1 |" in text
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -135,7 +136,7 @@ def test_tables_and_csv_say_the_same(tape: Tape, made: Made) -> None:
     done = tape("critic", "eval", made.critic, made.root, *QUICK)
     assert done.code == 0, done.err
     assert "8192: AUROC" in done.out
-    assert "part test" in done.out
+    assert "part unseen" in done.out
     rows = len(made.corpus.split(**SHARES)["test"])
     assert f"at most 10 of each, weighted as all {rows:,}" in " ".join(done.out.split())
     lines = list(
@@ -277,6 +278,31 @@ def test_a_critic_of_embeddings(tape: Tape, made: Made) -> None:
         for found in (done, with_tower)
     ]
     assert values[0] == pytest.approx(values[1], abs=1e-3)
+
+
+def test_by_default_it_uses_the_games_that_the_critic_has_not_learned_from(
+    tape: Tape, made: Made, tmp_path: Path
+) -> None:
+    """Its test part, and all games of other players. Tables without a measurable stage become one line."""
+    own = tape("critic", "eval", made.critic, made.root, *QUICK, "--json").json
+    assert own["evaluation"]["runs"] == len(made.corpus.split(**SHARES)["test"].runs)
+    info = TorchCritic.load(made.critic, "cpu").info
+    other = tmp_path / "other"
+    shutil.copytree(made.critic, other)
+    facts = json.loads((other / "critic.json").read_bytes())
+    facts["players"] = [{"name": "other", "sha256": "b" * 64, "games": 9}]
+    (other / "critic.json").write_text(json.dumps(facts))
+    assert info.players == []
+    strong = ("--where", "highest_tile >= 8192")
+    found = tape("critic", "eval", other, made.root, *QUICK, *strong)
+    games = int((made.corpus.runs["highest_tile"] >= 8192).sum())
+    assert found.code == 0, found.err
+    assert f"The critic has not learned from {games} of {games} games." in found.out
+    more = 5 * (games + 2) - games
+    few = f"8192: too few games: all of {games} games reached the tile. Record at least {more} more."
+    assert few in " ".join(found.out.split())
+    assert "8192: AUROC" not in found.out
+    assert "16384: AUROC" in found.out
 
 
 def test_wrong_parts_and_flags(tape: Tape, made: Made, tmp_path: Path) -> None:

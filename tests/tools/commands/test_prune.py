@@ -60,7 +60,7 @@ def test_max_sessions_removes_the_oldest(cli: Cli, many: Path) -> None:
     assert left(many) == [4, 5, 6, 7, 8]
     assert f"{name(0)}" in done.out
     assert "4 sessions removed" in done.out
-    assert "5 sessions are kept" in done.out
+    assert "over the limit of 5 sessions" in done.out
     assert "no limit is set" not in done.out
     assert ": 1 session removed" in cli("prune", many, "--max-sessions", 4).out
 
@@ -107,7 +107,7 @@ def test_by_size(cli: Cli, many: Path) -> None:
     assert document["bytes_removed"] == sum(sizes[:6])
     assert document["staying_bytes"] == sum(sizes[6:])
     (unmet,) = document["unmet"]
-    assert unmet == "max_total_mb: 0 MB are kept, but keep_last = 1 keeps 3 sessions"
+    assert unmet == "max_total_mb: over the limit of 0 MB, but keep_last = 1 keeps 3 sessions"
 
 
 def test_a_dry_run_removes_nothing_and_says_the_same(cli: Cli, many: Path) -> None:

@@ -19,6 +19,7 @@ from tests.sdk.builders import raising
 
 from tape2048 import Session, sessions
 from tape2048.errors import StartError, TooManyFilesError
+from tape2048.session.tiles_shown import tiles_shown
 from tape2048_recorder.record_options import RecorderConfig
 from tape2048_recorder.status.status_report import RecordingSummary, Status
 from tape2048_tools.commands.recorder.record import RecordingPanel, summary_parts
@@ -135,7 +136,7 @@ def test_a_line_of_the_log_tells_how_it_stands(capsys: pytest.CaptureFixture[str
     (line,) = capsys.readouterr().err.splitlines()
     assert line.split(" info ")[1] == (
         "recording: session 4M of 10M rows, 1.5M steps/s, 2 of 2 workers, 0:10, "
-        "games 6,000, mean score 52,000, reach 2048 92%, 4096 50%, 8192 3.1%, 16384 0, "
+        "games 6,000, mean score 52,000, reach 2048 92%, 4096 50%, 8192 3.1%, "
         "published 1, disk 80 GB left in selfplay (31:44 at this rate)"
     )
     view.changed(RecorderConfig(log_interval_s=0.001))
@@ -153,7 +154,7 @@ def drawn(config: RecorderConfig, status: Status, width: int = 90) -> str:
 
 
 def test_the_panel_keeps_numbers_beside_their_words() -> None:
-    reach = {2048: 0.999, 4096: 0.996, 8192: 0.00001, 16384: 0.00001}
+    reach = {2048: 0.979, 4096: 0.966, 8192: 0.03, 16384: 0.011}
     status = msgspec.structs.replace(STATUS, games=123_456_789, session_rows=123_456_789, reach=reach)
     for width in (80, 120):
         text = drawn(RecorderConfig(rotate_steps=1_250_000_000), status, width)
@@ -161,7 +162,7 @@ def test_the_panel_keeps_numbers_beside_their_words() -> None:
             "123M of 1.25G rows",
             "published  1 ",
             "123,456,789, mean score 52,000",
-            "16384 <0.01%",
+            "16384 1.1%",
         ):
             assert said in text
         assert len(text.splitlines()) <= 8
@@ -184,10 +185,28 @@ def test_the_panel_says_why_it_waits() -> None:
     assert describe(STATUS).warning is None
 
 
-def test_the_summary_names_the_highest_tile() -> None:
+@pytest.mark.parametrize(
+    ("reaches", "tiles"),
+    [
+        ([[1, 1, 0.9, 0.4, 0, 0]], [512, 1024]),  # a weak player
+        ([[1, 1, 1, 0.995, 0.9, 0.4]], [2048, 4096]),  # a strong player
+        ([[1, 0.5, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0.3]], [256, 4096]),  # both in one table
+        ([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4]], [256, 512, 1024, 2048, 4096]),  # at most five
+        ([[1, 1, 1, 0, 0, 0]], [512]),  # all games end with one tile
+        ([[0, 0, 0, 0, 0, 0]], [128]),
+        ([[None] * 6], []),  # no games
+        ([], []),
+    ],
+)
+def test_tables_show_the_tiles_that_divide_the_games(reaches: list[list[float]], tiles: list[int]) -> None:
+    """Tiles that almost all games reach, or almost none, are left out."""
+    named = [dict(zip((128, 256, 512, 1024, 2048, 4096), one, strict=True)) for one in reaches]
+    assert tiles_shown(named) == tiles
+
+
+def test_the_summary_names_the_tiles() -> None:
     reach = {2048: 1.0, 4096: 1.0, 8192: 0.75, 16384: 0.5, 32768: 0.0}
-    assert reach_words(reach) == "2048 100%, 4096 100%, 8192 75%, 16384 50%"
-    assert reach_words({**reach, 32768: 0.25}).endswith("16384 50%, 32768 25%")
+    assert reach_words(reach) == "8192 75%, 16384 50%"
 
 
 NOTHING = RecordingSummary(

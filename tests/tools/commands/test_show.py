@@ -39,9 +39,9 @@ def test_json_has_everything(cli: Cli, session: Path) -> None:
     ]
     # Of 200 rows, the game that reached 8192 has 60 and the one that reached 16384 has 50.
     assert document["labels"] == [
+        {"threshold": 4096, "games": 3, "game_share": 0.75, "row_share": 0.8},
         {"threshold": 8192, "games": 2, "game_share": 0.5, "row_share": 0.55},
         {"threshold": 16384, "games": 1, "game_share": 0.25, "row_share": 0.25},
-        {"threshold": 32768, "games": 0, "game_share": 0.0, "row_share": 0.0},
     ]
     best = document["best"]
     assert (best["run_id"], best["seed"], best["score"], best["steps"]) == (3, 7, 370_000, 50)
@@ -52,7 +52,7 @@ def test_json_has_everything(cli: Cli, session: Path) -> None:
 def test_the_share_of_rows_counts_rows_that_were_kept() -> None:
     runs = np.zeros(2, RUN_DTYPE)
     runs["steps"], runs["rows"], runs["highest_tile"] = (10, 3), (1, 3), (8192, 2048)
-    assert label_prevalence(runs)[0]["row_share"] == 0.25
+    assert label_prevalence(runs)[-1]["row_share"] == 0.25
 
 
 def test_text_has_facts_settings_and_the_best_board(cli: Cli, session: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_session_without_games(cli: Cli, empty_session: Path) -> None:
     document = cli("show", empty_session, "--json").json
     assert document["best"] is None
     assert document["score"] == {}
-    assert document["labels"][0] == {"threshold": 8192, "games": 0, "game_share": None, "row_share": None}
+    assert document["labels"] == []
 
 
 def test_a_best_game_of_which_no_board_was_kept(cli: Cli, foreign: Path) -> None:
@@ -138,7 +138,9 @@ def test_a_directory_is_summed_up(cli: Cli, root: Path, session: Path) -> None:
         {"share": 0.5, "low": interval.low, "high": interval.high}, abs=1e-6
     )
     assert [tile["games"] for tile in document["tiles"]] == [2, 1, 2, 1]
-    assert document["labels"][0]["games"] == 3
+    assert [(one["threshold"], one["games"]) for one in document["labels"]] == [
+        (4096, 4), (8192, 3), (16384, 1),
+    ]  # fmt: skip
     best = document["best"]
     assert (best["session"], best["run_id"], best["score"]) == (session.name, 3, 370_000)
     # The same game and the same word in `list`.
@@ -146,8 +148,8 @@ def test_a_directory_is_summed_up(cli: Cli, root: Path, session: Path) -> None:
 
     out = cli("show", root).out
     lines = [line.split() for line in out.splitlines()]
-    at = lines.index(["expectimax,", "3-ply", "@ababab", "6", "138,333", "100%", "67%", "50%", "17%", "0"])
-    assert lines[at + 1] == ["61.0-100.0", "30.0-90.3", "18.8-81.2", "3.0-56.4", "0.0-39.0"]
+    at = lines.index(["expectimax,", "3-ply", "@ababab", "6", "138,333", "67%", "50%", "17%"])
+    assert lines[at + 1] == ["30.0-90.3", "18.8-81.2", "3.0-56.4"]
     assert "expectimax@abababababab  expectimax:depth=2" in out
     assert f"best game: run 3 of {session.name}, score 370,000, 50 moves" in out
 
@@ -214,16 +216,16 @@ def test_table_with_totals(cli: Cli, root: Path) -> None:
     done = cli("list", root)
     heading, first, second, total = (line.split() for line in done.out.splitlines())
     assert heading[:7] == ["session", "player", "rows", "games", "mean", "score", "best"]
-    assert heading[7:] == ["2048", "4096", "8192", "16384", "32768", "size", "note"]
+    assert heading[7:] == ["4096", "8192", "16384", "size", "note"]
     name = "20260101T000000Z_model=expectimax"
     player = ["expectimax,", "3-ply", "@ababab"]
-    assert first[:12] == [name, *player, "200", "4", "157,500", "370,000", "100%", "75%", "50%", "25%"]
-    assert second[:12] == [
-        name.replace("0000Z", "0100Z"), *player, "100", "2", "100,000", "180,000", "100%", "50%", "50%", "0",
+    assert first[:11] == [name, *player, "200", "4", "157,500", "370,000", "75%", "50%", "25%"]
+    assert second[:11] == [
+        name.replace("0000Z", "0100Z"), *player, "100", "2", "100,000", "180,000", "50%", "50%", "0",
     ]  # fmt: skip
     assert second[-1] == "recovered"
     # Over the six games, not over the two sessions.
-    assert total[:10] == ["2", "sessions", "300", "6", "138,333", "370,000", "100%", "67%", "50%", "17%"]
+    assert total[:9] == ["2", "sessions", "300", "6", "138,333", "370,000", "67%", "50%", "17%"]
 
 
 def test_json_has_the_numbers_unrounded(cli: Cli, root: Path) -> None:
@@ -233,7 +235,8 @@ def test_json_has_the_numbers_unrounded(cli: Cli, root: Path) -> None:
     first, second = document["sessions"]
     assert first["bytes"] == directory_bytes(root / first["name"])
     assert (first["recovered"], second["recovered"]) == (False, True)
-    assert first["reach"] == {"2048": 1.0, "4096": 0.75, "8192": 0.5, "16384": 0.25, "32768": 0.0}
+    shares = [1.0] * 7 + [0.75, 0.5, 0.25, 0.0, 0.0]
+    assert first["reach"] == {str(32 << i): share for i, share in enumerate(shares)}
     assert document["total"]["games"] == 6
     assert document["total"]["mean_score"] == pytest.approx(830_000 / 6)
     assert document["total"]["reach"]["16384"] == pytest.approx(1 / 6)
@@ -269,7 +272,7 @@ def test_what_others_wrote_is_listed(cli: Cli, foreign: Path) -> None:
 
 def test_a_session_without_games_has_no_mean(cli: Cli, empty_session: Path) -> None:
     (line, *_) = cli("list", empty_session.parent).out.splitlines()[1:]
-    assert line.split()[4:12] == ["0", "0", "-", "-", "-", "-", "-", "-"]
+    assert line.split()[4:8] == ["0", "0", "-", "-"]
     (found,) = cli("list", empty_session.parent, "--json").json["sessions"]
     assert found["mean_score"] is None
     assert found["best_score"] is found["highest_tile"] is None
@@ -312,8 +315,7 @@ def test_a_fact_of_another_type_is_not_believed(cli: Cli, foreign: Path) -> None
 
 @pytest.mark.parametrize(
     ("width", "left_out"),
-    [(138, []), (117, ["2048"]), (79, ["2048", "4096", "best", "player"]),
-     (50, ["2048", "4096", "best", "player", "size"])],
+    [(123, []), (79, ["best", "player"]), (50, ["best", "player", "size"])],
 )  # fmt: skip
 def test_narrow_terminal_omits_columns(
     session: Path,
@@ -328,7 +330,7 @@ def test_narrow_terminal_omits_columns(
     assert run(["list", str(session.parent)]) == 0
     heading, line, *_ = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     shown = ["session", "player", "rows", "games", "mean", "score", "best"]
-    shown += ["2048", "4096", "8192", "16384", "32768", "size"]
+    shown += ["4096", "8192", "16384", "size"]
     assert heading.split() == [name for name in shown if name not in left_out]
     assert max(len(heading), len(line)) <= max(width, 80)
     assert line.startswith(session.name)
@@ -342,7 +344,7 @@ def test_plain_lines_omit_columns(
     monkeypatch.setenv("COLUMNS", "123")
     assert run(["list", str(root), "--scores"]) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
-    assert heading.split()[4:] == ["mean", "score", "8192", "16384", "32768", "size", "note"]
+    assert heading.split()[4:] == ["mean", "score", "4096", "8192", "16384", "size", "note"]
     assert len(lines) == 3
 
 

@@ -164,16 +164,15 @@ class _Planner:
                 age = now_s - session.start_s
                 if age < limits.max_age_s:
                     break
-                why = f"{age:.0f} s old; sessions{whose} are kept for {limits.max_age_s:.0f} s"
+                why = f"{age:.0f} s old, over the limit of {limits.max_age_s:.0f} s{whose}"
                 self.gone[session] = Going(session, "max_age_s", why)
         left = [session for session in chosen if session not in self.gone]
         if limits.max_sessions is not None:
-            kept = counted(limits.max_sessions, "session")
-            why = f"{kept}{whose} {'is' if limits.max_sessions == 1 else 'are'} kept"
+            why = f"over the limit of {counted(limits.max_sessions, 'session')}{whose}"
             self.shed(left, len(left) - limits.max_sessions, "max_sessions", why, by_size=False)
         if limits.max_total_mb is not None:
             total = sum(session.bytes for session in left if session not in self.gone)
-            why = f"{limits.max_total_mb} MB{whose} are kept"
+            why = f"over the limit of {limits.max_total_mb} MB{whose}"
             self.shed(left, total - limits.max_total_mb * MEGABYTE, "max_total_mb", why)
 
     def shed(

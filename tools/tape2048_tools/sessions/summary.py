@@ -36,9 +36,10 @@ from tape2048.session.layout import (
     TAPE,
     Manifest,
 )
-from tape2048.session.run_table import DEFAULT_THRESHOLDS, REACH_TILES
+from tape2048.session.run_table import REACH_TILES
 from tape2048.session.stored import session_paths
 from tape2048.session.tape_layout import TAPE_NPY
+from tape2048.session.tiles_shown import tiles_shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -276,7 +277,7 @@ def label_prevalence(runs: NDArray[np.void]) -> list[dict[str, float | int | Non
             "game_share": float(positive.mean()) if len(runs) else None,
             "row_share": int(runs["rows"][positive].sum(dtype=np.uint64)) / rows if rows else None,
         }
-        for threshold in DEFAULT_THRESHOLDS
+        for threshold in tiles_shown([reach(runs, REACH_TILES)])
         for positive in [runs["highest_tile"] >= threshold]
     ]
 

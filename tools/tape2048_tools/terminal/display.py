@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from tape2048.session.tiles_shown import tiles_shown
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -33,8 +35,6 @@ _TILE_COLOURS = (
 _CELL_WIDTH = 7
 
 #: Tiles whose reach rates are always shown, and a tile that is shown only if a game reached it.
-_TILES_SHOWN = (2048, 4096, 8192, 16384)
-_TILE_WHERE_REACHED = 32768
 
 
 def number(value: float | None) -> str:
@@ -90,11 +90,8 @@ def rate(per_s: float) -> str:
 
 
 def reach_words(reach: Mapping[int, float]) -> str:
-    """Format reach rates as ``2048 92%, 4096 83%``; 32768 only if a game reached it."""
-    shown = [tile for tile in _TILES_SHOWN if tile in reach]
-    if reach.get(_TILE_WHERE_REACHED):
-        shown.append(_TILE_WHERE_REACHED)
-    return ", ".join(f"{tile} {share(reach[tile])}" for tile in shown)
+    """Format reach rates as ``2048 92%, 4096 83%``, of the tiles of :func:`tiles_shown`."""
+    return ", ".join(f"{tile} {share(reach[tile])}" for tile in tiles_shown([reach]))
 
 
 def near(path: str) -> str:

@@ -18,6 +18,7 @@ from tape2048.game.board_text import parse_board, readings
 from tape2048.session.former_names import name_hint
 from tape2048.session.layout import name_key
 from tape2048.session.run_table import REACH_TILES
+from tape2048.session.tiles_shown import tiles_shown
 from tape2048_recorder.players.options import check_player
 from tape2048_recorder.replay.replay import recorded_player
 from tape2048_recorder.status.status_report import instances, read_snapshot
@@ -129,7 +130,6 @@ class Data:
             "version": __version__,
             "roots": [root.name or str(root) for root in self.collection.roots],
             "page_rows": PAGE_ROWS,
-            "reach_tiles": list(REACH_TILES),
         }
 
     def overview(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -158,6 +158,7 @@ class Data:
         rows = [_session_row(one) for one in found[first : first + PAGE_ROWS]]
         return {
             "total": len(found), "rows": rows, "waiting": games.waiting, "broken": list(games.broken),
+            "tiles": tiles_shown(one["reach"] for one in rows)[-3:],
         }  # fmt: skip
 
     def games(self, given: Mapping[str, str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tape2048.base.text import unix_s
 from tape2048.errors import TapeError
 from tape2048.loader.duplicates import describe_doubled
 from tape2048.session.run_table import REACH_TILES, exponents_of
+from tape2048.session.tiles_shown import tiles_of_players
 from tape2048_tools.sessions.summary import quantiles
 from tape2048_tools.viewer.game_data import Judges, read_game, require_opinion
 
@@ -201,7 +202,7 @@ def _players(
     total = np.bincount(owners, scores, len(sessions))
     squares = np.bincount(owners, np.square(scores, dtype=np.float64), len(sessions))
     reached = {tile: table[:, tile.bit_length() - 1 :].sum(axis=1) for tile in REACH_TILES}
-    found = []
+    found: list[dict[str, Any]] = []
     most = sorted(of_player.items(), key=lambda one: -counts[one[1]].sum())[:PLAYERS_MAX]
     for label, numbers in most:
         its, first = int(counts[numbers].sum()), sessions[numbers[0]]
@@ -216,7 +217,8 @@ def _players(
                 "reach": {str(tile): share for tile, share in reach.items()},
             }
         )  # fmt: skip
-    return found
+    tiles = tiles_of_players(found)
+    return [{**one, "reach": {tile: one["reach"][tile] for tile in tiles}} for one in found]
 
 
 def _reach(by_exponent: NDArray[np.int64]) -> list[dict[str, Any]]:

@@ -207,7 +207,7 @@ def test_strangers(built: Built) -> None:
 
 
 def test_parts_without_games_are_refused(built: Built) -> None:
-    with pytest.raises(EmptyCorpusError, match="the split's part"):
+    with pytest.raises(EmptyCorpusError, match="is in the part"):
         corpus_games(config(built, where=f"session = '{OURS[0]}' and run_id < 3"))
     assert THEIRS in IDS
 

@@ -35,7 +35,7 @@ from tape2048_tools.terminal.click_extras import (
     "--split",
     "part",
     metavar="PART",
-    help="Part of the games: val (or validation), test, train or all.  [default: test, or val if none]",
+    help="Part of the games: unseen, val (or validation), test, train or all.  [default: unseen]",
 )
 @click.option("--where", metavar="SQL", help="Condition on runs, such as id >= 3000.")
 @click.option(
@@ -84,6 +84,10 @@ def command(
     *, critic: Path, root: Path | str, as_json: bool, as_csv: bool, out: Path | None, force: bool, **how: Any
 ) -> None:
     """Evaluate CRITIC on games in ROOT that it did not learn from.
+
+    A critic that learned from recorded games reserved the part test of its split, or else val. From games of
+    other players, and from games that were recorded after it played its own, it has learned nothing: all of
+    them are evaluated.
 
     For each stage of the game and each tile, this prints AUROC, average precision, Brier score and
     calibration error, with 95% intervals from a bootstrap over games. It compares the critic with three

@@ -10,13 +10,13 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import PlayerError
-from tape2048.session.layout import TOP_TILE
 from tape2048_tools.commands.players.contests import (
     PLAYING,
     difference_words,
     make_players,
     play_each,
     score_words,
+    tiles_of,
 )
 from tape2048_tools.options.recorder_options import complete_player
 from tape2048_tools.terminal.click_extras import PATH, new_command
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tape2048_recorder.evaluation.paired_games import Results, Strength
-
-_TILES = (16384, 32768, TOP_TILE)
 
 
 @new_command(
@@ -51,10 +49,10 @@ _TILES = (16384, 32768, TOP_TILE)
 def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **playing: Any) -> int:
     """Compare players of any kind in the same games.
 
-    Write PLAYERS as for `record`. All of them play the same seeds. The table groups players by speed: class
-    10,000 has the players with 10,000 to 99,999 moves per second of processor time. Within a class, it orders
-    them by mean score. The difference is from the player with the highest mean score, with a 95% interval
-    from pairs of games with the same seed. If a player fails, the other players continue.
+    Write PLAYERS as for `record`. All of them play the same seeds. The table groups players by speed class,
+    such as 10k moves/s: players that make 10,000 to 99,999 moves per second of processor time. Within a
+    class, it orders them by mean score. The difference is from the player with the highest mean score, with a
+    95% interval from pairs of games with the same seed. If a player fails, the other players continue.
     """
     failures: dict[str, PlayerError] = {}
     facts, results = play_each(make_players(players), **playing, out=out, failures=failures)
@@ -92,7 +90,7 @@ def _text(error: PlayerError | None) -> str | None:
 
 
 def speed_class(strength: Strength) -> int:
-    """Return the power of ten below a player's moves per second of processor time; 1 for slower players."""
+    """Round a player's moves per second of processor time down to 1, 10, 100 and so on; at least 1."""
     exponent = len(str(int(strength.moves_per_cpu_s))) - 1
     return int("1".ljust(exponent + 1, "0"))
 
@@ -102,7 +100,8 @@ def _table(found: dict[str, Strength], results: dict[str, Results]) -> Table:
     order = sorted(found, key=lambda text: (-speed_class(found[text]), -found[text].mean_score))
     forfeits = any(one.forfeits for one in found.values())
     memory = any(one.peak_bytes for one in found.values())
-    heads = [">games", ">mean score", *(f">{tile}" for tile in _TILES), ">moves/CPU s", ">difference"]
+    tiles = tiles_of(found.values())
+    heads = [">games", ">mean score", *(f">{tile}" for tile in tiles), ">moves/CPU s", ">difference"]
     heads += [">forfeited"] * forfeits + [">memory"] * memory
     made = table("speed class", "player", *heads)
     for text in order:
@@ -112,7 +111,7 @@ def _table(found: dict[str, Strength], results: dict[str, Results]) -> Table:
             text,
             number(one.games),
             score_words(one),
-            *(share_between(*one.reach[tile]) for tile in _TILES),
+            *(share_between(*one.reach[tile]) for tile in tiles),
             number(one.moves_per_cpu_s),
             "-" if text == best else difference_words(results[text].minus(results[best])),
         ]

@@ -12,7 +12,7 @@ import click
 from tape2048.base.resources import available_cores
 from tape2048.base.text import counted
 from tape2048.errors import PlayerError
-from tape2048.session.run_table import REACH_TILES
+from tape2048.session.tiles_shown import tiles_shown
 from tape2048_recorder.players.options import check_player
 from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.progress.panel import progress_bar
@@ -140,15 +140,22 @@ def score_words(found: Strength) -> str:
     return number(found.mean_score) + (f" ±{number(found.mean_score_error)}" if found.games > 1 else "")
 
 
+def tiles_of(found: Iterable[Strength]) -> list[int]:
+    """Return the tiles of a table of players."""
+    return tiles_shown({tile: one.share for tile, one in each.reach.items()} for each in found)
+
+
 def strength_table(found: Iterable[tuple[str, Strength]]) -> Table:
-    heads = (">games", ">mean score", *(f">{tile}" for tile in REACH_TILES), ">moves/CPU s", ">moves/s")
+    found = list(found)
+    tiles = tiles_of([result for _, result in found])
+    heads = (">games", ">mean score", *(f">{tile}" for tile in tiles), ">moves/CPU s", ">moves/s")
     made = table("player", *heads)
     for text, result in found:
         made.add_row(
             text,
             number(result.games),
             score_words(result),
-            *(share_between(*result.reach[tile]) for tile in REACH_TILES),
+            *(share_between(*result.reach[tile]) for tile in tiles),
             number(result.moves_per_cpu_s),
             number(result.moves_per_s),
         )

@@ -240,38 +240,47 @@ def collect_starts(
 @int_option("--games", "Most games to analyse.", default=200, least=1)
 @SEED
 @THREADS
-@click.option("--weights", default="strong", show_default=True, help="Network that values the boards.")
+@click.option("--weights", help="Network that values the boards.  [default: the player's, or strong]")
 @json_option()
-def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, as_json: bool) -> None:
+def analyse(*, source: str, games: int, seed: int, threads: int, weights: str | None, as_json: bool) -> None:
     """Show where games are lost.
 
     SOURCE is a player, which plays the games, or a directory of sessions that hold all boards. A network
-    values each board by the score that comes, if it has a calibration for the player, or else by its own
-    points. Unlucky spawns and bad moves lower the value. The tables show the largest drop in each game
-    after its highest tile appeared.
+    values each board. Unlucky spawns and bad moves lower the value. The tables show the largest drop in each
+    game after its highest tile appeared, as a share of the value. If the network has a calibration for the
+    player, its values are the score that comes, and the drop is also in points.
     """
     from tape2048_recorder.evaluation.positions import analyse as find_falls, recorded_games
     from tape2048_recorder.replay.judging import Judge
 
     if Path(source).is_dir():
-        played, sha256 = recorded_games(Path(source), games)
+        played, facts = recorded_games(Path(source), games)
     else:
         from tape2048_recorder.evaluation.evaluated_games import play_games
         from tape2048_recorder.game.rng import game_seeds
 
         contestant = make_players([source])[source]
-        player, sha256 = contestant.player, contestant.sha256
+        player, args = contestant.player, dict(check_player(contestant.name, contestant.args))
+        facts = {"player": contestant.name, "player_args": args, "player_sha256": contestant.sha256}
         seeds = game_seeds(seed, np.arange(games, dtype=np.uint64))
         with progress_bar(source) as progress:
             played = play_games(player, seeds, stride=1, threads=threads, progress=progress)
-    judge = Judge.of_player("ntuple", {"weights": weights}, sha256)
-    found = find_falls(played, judge.board_values)
-    if judge.calibration is None:
-        complain(f"{weights} has no calibration for the player of these games: the points are the network's")
+    if weights is None:
+        judge, note = Judge.of_recorded(facts)
+    else:
+        judge, note = Judge.of_player("ntuple", {"weights": weights}, str(facts.get("player_sha256"))), None
+    calibrated = judge.calibration is not None
+    found = find_falls(played, judge.board_values, calibrated=calibrated)
+    if note:
+        complain(note)
+    if not calibrated:
+        complain(
+            f"uncalibrated: {judge.weights} has no calibration for this player, so drops are only shares"
+        )
     document = {
         "source": source,
-        "weights": weights,
-        "calibrated": judge.calibration is not None,
+        "weights": judge.weights,
+        "calibrated": calibrated,
         "by_highest": msgspec.to_builtins(found, str_keys=True),
     }
     print_result(document, lambda: _falls_tables(found), as_json=as_json)
@@ -279,11 +288,14 @@ def analyse(*, source: str, games: int, seed: int, threads: int, weights: str, a
 
 def _falls_tables(found: dict[int, Falls]) -> list[Table]:
     cells = range(max(max(falls.at_empty) for falls in found.values()) + 1)
-    all_of = table(">highest tile", ">games", ">moves", ">largest drop", ">moves left", ">empty at the end")
+    points = [">in points"] if all(falls.points is not None for falls in found.values()) else []
+    heads = (">games", ">moves", ">largest drop", *points, ">moves left", ">empty at the end")
+    all_of = table(">highest tile", *heads)
     by_empty = table(">empty cells at the largest drop", *(f">{count}" for count in cells))
     for tile, falls in found.items():
-        counts = (falls.games, falls.moves, falls.points, falls.moves_left)
-        all_of.add_row(str(tile), *map(number, counts), f"{falls.last_empty:.1f}")
+        drops = [share(falls.share), *([number(falls.points)] if points else [])]
+        counts = number(falls.games), number(falls.moves), *drops, number(falls.moves_left)
+        all_of.add_row(str(tile), *counts, f"{falls.last_empty:.1f}")
         by_empty.add_row(str(tile), *(share(falls.at_empty.get(count, 0) / falls.games) for count in cells))
     return [all_of, by_empty]
 

@@ -11,6 +11,7 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.files.opening import storage_error
+from tape2048.session.tiles_shown import tiles_shown
 from tape2048_tools.progress.panel import STOPPED, Panel, training_panel
 from tape2048_tools.terminal.click_extras import PATH, json_option, new_command, out_option
 from tape2048_tools.terminal.display import duration, near, number, rate, reach_words
@@ -162,7 +163,7 @@ def draw_curve(directory: Path) -> Path | None:
     top.plot(moves, [point.mean_score for point in points])
     top.set_ylabel("mean score, 1-ply")
     top.yaxis.set_major_formatter("{x:,.0f}")
-    for tile in points[-1].reach:
+    for tile in tiles_shown([points[-1].reach]):
         bottom.plot(moves, [100 * point.reach.get(tile, math.nan) for point in points], label=tile)
     bottom.set_ylabel("games that reach the tile, %")
     bottom.set_xlabel("moves of training, 1e9")

@@ -23,7 +23,7 @@ from tape2048_tools.terminal.click_extras import (
     new_command,
     running_recorder,
 )
-from tape2048_tools.terminal.display import duration, number, share, size
+from tape2048_tools.terminal.display import duration, number, reach_words, share, size
 from tape2048_tools.terminal.output import cell, columns, complain, print_human, print_json, print_result
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _facts(snapshot: Snapshot, verdict: Verdict) -> dict[str, str]:
         "time": f"{duration(status.elapsed_s)} since {snapshot.started_at}, last status {written}",
         "plays": f"{status.player or player_text(snapshot.config)} with {status.workers_ready} of {workers}",
         "games": f"{games}, {counted(status.steps, 'step')}, mean score {number(status.mean_score)}",
-        "reach": "   ".join(f"{tile} {share(value)}" for tile, value in status.reach.items()) or "-",
+        "reach": reach_words(status.reach) if status.games else "-",
         "session": f"{number(status.session_rows)} of {number(snapshot.config['rotate_steps'])} rows, "
         f"{counts.sessions} published ({size(counts.session_bytes)})",
     }

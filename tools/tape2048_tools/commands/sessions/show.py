@@ -17,9 +17,9 @@ from tape2048.files.reading import reading
 from tape2048.players import player_label, player_name
 from tape2048.session.layout import METADATA_DB
 from tape2048.session.recorded_order import order_of
-from tape2048.session.run_table import REACH_TILES
 from tape2048.session.session import Session
 from tape2048.session.stored import open_stored, session_paths
+from tape2048.session.tiles_shown import tiles_of_players, tiles_shown
 from tape2048_tools.sessions.summary import (
     Summary,
     brief,
@@ -76,8 +76,8 @@ _UNREAD = "Without scores, a game that two sessions hold counts twice. Pass --sc
 #: Characters of a line of a player's name in tables on a terminal.
 _PLAYER_WIDTH = 26
 
-#: Columns that a narrow terminal omits, in this order. The tiles of the critic stay.
-_LESS_NEEDED = (">2048", ">4096", ">best", "player", ">size")
+#: Columns that a narrow terminal omits, in this order, after the smaller tiles.
+_LESS_NEEDED = (">best", "player", ">size")
 
 #: Fields of one session that a directory's total lacks.
 _OWN = ("name", "path", "player", "player_name", "recovered", "storage", "columns")
@@ -232,8 +232,9 @@ def _lines(
     summaries: Sequence[Summary], total: Summary, *, scores: bool, note: bool, is_table: bool = False
 ) -> tuple[list[str], list[list[str]]]:
     headings = ["session", *(["player"] if scores else []), ">rows", ">games"]
+    tiles = tiles_shown(one.reach for one in (*summaries, total))
     if scores:
-        headings += [">mean score", ">best", *(f">{tile}" for tile in REACH_TILES)]
+        headings += [">mean score", ">best", *(f">{tile}" for tile in tiles)]
     headings += [">size", *(["note"] if note else [])]
     named = [(printable(summary.name), summary) for summary in summaries]
     if len(summaries) > 1:
@@ -245,9 +246,11 @@ def _lines(
             player = textwrap.fill(player, _PLAYER_WIDTH)
         line = [name, *([player] if scores else []), number(one.rows), number(one.games)]
         if scores:
-            line += [number(one.mean_score), number(one.best_score), *map(share, one.reach.values())]
+            line += [number(one.mean_score), number(one.best_score)]
+            line += [share(one.reach[tile]) for tile in tiles]
         lines.append([*line, size(one.bytes), *([_note(one)] if note else [])])
-    kept = columns_that_fit(headings, lines, _LESS_NEEDED, gap=1 if is_table else 2)
+    less_needed = (*(f">{tile}" for tile in tiles[:-3]), *_LESS_NEEDED)
+    kept = columns_that_fit(headings, lines, less_needed, gap=1 if is_table else 2)
     return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
@@ -360,11 +363,12 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
 def _players(document: dict[str, Any]) -> list[RenderableType]:
     several = sorted(document["players"], key=lambda one: -one["games"])
     shown, more = several[:_PLAYERS_MAX], len(several) - _PLAYERS_MAX
-    made = table("player", ">games", ">mean", *(f">{tile}" for tile in REACH_TILES))
+    tiles = tiles_of_players(shown)
+    made = table("player", ">games", ">mean", *(f">{tile}" for tile in tiles))
     for one in shown:
         rates = [
             f"{share(rate['share'])}\n{100 * rate['low']:.1f}-{100 * rate['high']:.1f}"
-            for rate in one["reach"].values()
+            for rate in (one["reach"][tile] for tile in tiles if one["games"])
         ]
         counts = number(one["games"]), number(one["mean_score"])
         made.add_row(_narrow(one["player_name"], _PLAYER_WIDTH), *counts, *rates)

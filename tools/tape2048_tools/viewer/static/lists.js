@@ -75,7 +75,7 @@ export function sessionsPage(main, given, shell, about) {
   }}, el('label.long', null, 'Search', query), el('button', {type: 'submit'}, 'Show')), body));
   const sort = (label, name) => sorter(label, name, given, 'name', again);
   return listPage(main, body, 'sessions', {desc: '1', ...given}, document => {
-    const tiles = about.reach_tiles.slice(2);
+    const tiles = document.tiles.map(Number);
     const cells = document.rows.map(() => tiles.map(() => el('small.odds', null, '…')));
     const others = document.rows.map(() => el('small.odds'));
     const note = askCritic(document.rows.map(one => one.id), document.waiting, (known, odds, at) => {
