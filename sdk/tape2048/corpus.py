@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 #: The fields that a person looks at first.
-SHOWN = ("run", "step", "steps_left", "tokens", "move", "score_so_far")
+SHOWN = ("run", "step", "steps_left", "tokens", "move", "score")
 
 _HASHED_RUNS = 1 << 20  # runs whose numbers of rows are hashed together
 
