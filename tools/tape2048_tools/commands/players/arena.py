@@ -51,8 +51,8 @@ def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **play
 
     Write PLAYERS as for `record`. All of them play the same seeds. The table groups players by speed class,
     such as 10k moves/s: players that make 10,000 to 99,999 moves per second of processor time. Within a
-    class, it orders them by mean score. The difference is from the player with the highest mean score, with a 95% interval from pairs of
-    games with the same seed. If a player fails, the other players continue.
+    class, it orders them by mean score. The difference is from the player with the highest mean score, with
+    a 95% interval from pairs of games with the same seed. If a player fails, the other players continue.
     """
     failures: dict[str, PlayerError] = {}
     facts, results = play_each(make_players(players), **playing, out=out, failures=failures)
