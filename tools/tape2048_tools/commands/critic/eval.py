@@ -85,9 +85,9 @@ def command(
 ) -> None:
     """Evaluate CRITIC on games in ROOT that it did not learn from.
 
-    A critic that learned from recorded games reserved the part test of its split, or else val. From games of
-    other players, and from games that were recorded after it played its own, it has learned nothing: all of
-    them are evaluated.
+    By default, the evaluation uses all games that CRITIC has not learned from. If CRITIC learned from
+    recordings, these are the part test of its split and all games of other players. If the training played
+    its own games, as for the shipped critic, these are all recorded games.
 
     For each stage of the game and each tile, this prints AUROC, average precision, Brier score and
     calibration error, with 95% intervals from a bootstrap over games. It compares the critic with three

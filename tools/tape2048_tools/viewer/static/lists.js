@@ -79,8 +79,8 @@ export function sessionsPage(main, given, shell, about) {
     const cells = document.rows.map(() => tiles.map(() => el('small.odds', null, '…')));
     const others = document.rows.map(() => el('small.odds'));
     const note = askCritic(document.rows.map(one => one.id), document.waiting, (known, odds, at) => {
-      cells[at].forEach((cell, i) => fill(cell, odds && known.includes(tiles[i])
-        ? percent(odds[known.indexOf(tiles[i])]) : '–'));
+      cells[at].forEach((cell, i) => fill(cell, !known.includes(tiles[i]) ? null
+        : odds ? percent(odds[known.indexOf(tiles[i])]) : '–'));
       const rest = odds ? known.filter(tile => !tiles.includes(tile)) : [];
       fill(others[at], rest.map(tile => `${tileName(tile)} ${percent(odds[known.indexOf(tile)])}`).join(' · '));
     });
@@ -89,8 +89,9 @@ export function sessionsPage(main, given, shell, about) {
         [sort('session', 'name'), sort('player', 'player'), right(sort('games', 'games')),
           right(sort('rows', 'rows')), right(sort('mean score', 'mean_score')), right(sort('best', 'best_score')),
           ...tiles.map(tile => `>${tileName(tile)}`), right(sort('size', 'bytes'))],
-        document.rows.map((one, row) => [el('a', {href: `#games?session=${one.id}`}, one.name),
-          el('span.text', null, player(one), others[row]), right(count(one.games)), right(count(one.rows)),
+        document.rows.map((one, row) => [
+          el('span', null, el('a', {href: `#games?session=${one.id}`}, one.name), others[row]),
+          el('span.text', null, player(one)), right(count(one.games)), right(count(one.rows)),
           right(count(one.mean_score)), right(count(one.best_score)),
           ...tiles.map((tile, i) => el('span', null, percent(one.reach[tile]), cells[row][i])),
           right(bytes(one.bytes))])) : message('No session has this name or player.'),
