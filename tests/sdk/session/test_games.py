@@ -84,7 +84,7 @@ def test_games_of_several_sessions(tmp_path: Path, rate: int) -> None:
     chosen = np.array([game.id % 3 == 0 for game in built.games])
     for view, ordinals in (
         (corpus, range(len(built.games))),
-        (corpus.where("id % 3 = 0"), chosen.nonzero()[0]),
+        (corpus.where("run_id % 3 = 0"), chosen.nonzero()[0]),
     ):
         games = [*view.phase(steps=(0, 9)).games()]
         assert [game.run for game in games] == [*range(len(view.runs))]
