@@ -61,7 +61,7 @@ def recorded(text: str, games: int, directory: Path) -> Corpus:
             f"{out}.new",
         ]
         more = ["--max-games", str(games), "--max-steps", "off", "--seed", "63", "--storage", "tape"]
-        subprocess.run([*command, *more], check=True, stderr=subprocess.DEVNULL)
+        subprocess.run([*command, *more], check=True, stdout=subprocess.DEVNULL)
         Path(f"{out}.new").rename(out)
     return Corpus.open(out)
 

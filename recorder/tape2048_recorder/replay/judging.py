@@ -475,7 +475,29 @@ class Judge:
         return judge
 
     def outcomes(self, boards: NDArray[np.uint64]) -> NDArray[np.float32]:
-        """Return the scores that come and the probabilities of the next tile, ``f32[2, n]``, of boards."""
+        """Return the mean score that comes, and the probability of the next highest tile, of boards.
+
+        They hold for games of the player that the judge's calibration assumes.
+
+        Args:
+            boards: packed boards before a move, ``u64[n]``.
+
+        Returns:
+            ``f32[2, n]``: the scores in points, then the probabilities.
+
+        Raises:
+            ConfigError: the judge is uncalibrated.
+
+        Example:
+            >>> scores, reach = Judge.of_network("fast").outcomes(np.array([0x010002103421A987], np.uint64))
+            >>> float(reach[0]) > 0.9
+            True
+        """
+        if self.calibration is None:
+            raise ConfigError(
+                f"found {self.name}, expected a calibrated judge",
+                hint="Calibrate its network with games of the player: tape2048 player calibrate --help",
+            )
         return outcomes(self._table, boards, self._leaf(self._seen(boards)))
 
     def moves(

@@ -371,6 +371,15 @@ def test_a_calibrated_judge_expects_the_score_that_comes() -> None:
     assert "scores more than the 100,000 points" in str(judge.weakness(facts, games(1000, 110_000)))
 
 
+def test_only_a_calibrated_judge_has_outcomes() -> None:
+    boards = np.array([0x010002103421A987], np.uint64)
+    scores, reach = Judge.of_network("fast").outcomes(boards)
+    assert scores[0] > 10_000
+    assert 0.9 < reach[0] < 1
+    with pytest.raises(ConfigError, match="uncalibrated, expected a calibrated judge"):
+        Judge.of_network("fast", ahead=2).outcomes(boards)
+
+
 @pytest.mark.parametrize(
     ("facts", "runs", "weak"),
     [
