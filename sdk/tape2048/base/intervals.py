@@ -1,7 +1,8 @@
-"""Confidence intervals of shares, and p-values."""
+"""Confidence intervals of shares and means, and p-values."""
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -28,6 +29,32 @@ def wilson(count: int, of: int) -> Share:
     # Rounding would turn a bound of 0 into 1e-19, which pages would show as "<0.01%".
     low, high = (centre - half) / scale if count else 0.0, (centre + half) / scale if count < of else 1.0
     return Share(p, low, high)
+
+
+def mean_error(count: int, total: float, squares: float) -> float:
+    """Return half the width of a mean's 95% interval (Student's t) from sums; NaN for a single value."""
+    if count < 2:
+        return math.nan
+    variance = max(squares - total * total / count, 0.0) / (count - 1)
+    return student95(count - 1) * math.sqrt(variance / count)
+
+
+@functools.lru_cache(256)
+def student95(df: float) -> float:
+    """Return the two-sided 95% point of Student's t, for 1 degree of freedom or more."""
+    scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi * df)
+    t = Z95
+    for _ in range(12):  # Newton's method: from below, the distribution is concave
+        t += (0.975 - student_below(t, df)) / (scale * (1 + t * t / df) ** (-(df + 1) / 2))
+    return t
+
+
+def student_below(t: float, df: float) -> float:
+    """Return the probability that Student's t is below a value, by Simpson's rule over the angle."""
+    steps, end = 400, math.atan(t / math.sqrt(df))
+    inner = (((2 + 2 * (i % 2)) * math.cos(end * i / steps) ** (df - 1)) for i in range(1, steps))
+    area = (1 + sum(inner) + math.cos(end) ** (df - 1)) * end / steps / 3
+    return 0.5 + area * math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
 
 
 def chi_square_p(statistic: float, df: int) -> float:

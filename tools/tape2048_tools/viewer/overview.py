@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.base.intervals import Z95, wilson
+from tape2048.base.intervals import mean_error, wilson
 from tape2048.base.text import unix_s
 from tape2048.errors import TapeError
 from tape2048.loader.duplicates import describe_doubled
+from tape2048.players import short_names
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048_tools.sessions.summary import quantiles
+from tape2048_tools.viewer.comparison import compare
 from tape2048_tools.viewer.game_data import Judges, read_game, require_opinion
 
 if TYPE_CHECKING:
@@ -21,13 +23,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_tools.viewer.collection import Entry, GameTable
+    from tape2048_tools.viewer.collection import Entry, GameTable, Once
 
     # A game of the sample: its number, its boards u64[n], and the highest exponent so far at each.
     _Read = tuple[int, NDArray[np.uint64], NDArray[np.uint8]]
 
 #: Bins of histograms.
 BINS = 48
+
+#: Players whose mean scores differ more than this are shown on a logarithmic axis.
+_DIFFERING = 8
 
 #: Most players in a chart, starting with the most games: each has a colour.
 LINES_MAX = 6
@@ -51,7 +56,7 @@ _EXPONENTS = 32
 
 def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> dict[str, Any]:
     """Return the overview of selections with the same bins; a game in several sessions counts once."""
-    names = ("max_score", "steps", "highest_tile", "rows", "session")
+    names = ("max_score", "steps", "highest_tile", "rows", "session", "seed")
     several = [games.once(chosen) for chosen in choices]
     parts = [
         {name: games[name] if one.games is None else games[name][one.games] for name in names}
@@ -61,6 +66,8 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
         max((int(part[name].max(initial=0)) for part in parts), default=0) for name in ("max_score", "steps")
     )
     widths = {"score": _round_width(score_max / BINS), "steps": _round_width(steps_max / BINS)}
+    if _differ(games, parts):
+        widths["score"] = 0
     return {
         "widths": widths,
         "phases": _phases(steps_max),
@@ -68,6 +75,7 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
         "waiting_rows": games.waiting_rows,
         "waiting_games": games.waiting_games,
         "broken": list(games.broken),
+        "comparison": compare(*parts, _shared(len(games), several)) if len(parts) > 1 else None,
         "selections": [
             {
                 **_part(games, part, one.left_out, widths, pooled=len(choices) > 1),
@@ -77,6 +85,26 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
             for part, one in zip(parts, several, strict=True)
         ],
     }
+
+
+def _differ(games: GameTable, parts: Sequence[dict[str, NDArray[Any]]]) -> bool:
+    """Whether the mean scores of players differ so much that bins of equal widths cannot show them."""
+    labels = [one.label for one in games.sessions]
+    places, size = {label: number for number, label in enumerate(dict.fromkeys(labels))}, len(labels)
+    index = np.array([places[label] for label in labels], np.int64)
+    means = []
+    for part in parts:
+        counts, totals = (
+            np.bincount(index, np.bincount(part["session"], each, size), len(places))
+            for each in (None, part["max_score"])
+        )
+        means += (totals[counts > 0] / counts[counts > 0]).tolist()
+    return max(means, default=0) > _DIFFERING * max(1, min(means, default=0))
+
+
+def _shared(count: int, several: Sequence[Once]) -> int:
+    chosen = [one.games for one in several if one.games is not None]
+    return int(np.count_nonzero(np.logical_and.reduce(chosen))) if chosen else count
 
 
 def _best(games: GameTable, chosen: NDArray[np.bool_] | None, scores: NDArray[Any]) -> dict[str, Any] | None:
@@ -138,7 +166,7 @@ def _part(
         "bytes": sum(one.bytes for one in entries),
         "started": min(begins, default=None),
         "ended": max(ends, default=None),
-        "score": quantiles(scores) | _mean(scores),
+        "score": quantiles(scores) | mean_of(scores),
         "length": quantiles(steps),
         "players": [{name: one[name] for name in one if name != "numbers"} for one in players],
         "players_in_all": len({one.label for one in entries}),
@@ -152,18 +180,17 @@ def _part(
     }
 
 
-def _mean(scores: NDArray[Any]) -> dict[str, float]:
-    values = scores.astype(np.float64)
-    return _mean_of(len(values), float(values.sum()), float(np.square(values).sum()))
+def mean_of(values: NDArray[Any]) -> dict[str, float]:
+    values = values.astype(np.float64)
+    return _mean_of_sums(len(values), float(values.sum()), float(np.square(values).sum()))
 
 
-def _mean_of(count: int, total: float, squares: float) -> dict[str, float]:
-    """Return a mean with its 95% interval (normal approximation); empty without values."""
+def _mean_of_sums(count: int, total: float, squares: float) -> dict[str, float]:
+    """Return a mean with its 95% interval; empty without values, and no interval of a single value."""
     if not count:
         return {}
-    mean = total / count
-    half = Z95 * math.sqrt(max(squares - total * mean, 0.0) / max(count - 1, 1) / count)
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+    mean, half = total / count, mean_error(count, total, squares)
+    return {"mean": mean} | ({"low": mean - half, "high": mean + half} if count > 1 else {})
 
 
 def _line(
@@ -176,8 +203,8 @@ def _line(
     entered = len(whole) - np.append(0, np.cumsum(ended)[:-1])
     return {
         "games": len(scores),
-        "score": _mean(scores),
-        "score_bins": np.bincount(scores // widths["score"], minlength=1).tolist(),
+        "score": mean_of(scores),
+        "score_bins": np.bincount(_bins(scores, widths["score"]), minlength=1).tolist(),
         "survival": survival.round(6).tolist(),
         "deaths": [
             {"phase": phase, "games": died, "entered": count, **wilson(died, count)._asdict()}
@@ -185,6 +212,12 @@ def _line(
             if count >= _ENTERED_MIN
         ],
     }
+
+
+def _bins(scores: NDArray[Any], width: int) -> NDArray[np.int64]:
+    if width:
+        return (scores // width).astype(np.int64)
+    return (4 * np.log2(np.maximum(scores, 1))).astype(np.int64)
 
 
 def _players(
@@ -210,9 +243,9 @@ def _players(
             {
                 "numbers": numbers,
                 "select": {"player": label} if label else {"where": "player = ''"},
-                "player": first.player_name, "full": first.player,
+                "player": games.short[first.player_name], "full": first.full,
                 "sessions": len(numbers), "games": its,
-                "score": _mean_of(its, float(total[numbers].sum()), float(squares[numbers].sum())),
+                "score": _mean_of_sums(its, float(total[numbers].sum()), float(squares[numbers].sum())),
                 "reach": {str(tile): share for tile, share in reach.items()},
             }
         )  # fmt: skip
@@ -235,7 +268,18 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
 
 
 def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -> dict[str, Any]:
-    numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
+    """Return the critic's predictions for games of the players that it was trained on."""
+    try:
+        its = {
+            label
+            for label, meta in {one.label: one.meta for one in games.sessions}.items()
+            if judges.knows(meta)
+        }
+        players = short_names(one.player_name for one in judges.critic.info.players)
+    except TapeError as error:
+        return {"games": 0, "unread": [], "critic": {"points": [], "remark": f"No critic: {error}"}}
+    known = np.array([one.label in its for one in games.sessions], bool)[games["session"]]
+    numbers = np.flatnonzero(known if chosen is None else chosen & known)
     if len(numbers) > SAMPLE_GAMES:
         numbers = numbers[np.linspace(0, len(numbers) - 1, SAMPLE_GAMES).round().astype(np.int64)]
     owners = games["session"][numbers]
@@ -249,7 +293,8 @@ def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -
                 read.append((number, game.states, np.maximum.accumulate(game.exps.max(axis=1))))
         except (TapeError, OSError) as error:
             unread.append(str(error))
-    return {"games": len(read), "unread": unread[:3], "critic": _predictions(games, read, judges)}
+    critic = {"players": ", ".join(players.values()), **_predictions(games, read, judges)}
+    return {"games": len(read), "unread": unread[:3], "critic": critic}
 
 
 def _predictions(games: GameTable, read: Sequence[_Read], judges: Judges) -> dict[str, Any]:
@@ -260,7 +305,6 @@ def _predictions(games: GameTable, read: Sequence[_Read], judges: Judges) -> dic
     """
     try:
         tiles = judges.critic.thresholds
-        owners = np.unique(games["session"][[number for number, _, _ in read]]).tolist() if read else []
         found = []
         for column, tile in enumerate(tiles):
             for half in (False, True):
@@ -276,7 +320,6 @@ def _predictions(games: GameTable, read: Sequence[_Read], judges: Judges) -> dic
                     found.append(
                         {"tile": tile, "half": half, "games": len(boards), "predicted": predicted, **share}
                     )
-        remark = judges.remark([games.sessions[owner].meta for owner in owners])
     except TapeError as error:
         return {"points": [], "remark": f"No critic: {error}"}
-    return {"points": found, "remark": remark}
+    return {"points": found, "remark": None}

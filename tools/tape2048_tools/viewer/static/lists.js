@@ -34,11 +34,11 @@ function askCritic(keys, waiting, show) {
   const note = el('p.soft.critic-note', {role: 'status'});
   if (keys.length && !waiting) {
     askJson('opinions', {of: keys.join(',')}).then(found => {
+      const told = found.odds.map((one, i) => found.known[i] ? one : null); // not of players that it does not know
       const same = found.thresholds.map((_, k) => keys.length > 1
-        && new Set(found.odds.map(one => one ? percent(one[k]) : '')).size === 1 && found.odds[0]);
-      keys.forEach((_, i) => show(found.thresholds, found.odds[i], i, same));
-      const common = odds(found.thresholds.filter((_, k) => same[k]), found.odds[0] && found.odds[0].filter((_,
-        k) => same[k]));
+        && new Set(told.map(one => one ? percent(one[k]) : '')).size === 1 && told[0]);
+      keys.forEach((_, i) => show(found.thresholds, told[i], i, same));
+      const common = odds(found.thresholds.filter((_, k) => same[k]), told[0] && told[0].filter((_, k) => same[k]));
       fill(note, [common.length > 1 ? `Halfway through, the critic gives every row: ${common}.` : '', found.remark,
         found.unread].filter(Boolean).join(' '));
     }, error => {
@@ -80,7 +80,7 @@ export function sessionsPage(main, given, shell, about) {
     const others = document.rows.map(() => el('small.odds'));
     const note = askCritic(document.rows.map(one => one.id), document.waiting, (known, odds, at) => {
       cells[at].forEach((cell, i) => fill(cell, odds && known.includes(tiles[i])
-        ? percent(odds[known.indexOf(tiles[i])]) : '–'));
+        ? percent(odds[known.indexOf(tiles[i])]) : ''));
       const rest = odds ? known.filter(tile => !tiles.includes(tile)) : [];
       fill(others[at], rest.map(tile => `${tileName(tile)} ${percent(odds[known.indexOf(tile)])}`).join(' · '));
     });
