@@ -7,6 +7,7 @@ from tape2048.base.lazy import lazy
 if TYPE_CHECKING:
     from tape2048.critic.critic_config import CriticConfig as CriticConfig
     from tape2048.critic.evaluation import evaluate as evaluate
+    from tape2048.critic.facts import unseen_games as unseen_games
     from tape2048.critic.metrics import (
         Estimate as Estimate,
         RunBootstrap as RunBootstrap,

@@ -10,7 +10,9 @@ import numpy as np
 
 from tape2048.base.text import printable
 from tape2048.errors import ColumnError, ConfigError
+from tape2048.jit.mix import hashes
 from tape2048.loader.row_view import tables_of
+from tape2048.loader.splits import parts_of_hashes, split_identities
 from tape2048.players import PlayedBy, file_names, is_called, name_players, only_player
 
 if TYPE_CHECKING:
@@ -157,6 +159,38 @@ def stranger_remarks(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[st
         f"The critic judges {judged}. These are games of {player.player_name}."
         for player in strangers(facts, players)
     ]
+
+
+def unseen_games(facts: CriticFacts, corpus: Corpus) -> NDArray[np.bool_]:
+    """Find the games of a corpus that a critic has not learned from.
+
+    A critic whose training played its own games, such as the shipped critic, has seen the seeds of these
+    games only. A critic that learned from recorded games has not seen the games of other players, and not
+    the test part of its split. If its split has no test part, the validation part counts as unseen.
+
+    Args:
+        facts: the facts of the critic, its ``info``.
+        corpus: games, recorded or played by anybody.
+
+    Returns:
+        ``bool[R]``, for ``corpus.where``.
+
+    Example:
+        >>> from tape2048 import Corpus
+        >>> from tape2048.critic import NTupleCritic, unseen_games
+        >>> critic, corpus = NTupleCritic.load("default"), Corpus.open("selfplay")
+        >>> len(corpus.where(unseen_games(critic.info, corpus)).runs) == len(corpus.runs)
+        True
+    """
+    found, shares = split_identities(corpus.runs, corpus.sessions), facts.split.fractions
+    judged = {one.sha256 for one in facts.players} or {""}
+    strangers = [sha256 != "" and not judged & {sha256, ""} for sha256 in found.players]
+    if facts.training.get("player"):
+        unseen = ~np.isin(found.seeds, hashes(int(facts.training["games"]), facts.seed))
+    else:
+        parts = parts_of_hashes(found.hash(facts.split.salt), list(shares.values()))
+        unseen = np.array(list(shares))[parts] == ("test" if "test" in shares else "val")
+    return unseen | np.array(strangers, np.bool_)[found.player]
 
 
 def check_embeddings(corpus: Corpus, tower_sha256: str) -> None:

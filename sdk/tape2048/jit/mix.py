@@ -23,8 +23,13 @@ def mix64(value: Any) -> Any:
     return value ^ (value >> _U64(31))
 
 
+def hashes(count: int, seed: int) -> NDArray[np.uint64]:
+    """Return SplitMix64's first ``count`` numbers, all different: the seeds of a recorder's first games."""
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    found: NDArray[np.uint64] = mix64(z + np.uint64(seed & (2**64 - 1)))
+    return found
+
+
 def shuffled(count: int, seed: int) -> NDArray[np.int64]:
     """Return a permutation of [0, count) that the seed determines, independent of NumPy's generators."""
-    # SplitMix64's sequence and finalizer (Steele, Lea, Flood 2014), a bijection: no two hashes are equal.
-    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return np.argsort(mix64(z + np.uint64(seed & (2**64 - 1))))
+    return np.argsort(hashes(count, seed))
