@@ -212,7 +212,7 @@ def plies_of(kind: str, args: Mapping[str, Any]) -> int:
 def is_called(given: str, label: str, name: str) -> bool:
     """Whether a text is the label or name of a player, their first words, or a name's last digits."""
     ends = tuple(given + mark for mark in "@:, ")
-    if any(text == given or text.startswith(ends) for text in (label, name)):
+    if any(text == given or text.startswith(ends) for text in (label, name, name.removeprefix("ntuple "))):
         return True
     digits = re.search(rf"@([0-9a-f]{{{_DIGITS},12}})$", given)
     return digits is not None and label.rpartition("@")[2].startswith(digits[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,11 @@ def reach_words(reach: Mapping[int, float]) -> str:
     if reach.get(_TILE_WHERE_REACHED):
         shown.append(_TILE_WHERE_REACHED)
     return ", ".join(f"{tile} {share(reach[tile])}" for tile in shown)
+
+
+def with_error(value: float | None, error: float | None, between: str = " ") -> str:
+    """Format a mean and half the width of its interval: ``2,008 ±13``; without an interval, only the mean."""
+    return number(value) + ("" if error is None or math.isnan(error) else f"{between}±{number(error)}")
 
 
 def near(path: str) -> str:

@@ -91,7 +91,7 @@ export function sessionsPage(main, given, shell, about) {
           ...tiles.map(tile => `>${tileName(tile)}`), right(sort('size', 'bytes'))],
         document.rows.map((one, row) => [el('a', {href: `#games?session=${one.id}`}, one.name),
           el('span.text', null, player(one), others[row]), right(count(one.games)), right(count(one.rows)),
-          right(count(one.mean_score)), right(count(one.best_score)),
+          right([count(one.mean_score), one.mean_score_error && el('small', null, `± ${count(one.mean_score_error)}`)]), right(count(one.best_score)),
           ...tiles.map((tile, i) => el('span', null, percent(one.reach[tile]), cells[row][i])),
           right(bytes(one.bytes))])) : message('No session has this name or player.'),
       note,
