@@ -9,14 +9,16 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from tape2048.base.text import counted, printable
-from tape2048.critic.facts import check_embeddings, stranger_remarks
+from tape2048.critic.facts import check_embeddings, stranger_remarks, strangers, unseen_games
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
 from tape2048.files.training_directory import METRICS, read_metrics
 from tape2048.loader.row_view import tables_of
+from tape2048.loader.run_columns import facts_of_runs
 from tape2048.loader.splits import parts_of_hashes, split_hash
-from tape2048.players import name_players, only_player
+from tape2048.players import PlayedBy, identity_of_player, name_players, only_player
 from tape2048_tools.options.critic_options import open_critic
 from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.progress.panel import stages_bar
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from tape2048.critic.results import Evaluation
 
 
-#: The name of the part with all games.
-ALL = "all"
+#: The names of the part with all games, and of the part that the critic has not learned from.
+ALL, UNSEEN = "all", "unseen"
 
 #: Most points of a learning curve.
 POINTS_MAX = 500
@@ -122,7 +123,7 @@ def _choose_parts(
     shares = info.split.fractions
     wanted = {None: "test" if "test" in shares else "val", "validation": "val"}.get(name, name)
     assert wanted is not None
-    if wanted != ALL and wanted not in shares:
+    if wanted not in {ALL, UNSEEN} and wanted not in shares:
         known = ", ".join([*shares, ALL])
         raise CorpusError(
             f"found the part {name or wanted!r}, expected a part of the critic's split: {known}",
@@ -135,6 +136,14 @@ def _choose_parts(
         notes.append(
             "These are other sessions than in the training. A game's seed and player decide its part."
         )
+    if wanted == UNSEEN:
+        chosen = _unseen_games(corpus, info)
+        left = len(corpus.runs) - len(chosen.runs)
+        notes = stranger_remarks(info, tables_of(chosen).runs.players())
+        notes += (
+            [f"Left out: {counted(left, 'game')} that it learned from, or of other players."] if left else []
+        )
+        return wanted, chosen, None, notes
     if wanted in {ALL, "train"}:
         notes.append("The critic may have learned from some of these games: the figures may be too good.")
     train = _part(corpus, info, "train")
@@ -147,6 +156,20 @@ def _choose_parts(
             hint="Add games, or choose another part with --split.",
         )
     return wanted, chosen, train, notes
+
+
+def _unseen_games(corpus: Corpus, info: CriticFacts) -> Corpus:
+    """Return the games that a critic has not learned from: of its players, or else of others."""
+    facts, index = facts_of_runs(corpus.runs, corpus.sessions)
+    own = [not strangers(info, [PlayedBy(*identity_of_player(one), 0)]) for one in facts]
+    unseen = unseen_games(info, corpus) & (corpus.row_counts > 0)
+    if not unseen.any():
+        raise EmptyCorpusError(
+            f"the critic learned from all of {counted(len(corpus.runs), 'game')}",
+            hint="Record other games: tape2048 record",
+        )
+    mine = unseen & np.array(own)[index]
+    return corpus.where(mine if mine.any() else unseen)
 
 
 def _part(corpus: Corpus, info: CriticFacts, name: str) -> Corpus | None:
@@ -190,8 +213,6 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
 
 def expected_score(player: str) -> Baseline:
     """Return the baseline of the final score that an n-tuple player expects: points plus best value."""
-    import numpy as np
-
     from tape2048.ntuple.calibrated_network import find_calibration
     from tape2048.ntuple.outcomes import outcomes
     from tape2048_recorder.players.ntuple import move_values

@@ -344,7 +344,6 @@ def _of_player(
         "bytes": sum(session_bytes(several[number]) for number in its),
         "rows": int(runs["rows"].sum(dtype=np.uint64)),
         **scores(runs),
-        **{name: quantiles(runs[column]) for name, column in (("score", "max_score"), ("steps", "steps"))},
         "reach": {str(tile): wilson(count, len(runs))._asdict() for tile, count in reached.items()}
         if len(runs)
         else {},

@@ -113,7 +113,7 @@ def _ranges(
         parts = [np.clip(one, low, high) - low for one in scores]
         entered = reached[tile] if tile else [len(one) for one in scores]
         left = reached[after] if after else (0, 0)
-        ends = [wilson(of - on, of)._asdict() for of, on in zip(entered, left, strict=True)]
+        ends = [wilson(of - on, of)._asdict() if of else None for of, on in zip(entered, left, strict=True)]
         found.append({"tile": tile, "after": after, "ends": ends, **_difference(parts, paired=paired)})
     return found
 

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 #: Bins of histograms.
 BINS = 48
 
-#: Players whose mean scores differ more than this are shown on a logarithmic axis.
-_DIFFERING = 8
-
 #: Most players in a chart, starting with the most games: each has a colour.
 LINES_MAX = 6
 
@@ -66,8 +63,8 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
         max((int(part[name].max(initial=0)) for part in parts), default=0) for name in ("max_score", "steps")
     )
     widths = {"score": _round_width(score_max / BINS), "steps": _round_width(steps_max / BINS)}
-    if _differ(games, parts):
-        widths["score"] = 0
+    if len({one.label for one in games.sessions}) > 1:
+        widths["score"] = 0  # logarithmic, since players can differ by orders of magnitude
     return {
         "widths": widths,
         "phases": _phases(steps_max),
@@ -85,21 +82,6 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
             for part, one in zip(parts, several, strict=True)
         ],
     }
-
-
-def _differ(games: GameTable, parts: Sequence[dict[str, NDArray[Any]]]) -> bool:
-    """Whether the mean scores of players differ so much that bins of equal widths cannot show them."""
-    labels = [one.label for one in games.sessions]
-    places, size = {label: number for number, label in enumerate(dict.fromkeys(labels))}, len(labels)
-    index = np.array([places[label] for label in labels], np.int64)
-    means = []
-    for part in parts:
-        counts, totals = (
-            np.bincount(index, np.bincount(part["session"], each, size), len(places))
-            for each in (None, part["max_score"])
-        )
-        means += (totals[counts > 0] / counts[counts > 0]).tolist()
-    return max(means, default=0) > _DIFFERING * max(1, min(means, default=0))
 
 
 def _shared(count: int, several: Sequence[Once]) -> int:
@@ -217,7 +199,7 @@ def _line(
 def _bins(scores: NDArray[Any], width: int) -> NDArray[np.int64]:
     if width:
         return (scores // width).astype(np.int64)
-    return (4 * np.log2(np.maximum(scores, 1))).astype(np.int64)
+    return (8 * np.log2(np.maximum(scores, 1))).astype(np.int64)
 
 
 def _players(

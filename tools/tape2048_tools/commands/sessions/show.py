@@ -389,17 +389,9 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
     shown = {key: value for key, value in shown.items() if value is not None}
     parts: list[RenderableType] = [cell(document["root"], style="bold"), columns(shown)]
     if document["games"]:
-        several = document["players"]
-        short = short_names(one["player_name"] for one in several)
-        named = {short[one["player_name"]]: one for one in several[:_PLAYERS_MAX] if one["games"]}
-        parts += [
-            "",
-            *_players(document),
-            "",
-            quantiles_table(document, named if len(several) > 1 else None),
-            "",
-        ]
-        parts += [] if len(several) > 1 else [tiles_table(document), ""]
+        parts += ["", *_players(document), ""]
+        if len(document["players"]) == 1:  # a distribution over several players is of no player
+            parts += [quantiles_table(document), "", tiles_table(document), ""]
         parts += [_labels(document), "", *_best_parts(document["best"])]
     return [*parts, *map(cell, twice_lines(document["twice"]))]
 
@@ -511,17 +503,12 @@ def _setting(name: str, value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def quantiles_table(
-    document: dict[str, Any], players: dict[str, dict[str, Any]] | None = None
-) -> RenderableType:
-    """Return the quantiles of a document, or of players by name, with the error of mean scores."""
+def quantiles_table(document: dict[str, Any]) -> RenderableType:
     shown = table("games", ">mean", ">10%", ">50%", ">90%", ">max")
-    for player, one in (players or {"": document}).items():
-        for name, key in (("score", "score"), ("moves", "steps")):
-            mean, *others = one[key].values()
-            error = one.get("mean_score_error") if key == "score" else None
-            heading = cell(f"{player} {name}".strip())
-            shown.add_row(heading, with_error(mean, error), *map(number, others))
+    for name, key in (("score", "score"), ("moves", "steps")):
+        mean, *others = document[key].values()
+        error = document.get("mean_score_error") if key == "score" else None
+        shown.add_row(name, with_error(mean, error), *map(number, others))
     return shown
 
 

@@ -117,7 +117,7 @@ def make_data(
     """Return the data for the pages and the report. ``ending`` removes temporary sessions."""
     from tape2048.critic.shipped import SHIPPED
     from tape2048_recorder.replay.judging import OWN_JUDGE
-    from tape2048_tools.critic_report import document, examine, read_curves
+    from tape2048_tools.critic_report import UNSEEN, document, examine, read_curves
     from tape2048_tools.sessions.summary import default_root
     from tape2048_tools.viewer.collection import Collection
     from tape2048_tools.viewer.data import Data
@@ -130,7 +130,9 @@ def make_data(
         critic = next((path for path in trained if path.exists()), critic)
 
     def examined() -> dict[str, Any]:
-        found = document(*examine(critic, chosen, rows_max=_EXAMINED_ROWS, bootstrap=_REPLICATES))
+        found = document(
+            *examine(critic, chosen, part=UNSEEN, rows_max=_EXAMINED_ROWS, bootstrap=_REPLICATES)
+        )
         curves = None if str(critic) in SHIPPED else read_curves(critic)
         shown = {name: value for name, value in found.items() if name not in {"critic", "root"}}  # paths
         return shown | {"curves": curves}

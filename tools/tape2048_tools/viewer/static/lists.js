@@ -19,11 +19,9 @@ function sorter(label, name, given, normal, go) {
 function pager(total, given, rows, go) {
   const page = Number(given.page || 0);
   const last = Math.max(0, Math.ceil(total / rows) - 1);
-  const turn = (label, to, off) => el('button',
-      {type: 'button', disabled: off, onclick: () => go({page: String(to)})}, label);
-  return el('nav.pager', {'aria-label': 'Pages of the list'}, turn('← Back', page - 1, page <= 0), el('span', null,
-    `page ${count(page + 1)} of ${count(last + 1)} · ${count(total)} in all`),
-        turn('Next →', page + 1, page >= last));
+  const turn = (label, to, off) => el('button', {type: 'button', disabled: off, onclick: () => go({page: String(to)})}, label);
+  return el('nav.pager', {'aria-label': 'Pages of the list'}, turn('← Back', page - 1, page <= 0),
+    el('span', null, `page ${count(page + 1)} of ${count(last + 1)} · ${count(total)} in all`), turn('Next →', page + 1, page >= last));
 }
 
 /**
@@ -58,17 +56,14 @@ async function listPage(main, body, name, given, draw) {
     return;
   }
   if (!body.isConnected) return;
-  fill(body, document.waiting ? message(`${count(document.waiting)} sessions are not read yet.`) : null,
-      draw(document));
-  if (document.waiting) setTimeout(() => body.isConnected && listPage(main, body, name, given, draw),
-      WAITING_LIST_MS);
+  fill(body, document.waiting ? message(`${count(document.waiting)} sessions are not read yet.`) : null, draw(document));
+  if (document.waiting) setTimeout(() => body.isConnected && listPage(main, body, name, given, draw), WAITING_LIST_MS);
 }
 
 export function sessionsPage(main, given, shell, about) {
   const body = el('div');
   const again = change => shell.go('sessions', {...given, ...change});
-  const query = el('input', {name: 'q', value: given.q || '', autocomplete: 'off',
-      placeholder: 'part of a name or a player'});
+  const query = el('input', {name: 'q', value: given.q || '', autocomplete: 'off', placeholder: 'part of a name or a player'});
   fill(main, el('h1', null, 'Sessions'), el('section', null, el('form.form', {role: 'search', onsubmit: event => {
     event.preventDefault();
     again({q: query.value, page: ''});

@@ -15,8 +15,7 @@ const FIRST_TILE = 256; // smaller tiles are listed only if they are the highest
 
 /** The parameters of a selection in a link. */
 export function selectionOf(given, prefix = '') {
-  return Object.fromEntries(SELECTION_NAMES.map(name => [prefix + name,
-      given[prefix + name]]).filter(pair => pair[1]));
+  return Object.fromEntries(SELECTION_NAMES.map(name => [prefix + name, given[prefix + name]]).filter(pair => pair[1]));
 }
 
 /** The same parameters with another prefix. */
@@ -111,9 +110,7 @@ function namesOf(parts, given) {
   });
 }
 
-/**
- * The figures of an overview. `loadSamples` resolves to the data that needs rows, for each selection; null omits it.
- */
+/** The figures of an overview. `loadSamples` resolves to the data that needs rows, for each selection; null omits it. */
 export function overviewBody(document, given, loadSamples) {
   const parts = document.selections;
   const compared = parts.length > 1;
@@ -124,8 +121,7 @@ export function overviewBody(document, given, loadSamples) {
     found.push(message(`${count(document.waiting)} sessions are not read yet. Their manifests list ${rest}.`));
   }
   if (document.broken.length) {
-    found.push(el('details.card', null, el('summary', null,
-        `${count(document.broken.length)} sessions cannot be read`),
+    found.push(el('details.card', null, el('summary', null, `${count(document.broken.length)} sessions cannot be read`),
       el('ul', null, document.broken.slice(0, 50).map(one => el('li', null, `${one.name}: ${one.message}`)))));
   }
   found.push(...[...new Set(parts.map(part => part.left_out).filter(Boolean))].map(text => message(`Left out: ${text}.`)));
@@ -138,7 +134,7 @@ export function overviewBody(document, given, loadSamples) {
     name: compared ? names[i] : part.players[at].player,
     select: compared ? moved(selectionOf(given, i ? 'b.' : ''), i ? 'b.' : '', '') : part.players[at].select})));
   const {widths, phases} = document;
-  const log = !widths.score; // a bin is a quarter of a doubling
+  const log = !widths.score; // a bin is an eighth of a doubling
   const first = log ? Math.min(...lines.map(line => line.score_bins.findIndex(Boolean))) : 0;
   const per = (values, width) => values.map((value, i) => [i * width, value]);
   const more = compared ? 0 : parts[0].players_in_all - lines.length;
@@ -157,8 +153,8 @@ export function overviewBody(document, given, loadSamples) {
       deathsFigure(lines, phases, given, left),
       figure('Score', {series: lines.map(line => ({name: line.name, kind: lines.length > 2 ? 'line' : 'bars',
         points: per(line.score_bins.map(value => value / Math.max(1, line.games)), widths.score || 1).slice(first)})),
-      barWidth: widths.score || 1, x: {label: 'score', ...(log && {format: at => short(Math.round(2 ** (at / 4))),
-        ticks: [2, 3, 4, 5, 6].map(digits => 4 * Math.log2(10 ** digits)).filter(at => at > first)})},
+      barWidth: widths.score || 1, x: {label: 'score', ...(log && {format: at => short(Math.round(2 ** (at / 8))),
+        ticks: [2, 3, 4, 5, 6].map(digits => 8 * Math.log2(10 ** digits)).filter(at => at > first)})},
       y: {label: 'share of games', format: percent, low: 0}}, left),
       figure('Games longer than N moves', {series: lines.map(line => ({name: line.name,
         points: per(line.survival, widths.steps)})), x: {label: 'N', format: count},
@@ -173,10 +169,7 @@ export function overviewBody(document, given, loadSamples) {
   return found;
 }
 
-/**
- * The share of the games that reach a phase that end in it, for each player. A point links to these games, at their
- * last move.
- */
+/** The share of the games that reach a phase that end in it, by player. A point links to these games, at their last move. */
 function deathsFigure(lines, phases, given, left) {
   const link = ({select}, at) => {
     const {first, last} = phases.find(one => one.sum === at);
@@ -249,13 +242,13 @@ function comparisonParts(found, names, ofPlayers) {
   if (!found) return message('No game is selected on one side: there is nothing to compare.');
   const {score, ranges} = found;
   const [more, less] = score.difference < 0 ? [names[1], names[0]] : names;
-  const sure = percent(Math.max(score.above, 1 - score.above));
+  const sure = Math.max(score.above, 1 - score.above);
   const clear = score.low > 0 || score.high < 0;
   const half = (score.high - score.low) / 2;
   const times = Math.ceil((half / score.difference) ** 2);
   const verdict = score.low === undefined ? ' A single game has no interval.'
     : (clear ? '' : ' The difference is not clear.')
-      + (ofPlayers ? ` ${clear ? 'It' : more} is stronger with ${sure} probability.` : '')
+      + (ofPlayers ? ` ${clear ? 'It' : more} is stronger with ${sure > 0.9995 ? 'over ' : ''}${percent(sure)} probability.` : '')
       + (clear || times > 1000 ? '' : ` About ${times} times as many games would tell.`);
   const [a, b] = found.games.map(count);
   const how = found.paired ? `${a} pairs of games with the same seeds; Student's t interval of 95%.`
@@ -272,7 +265,7 @@ function comparisonParts(found, names, ofPlayers) {
     clear && part < 1 ? el('p', null, `${percent(part)} of it is scored from ${nameOf(most)}.`) : null,
     table('Points by the highest tile at the time, and games that end there; with 95% intervals',
       ['from', '>points', ...names.map(name => `>${name} ends`)], ranges.map(one =>
-        [nameOf(one), differenceOf(one), ...one.ends.map(share => one.after ? between(share) : '–')]))),
+        [nameOf(one), differenceOf(one), ...one.ends.map(share => one.after && share ? between(share) : '–')]))),
   el('section', null, table('Games that reach a tile, and the difference in percentage points; with 95% intervals',
     ['tile', ...names.map(name => `>${name}`), '>difference'], found.tiles.slice(-TILES_COMPARED).reverse().map(one =>
       [tileName(one.tile), ...one.shares.map(between), differenceOf(one, true)])))];
