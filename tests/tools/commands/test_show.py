@@ -330,7 +330,7 @@ def test_a_fact_of_another_type_is_not_believed(cli: Cli, foreign: Path) -> None
 
 @pytest.mark.parametrize(
     ("width", "left_out"),
-    [(130, []), (117, ["2048"]), (88, ["2048", "4096", "best", "player"]),
+    [(130, []), (108, ["2048"]), (88, ["2048", "4096", "best", "player"]),
      (50, ["2048", "4096", "best", "player", "size"])],
 )  # fmt: skip
 def test_narrow_terminal_omits_columns(
@@ -357,7 +357,7 @@ def test_plain_lines_omit_columns(
 ) -> None:
     monkeypatch.setattr("tape2048_tools.commands.sessions.show.SCORES_SESSIONS_MAX", 1)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "115")
+    monkeypatch.setenv("COLUMNS", "116")
     assert run(["list", str(root), "--scores"]) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
     assert heading.split()[4:] == ["mean", "score", "8192", "16384", "32768", "size", "note"]

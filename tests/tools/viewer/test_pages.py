@@ -575,8 +575,6 @@ def test_the_critic_is_at_hand_on_the_pages(
     figure.locator("tbody tr").nth(5).wait_for()
     open_link(page, "#live")
     page.locator(".latest:has-text('halfway through the last 8 games')").wait_for()
-    open_link(page, "#board")
-    page.get_by_text(re.compile("If ntuple .* continues the game")).wait_for()
 
 
 def test_the_critic_says_nothing_of_other_players(page: Any, viewer: Viewer) -> None:
@@ -594,6 +592,8 @@ def test_the_critic_says_nothing_of_other_players(page: Any, viewer: Viewer) -> 
         page.get_by_text(f"{tile} is not measured: 0 of 40 games reached it.").wait_for()
     assert page.get_by_text("These are games of greedy.").count() == 1
     assert page.locator("main figure, main table").count() == 0
+    open_link(page, "#board")
+    page.get_by_text("If strong, the player of its training, continues the game").wait_for()
 
 
 NAMES = [
