@@ -79,7 +79,8 @@ def _difference(values: Sequence[NDArray[np.float64]], *, paired: bool) -> dict[
         squares = own + other
         df = squares**2 / (own**2 / (len(a) - 1) + other**2 / (len(b) - 1)) if squares else 1.0
     half = student95(df) * math.sqrt(squares)
-    above = student_below(found["difference"] / math.sqrt(squares), df) if squares else 0.5
+    t = found["difference"] / math.sqrt(squares) if squares else math.copysign(math.inf, found["difference"])
+    above = student_below(t, df) if found["difference"] else 0.5
     return found | {"low": found["difference"] - half, "high": found["difference"] + half, "above": above}
 
 

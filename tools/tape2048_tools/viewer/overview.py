@@ -34,9 +34,9 @@ BINS = 48
 #: Most players in a chart, starting with the most games: each has a colour.
 LINES_MAX = 6
 
-#: The sum of tiles that a phase spans, the sum that a move adds on average, and the fewest games that reach a
-#: phase that is shown.
-_PHASE, _PER_MOVE, _ENTERED_MIN = 1024, 2.2, 10
+#: The largest sum of tiles that a phase spans, the fewest phases of a longest game unless they span less than
+#: a move, the sum that a move adds on average, and the fewest games that reach a phase that is shown.
+_PHASE, _PHASES_MIN, _PER_MOVE, _ENTERED_MIN = 1024, 16, 2.2, 10
 
 #: Lowest tile whose reach is always shown: nearly all games reach smaller tiles.
 _FIRST_TILE = 256
@@ -63,11 +63,12 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
         max((int(part[name].max(initial=0)) for part in parts), default=0) for name in ("max_score", "steps")
     )
     widths = {"score": _round_width(score_max / BINS), "steps": _round_width(steps_max / BINS)}
+    widths["phase"] = min(_PHASE, 1 << int(_PER_MOVE * steps_max / _PHASES_MIN + 1).bit_length() - 1)
     if len({one.label for one in games.sessions}) > 1:
         widths["score"] = 0  # logarithmic, since players can differ by orders of magnitude
     return {
         "widths": widths,
-        "phases": _phases(steps_max),
+        "phases": _phases(steps_max, widths["phase"]),
         "waiting": games.waiting,
         "waiting_rows": games.waiting_rows,
         "waiting_games": games.waiting_games,
@@ -104,8 +105,8 @@ def _round_width(width: float) -> int:
     return int(next(step * base for step in (1, 2, 5, 10) if step * base >= width))
 
 
-def _phases(steps_max: int) -> list[dict[str, int]]:
-    sums = np.arange(0, _PER_MOVE * (steps_max + 2) + _PHASE, _PHASE)
+def _phases(steps_max: int, width: int) -> list[dict[str, int]]:
+    sums = np.arange(0, _PER_MOVE * (steps_max + 2) + width, width)
     moves = np.maximum(np.ceil(sums / _PER_MOVE - 2), 0).astype(int).tolist()
     return [
         {"sum": int(least), "first": first, "last": after - 1}
@@ -181,7 +182,7 @@ def _line(
     lengths = np.bincount(steps // widths["steps"], minlength=1)
     # The share of games that last at least to the start of each bin.
     survival = 1 - np.append(0, np.cumsum(lengths)) / max(1, len(steps))
-    ended = np.bincount((_PER_MOVE * (whole + 2.0) / _PHASE).astype(np.int64), minlength=1)
+    ended = np.bincount((_PER_MOVE * (whole + 2.0) / widths["phase"]).astype(np.int64), minlength=1)
     entered = len(whole) - np.append(0, np.cumsum(ended)[:-1])
     return {
         "games": len(scores),

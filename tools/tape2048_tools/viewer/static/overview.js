@@ -178,24 +178,24 @@ function deathsFigure(lines, phases, given, left) {
   return figure('Where games end', {height: 230,
     series: lines.map(line => ({name: line.name, select: line.select, points: line.deaths.map(one =>
       [phases[one.phase].sum, one.share, one.low, one.high])})),
-    x: {label: 'sum of tiles', format: at => tilesOfSum(at), ticks: phases.map(one => one.sum).filter(sum => sum % 8192 === 0)},
+    x: {label: 'sum of tiles', format: at => tilesOfSum(at), ticks: phases.map(one => one.sum).filter((_, i) => i % 8 === 0)},
     y: {label: 'share of the games that get this far', format: percent, low: 0}, link: given ? link : null},
   `The axis shows the largest tiles of the sum. A move adds 2.2 on average. ${given ? 'Click a point to list the games that end there. ' : ''}${left}`);
 }
 
-/** 16K+8K+1K: different tiles from 1K up that make up a sum. */
-const tilesOfSum = sum => [...Array(7).keys()].map(i => 65536 >> i).filter(tile => sum & tile).map(tileName).join('+') || '0';
+/** 16K+8K+1K: different tiles that make up a sum. */
+const tilesOfSum = sum => [...Array(13).keys()].map(i => 65536 >> i).filter(tile => sum & tile).map(tileName).join('+') || '0';
 
 /** A mean above its interval. */
 const meanOf = one => one.mean === undefined ? '–'
-  : el('span', null, count(one.mean), el('small', null, `± ${count(one.high - one.mean)}`));
+  : el('span', null, count(one.mean), one.high === undefined ? null : el('small', null, `± ${count(one.high - one.mean)}`));
 
 /** The main numbers of a selection, and the others folded. A mean score is shown for a single player only. */
 function headline(part, name) {
   const {best} = part;
   const range = one => one.mean === undefined ? '–' : `${count(one.p10)} to ${count(one.p90)} in 80% of the games`;
   const figures = [['games', count(part.games), `${count(part.steps)} moves in ${counted(part.sessions, 'session')}`],
-    part.players_in_all === 1 && ['mean score', `${count(part.score.mean)} ± ${count(part.score.high - part.score.mean)}`,
+    part.players_in_all === 1 && ['mean score', count(part.score.mean) + (part.games > 1 ? ` ± ${count(part.score.high - part.score.mean)}` : ''),
       range(part.score)],
     best && ['best game', el('a', {href: `#${best.session}/${best.run}/0`}, count(best.score)),
       [`tile ${best.tile}, by `, player(best)]]];
@@ -208,9 +208,11 @@ function headline(part, name) {
       ['from', `${moment(part.started)} UTC`], ['to', `${moment(part.ended)} UTC`]])));
 }
 
-/** The tiles of parts; of two parts, only tiles whose share both have. */
-const tilesOf = parts => [...new Set(parts.flatMap(part => part.tiles.map(one => one.tile)))].filter(tile =>
-  parts.length === 1 || tile >= FIRST_TILE).sort((a, b) => a - b);
+/** The tiles of parts; of several parts, only tiles whose share each can have. */
+function tilesOf(parts) {
+  const tiles = [...new Set(parts.flatMap(part => part.tiles.map(one => one.tile)))].sort((a, b) => a - b);
+  return tiles.filter(tile => parts.length === 1 || tile >= Math.min(FIRST_TILE, tiles[tiles.length - 1] / 8));
+}
 
 function reachPlot(lines) {
   const tiles = tilesOf(lines);
