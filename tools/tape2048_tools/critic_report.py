@@ -129,6 +129,12 @@ def _choose_parts(
             f"found the part {name or wanted!r}, expected a part of the critic's split: {known}",
             hint="Pass --split all to evaluate all games.",
         )
+    if wanted == UNSEEN:
+        unseen = _unseen_games(corpus, info)
+        notes = stranger_remarks(info, tables_of(unseen).runs.players())
+        if left := len(corpus.runs) - len(unseen.runs):
+            notes.append(f"Left out: {counted(left, 'game')} that it learned from, or of other players.")
+        return wanted, unseen, None, notes
     notes = stranger_remarks(info, tables_of(corpus).runs.players())
     if corpus.identity == info.corpus_hash:
         notes.append("These are the sessions that the critic was trained on, split as in its training.")
@@ -136,14 +142,6 @@ def _choose_parts(
         notes.append(
             "These are other sessions than in the training. A game's seed and player decide its part."
         )
-    if wanted == UNSEEN:
-        chosen = _unseen_games(corpus, info)
-        left = len(corpus.runs) - len(chosen.runs)
-        notes = stranger_remarks(info, tables_of(chosen).runs.players())
-        notes += (
-            [f"Left out: {counted(left, 'game')} that it learned from, or of other players."] if left else []
-        )
-        return wanted, chosen, None, notes
     if wanted in {ALL, "train"}:
         notes.append("The critic may have learned from some of these games: the figures may be too good.")
     train = _part(corpus, info, "train")

@@ -39,7 +39,7 @@ def compare(first: _Columns, second: _Columns, shared: int) -> dict[str, Any] | 
     if paired:  # probably: sorting ten million seeds would take a second
         orders = [np.argsort(one["seed"]) for one in both]
         seeds = [one["seed"][order] for one, order in zip(both, orders, strict=True)]
-        paired = np.array_equal(*seeds) and bool((seeds[0][1:] > seeds[0][:-1]).all())
+        paired = np.array_equal(seeds[0], seeds[1]) and bool((seeds[0][1:] > seeds[0][:-1]).all())
         scores = [one[order] for one, order in zip(scores, orders, strict=True)]
     counts = [np.bincount(exponents_of(one["highest_tile"]), minlength=_EXPONENTS) for one in both]
     at_least = [one[::-1].cumsum()[::-1].tolist() for one in counts]

@@ -73,7 +73,7 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
         "waiting_rows": games.waiting_rows,
         "waiting_games": games.waiting_games,
         "broken": list(games.broken),
-        "comparison": compare(*parts, _shared(len(games), several)) if len(parts) > 1 else None,
+        "comparison": compare(parts[0], parts[1], _shared(len(games), several)) if len(parts) > 1 else None,
         "selections": [
             {
                 **_part(games, part, one.left_out, widths, pooled=len(choices) > 1),
@@ -198,9 +198,8 @@ def _line(
 
 
 def _bins(scores: NDArray[Any], width: int) -> NDArray[np.int64]:
-    if width:
-        return (scores // width).astype(np.int64)
-    return (8 * np.log2(np.maximum(scores, 1))).astype(np.int64)
+    bins = scores // width if width else 8 * np.log2(np.maximum(scores, 1), dtype=np.float32)
+    return np.asarray(bins, np.int64)
 
 
 def _players(

@@ -27,6 +27,7 @@ from tape2048_tools.terminal.output import columns, complain, print_result, tabl
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.console import RenderableType
     from rich.table import Table
 
     from tape2048_recorder.evaluation.paired_games import Results, Strength
@@ -77,7 +78,7 @@ def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **play
     names = {text: one.player_name for text, one in made.items()}
     short = {text: short_names(names.values())[name] for text, name in names.items()}
     told = {short[text]: text for text in found if text != short[text]}
-    shown = ["", columns(told)] if told else []
+    shown: list[RenderableType] = ["", columns(told)] if told else []
     print_result(document, lambda: [_table(found, results, short), *shown], as_json=as_json)
     for text, error in failures.items():
         complain(f"{text} failed after {counted(results[text].played.sum(), 'game')}: {error}")

@@ -270,20 +270,20 @@ def _lines(
             player = textwrap.fill(player, _PLAYER_WIDTH)
         line = [name, *([player] if scores else []), number(one.rows), number(one.games)]
         if scores:
-            line += [_mean(one), number(one.best_score), *map(share, one.reach.values())]
+            line += [
+                with_error(one.mean_score, one.mean_score_error),
+                number(one.best_score),
+                *map(share, one.reach.values()),
+            ]
         lines.append([*line, size(one.bytes), *([_note(one)] if note else [])])
     kept = columns_that_fit(headings, lines, _LESS_NEEDED, gap=1 if is_table else 2)
     return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
 def _summary_of(player: dict[str, Any]) -> Summary:
-    shared = {name: player[name] for name in Summary.__struct_fields__ if name in player and name != "reach"}
-    reached = {int(tile): rate["share"] for tile, rate in player["reach"].items()}
-    return Summary(**shared, **({"reach": reached} if reached else {}))
-
-
-def _mean(one: Summary) -> str:
-    return with_error(one.mean_score, one.mean_score_error)
+    shared: dict[str, Any] = {name: player[name] for name in Summary.__struct_fields__ if name in player}
+    reach = {int(tile): rate["share"] for tile, rate in player["reach"].items()}
+    return Summary(**{**shared, "reach": reach or dict.fromkeys(REACH_TILES)})
 
 
 def _table(summaries: Sequence[Summary], total: Summary, players: Sequence[dict[str, Any]]) -> Any:
