@@ -260,7 +260,7 @@ class PlayedBy(msgspec.Struct, frozen=True):
 
 
 class PlayerGames(NamedTuple):
-    player: str  #: name, as ``tape2048 list`` shows it; selects the games with ``where(player=...)``
+    player: str  #: full name; selects the games with ``where(player=...)``
     spec: str  #: the player with its parameters, as ``record --player`` takes it; empty if unknown
     games: int  #: number of games
     rows: int  #: rows of these games in the view

@@ -109,7 +109,8 @@ def list_sessions(
     ROOT is by default the out_dir of `tape2048 record`. This reads the run tables, and no rows. With more
     than 500 sessions and without --scores, it reads the manifests only, which is faster.
 
-    A game that two sessions hold counts once in the totals, and a line names the sessions. With manifests
+    Mean scores have 95% intervals, and the totals of several players are by player. A game that two sessions
+    hold counts once in the totals, and a line names the sessions. With manifests
     only, it counts twice. An unreadable session is listed with its error, and the exit code is then 1.
     Sessions in ROOT/.quarantine are only counted. A narrow terminal omits the columns 2048, 4096, best,
     player and size, in this order.
@@ -328,8 +329,8 @@ def show(
     """Show a session, or summarize a directory of sessions.
 
     For a session, this shows facts and settings, columns, scores, tiles, labels, and the best game, which has
-    the highest score. For a directory, it shows the games of all sessions, each player's reach of the big
-    tiles with 95% intervals, the time span, and the size on disk. A game that two sessions hold counts once.
+    the highest score. For a directory, it shows the games of all sessions, each player's mean score and
+    reach of the big tiles with 95% intervals, the time span, and the size on disk. A game that two sessions hold counts once.
     An unreadable session in a directory is listed, and the exit code is then 1.
 
     For a store (s3://bucket/prefix), or a session in it, only run tables are fetched. The best game then has
