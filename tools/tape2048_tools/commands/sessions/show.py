@@ -329,9 +329,9 @@ def show(
     """Show a session, or summarize a directory of sessions.
 
     For a session, this shows facts and settings, columns, scores, tiles, labels, and the best game, which has
-    the highest score. For a directory, it shows the games of all sessions, each player's mean score and
-    reach of the big tiles with 95% intervals, the time span, and the size on disk. A game that two sessions hold counts once.
-    An unreadable session in a directory is listed, and the exit code is then 1.
+    the highest score. For a directory, it shows the games of all sessions, each player's mean score and reach
+    of the big tiles with 95% intervals, the time span, and the size on disk. A game that two sessions hold
+    counts once. An unreadable session in a directory is listed, and the exit code is then 1.
 
     For a store (s3://bucket/prefix), or a session in it, only run tables are fetched. The best game then has
     no board.
