@@ -341,7 +341,6 @@ def _of_player(
         "recorded_as": player_text(facts),
         "player_sha256": facts.get("player_sha256"),
         "sessions": len(its),
-        "bytes": sum(session_bytes(several[number]) for number in its),
         "rows": int(runs["rows"].sum(dtype=np.uint64)),
         **scores(runs),
         "reach": {str(tile): wilson(count, len(runs))._asdict() for tile, count in reached.items()}

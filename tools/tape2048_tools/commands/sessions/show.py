@@ -261,7 +261,7 @@ def _lines(
     named = [(printable(summary.name), summary) for summary in summaries]
     if len(summaries) > 1:
         several = players if 1 < len(players) < len(summaries) else ()
-        named += [(counted(one["sessions"], "session"), _summary_of(one)) for one in several]
+        named += [(counted(one["sessions"], "session"), _summary_of(one, summaries)) for one in several]
         named.append((f"{len(summaries)} sessions", total))
     short = short_names(one.player_name for one in summaries if one.player_name)
     lines = []
@@ -281,10 +281,11 @@ def _lines(
     return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
-def _summary_of(player: dict[str, Any]) -> Summary:
+def _summary_of(player: dict[str, Any], summaries: Sequence[Summary]) -> Summary:
     shared: dict[str, Any] = {name: player[name] for name in Summary.__struct_fields__ if name in player}
     reach = {int(tile): rate["share"] for tile, rate in player["reach"].items()}
-    return Summary(**{**shared, "reach": reach or dict.fromkeys(REACH_TILES)})
+    size = sum(one.bytes for one in summaries if one.player_name == player["player_name"])
+    return Summary(**{**shared, "bytes": size, "reach": reach or dict.fromkeys(REACH_TILES)})
 
 
 def _table(summaries: Sequence[Summary], total: Summary, players: Sequence[dict[str, Any]]) -> Any:
