@@ -9,14 +9,16 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from tape2048.base.text import counted, printable
-from tape2048.critic.facts import check_embeddings, stranger_remarks, unseen_games
+from tape2048.critic.facts import check_embeddings, stranger_remarks, strangers, unseen_games
 from tape2048.errors import ConfigError, CorpusError, EmptyCorpusError
 from tape2048.files.training_directory import METRICS, read_metrics
 from tape2048.loader.row_view import tables_of
+from tape2048.loader.run_columns import facts_of_runs
 from tape2048.loader.splits import parts_of_hashes, split_hash
-from tape2048.players import name_players, only_player
+from tape2048.players import PlayedBy, identity_of_player, name_players, only_player
 from tape2048_tools.options.critic_options import open_critic
 from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.progress.panel import stages_bar
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
@@ -52,6 +53,7 @@ def examine(
     roots: Sequence[Path | str],
     *,
     part: str | None = None,
+    own_games: bool = False,
     where: str | None = None,
     by: Any = "moves",
     per_run: int | None = None,
@@ -76,7 +78,10 @@ def examine(
     condition = " AND ".join(f"({one})" for one in (loaded.info.where, where) if one) or None
     at = cache if any(isinstance(root, str) for root in roots) else None
     corpus = Corpus.open(roots, condition, load="mmap", cache=at, cache_max_mb=cache_max_mb)
-    name, chosen, train, notes = _choose_parts(corpus, loaded.info, part)
+    chosen_from = _own_games(corpus, loaded.info) if own_games else corpus
+    name, chosen, train, notes = _choose_parts(chosen_from, loaded.info, part)
+    if others := len(corpus.runs) - len(chosen_from.runs):
+        notes.append(f"Left out: {counted(others, 'game')} of other players.")
     if loaded.kind != "ntuple" and loaded.needs_embeddings:
         check_embeddings(chosen, loaded.info.tower.sha256)
     rollouts = None if oracle is None else rollouts_of(chosen, oracle, seed)
@@ -160,6 +165,14 @@ def _choose_parts(
     return wanted, chosen, train, notes
 
 
+def _own_games(corpus: Corpus, info: CriticFacts) -> Corpus:
+    """Return the games of a critic's players; all games if it may have learned from all of these."""
+    facts, index = facts_of_runs(corpus.runs, corpus.sessions)
+    own = np.array([not strangers(info, [PlayedBy(*identity_of_player(one), 0)]) for one in facts])[index]
+    has_unseen = (own & unseen_games(info, corpus) & (corpus.row_counts > 0)).any()
+    return corpus.where(own) if has_unseen else corpus
+
+
 def _part(corpus: Corpus, info: CriticFacts, name: str) -> Corpus | None:
     """Return the games of one part, or None; unlike for ``Corpus.split``, other parts may be empty."""
     names, shares = list(info.split.fractions), list(info.split.fractions.values())
@@ -201,8 +214,6 @@ def rollouts_of(corpus: Corpus, rollouts: int, seed: int) -> Oracle:
 
 def expected_score(player: str) -> Baseline:
     """Return the baseline of the final score that an n-tuple player expects: points plus best value."""
-    import numpy as np
-
     from tape2048.ntuple.calibrated_network import find_calibration
     from tape2048.ntuple.outcomes import outcomes
     from tape2048_recorder.players.ntuple import move_values

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tape2048.base.intervals import Z95, Share, wilson
+from tape2048.base.intervals import Share, student95, wilson
 from tape2048.session.run_table import REACH_TILES
 from tape2048_recorder.evaluation.evaluated_games import Played, check_memory, play_unrecorded_games
 from tape2048_recorder.game.rng import game_seeds
@@ -26,7 +26,7 @@ class Strength(msgspec.Struct, frozen=True):
     games: int
     moves: int  # of all games
     mean_score: float
-    mean_score_error: float  # half the width of the mean's 95% interval (normal approximation)
+    mean_score_error: float  # half the width of the mean's 95% interval (Student's t)
     score_max: int
     reach: dict[int, Share]  # share of games that reached each tile
     moves_per_cpu_s: float  # moves per second of processor time
@@ -114,7 +114,8 @@ class Results:
 
 def _error(values: npt.NDArray[Any]) -> float:
     """Return half the width of the 95% interval of a mean; NaN for a single value."""
-    return Z95 * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    count = len(values)
+    return student95(count - 1) * float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
 
 
 def play(

@@ -45,15 +45,15 @@ def student95(df: float) -> float:
     scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi * df)
     t = Z95
     for _ in range(12):  # Newton's method: from below, the distribution is concave
-        t += (0.975 - student_below(t, df)) / (scale * (1 + t * t / df) ** (-(df + 1) / 2))
+        t += (0.975 - student_below(t, df)) / scale * math.pow(1 + t * t / df, (df + 1) / 2)
     return t
 
 
 def student_below(t: float, df: float) -> float:
     """Return the probability that Student's t is below a value, by Simpson's rule over the angle."""
     steps, end = 400, math.atan(t / math.sqrt(df))
-    inner = (((2 + 2 * (i % 2)) * math.cos(end * i / steps) ** (df - 1)) for i in range(1, steps))
-    area = (1 + sum(inner) + math.cos(end) ** (df - 1)) * end / steps / 3
+    heights = [math.pow(math.cos(end * i / steps), df - 1) for i in range(steps + 1)]
+    area = (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1]) * end / steps / 3
     return 0.5 + area * math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
 
 

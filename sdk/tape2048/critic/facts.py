@@ -13,7 +13,7 @@ from tape2048.errors import ColumnError, ConfigError
 from tape2048.jit.mix import hashes
 from tape2048.loader.row_view import tables_of
 from tape2048.loader.splits import parts_of_hashes, split_identities
-from tape2048.players import PlayedBy, file_names, is_called, name_players, only_player
+from tape2048.players import PlayedBy, file_names, is_called, name_players, only_player, short_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,10 +154,11 @@ def strangers(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[PlayedBy]
 
 def stranger_remarks(facts: CriticFacts, players: Sequence[PlayedBy]) -> list[str]:
     """Return a remark on each player that a critic does not judge."""
-    judged = " and ".join(player.player_name for player in facts.players)
+    others = strangers(facts, players)
+    short = short_names(player.player_name for player in (*facts.players, *others))
+    judged = " and ".join(short[player.player_name] for player in facts.players)
     return [
-        f"The critic judges {judged}. These are games of {player.player_name}."
-        for player in strangers(facts, players)
+        f"The critic judges {judged}. These are games of {short[player.player_name]}." for player in others
     ]
 
 

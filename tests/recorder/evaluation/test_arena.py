@@ -42,7 +42,7 @@ def test_it_sums_up_the_games_of_the_seed() -> None:
     assert (result.games, result.moves) == (101, moves)
     assert result.mean_score == pytest.approx(scores.mean())
     assert result.score_max == scores.max()
-    low, high = stats.norm.interval(0.95, scores.mean(), stats.sem(scores))
+    low, high = stats.t.interval(0.95, len(scores) - 1, scores.mean(), stats.sem(scores))
     assert result.mean_score_error == pytest.approx((high - low) / 2, rel=1e-5)
     assert tuple(result.reach) == REACH_TILES
     assert {share.share for tile, share in result.reach.items() if tile >= 2048} == {0.0}
@@ -117,7 +117,7 @@ def test_a_difference_has_the_interval_of_paired_games(starts: np.ndarray | None
     scores = [outcomes(player, seeds, boards).scores for player in players]
     differences = scores[0].astype(float) - scores[1]
     found = one.minus(other)
-    low, high = stats.norm.interval(0.95, differences.mean(), stats.sem(differences))
+    low, high = stats.t.interval(0.95, len(differences) - 1, differences.mean(), stats.sem(differences))
     assert found.difference == pytest.approx(differences.mean())
     assert found.difference_error == pytest.approx((high - low) / 2, rel=1e-5)
     assert found.a_ahead.share == (differences > 0).mean()

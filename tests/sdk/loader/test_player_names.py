@@ -7,12 +7,47 @@ import pytest
 
 from tape2048 import Corpus
 from tape2048.errors import EmptyCorpusError
-from tape2048.players import PlayedBy, is_called, player_label, player_name, player_text, plies_of
+from tape2048.players import (
+    PlayedBy,
+    is_called,
+    player_label,
+    player_name,
+    player_text,
+    plies_of,
+    short_names,
+)
 from tape2048_recorder.players.options import REGISTRY, with_defaults
 
 from ..builders import Game, Spec, write_ours
 
 DIGITS = " @abcdef"
+
+
+SMALL, ALWAYS = "ntuple small, 2-ply below 3 empty cells", "ntuple small, 2-ply always"
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        ([f"greedy{DIGITS}", f"{SMALL}{DIGITS}"], ["greedy", "small"]),
+        ([f"{SMALL}{DIGITS}", f"{ALWAYS}{DIGITS}"], ["small, 2-ply below 3", "small, 2-ply always"]),
+        ([f"{SMALL} @abcdef", f"{SMALL} @012345"], ["small @abcdef", "small @012345"]),
+        ([f"{SMALL}, epsilon=0.1{DIGITS}", f"{SMALL} @012345"], ["small, epsilon=0.1", "small"]),
+        (["expectimax, 3-ply", "critic default, 2-ply"], ["expectimax", "critic default"]),
+        (["x" * 90 + DIGITS, "x" * 91 + " @012345"], ["x" * 31 + "…" + DIGITS, "x" * 31 + "… @012345"]),
+        (["\u05d0\u05d1", "\U0001f3ae\U0001f3ae @012345"], ["\u05d0\u05d1", "\U0001f3ae\U0001f3ae"]),
+        ([], []),
+    ],
+)
+def test_players_shown_together_have_short_names(names: list[str], short: list[str]) -> None:
+    """The network or the kind, and whatever tells two players apart."""
+    assert short_names([*names, *names]) == dict(zip(names, short, strict=True))
+
+
+@pytest.mark.parametrize("given", ["small", "small, 2-ply below 3", f"small{DIGITS}"])
+def test_a_short_name_selects_the_player(given: str) -> None:
+    assert is_called(given, "ntuple@abcdef012345", SMALL + DIGITS)
+    assert not is_called(given, "ntuple@012345abcdef", "ntuple strong, 2-ply always @012345")
 
 
 @pytest.mark.parametrize(

@@ -266,9 +266,9 @@ def test_games_of_another_player_are_said(tape: Tape, made: Made) -> None:
     done = tape("critic", "eval", made.critic, made.random, *QUICK)
     assert done.code == 0, done.err
     said = re.sub(r"\s+", " ", done.out)
-    assert re.search(r"The critic judges greedy @\w{6}\. These are games of random @\w{6}\.", said)
+    assert "The critic judges greedy. These are games of random." in said
     scored = tape("critic", "score", made.critic, made.random, "--out", "scores")
-    assert re.search(r"The critic judges greedy @\w{6}\. These are games of random @\w{6}\.", scored.err)
+    assert "The critic judges greedy. These are games of random." in scored.err
     assert scored.code == 0
 
 

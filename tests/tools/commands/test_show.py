@@ -61,8 +61,8 @@ def test_text_has_facts_settings_and_the_best_board(cli: Cli, session: Path) -> 
     assert ["player", "expectimax,", "3-ply", "@ababab,", "expectimax@abababababab"] in lines
     assert ["player_sha256", "ab" * 32] in lines
     assert ["rotate_steps", "10000000"] in lines
-    assert ["score", "157,500", "20,000", "60,000", "370,000", "370,000"] in lines
-    assert ["16384", "1", "25%", "25%", "#" * 40] in lines
+    assert ["score", "157,500", "±250,038", "20,000", "60,000", "370,000", "370,000"] in lines
+    assert ["16384", "1", "25%", "25%", "(4.6-69.9)", "#" * 40] in lines
     assert ["8192", "2", "50%", "55%"] in lines
     assert lines[-4:] == [
         ["16384", ".", ".", "."], [".", "16", ".", "."], [".", ".", ".", "."], [".", ".", ".", "."],
@@ -148,8 +148,8 @@ def test_a_directory_is_summed_up(cli: Cli, root: Path, session: Path) -> None:
 
     out = cli("show", root).out
     lines = [line.split() for line in out.splitlines()]
-    at = lines.index(["expectimax,", "3-ply", "@ababab", "6", "138,333", "67%", "50%", "17%"])
-    assert lines[at + 1] == ["30.0-90.3", "18.8-81.2", "3.0-56.4"]
+    at = lines.index(["expectimax", "6", "138,333", "67%", "50%", "17%"])
+    assert lines[at + 1] == ["±141,797", "30.0-90.3", "18.8-81.2", "3.0-56.4"]
     assert "expectimax@abababababab  expectimax:depth=2" in out
     assert f"best game: run 3 of {session.name}, score 370,000, 50 moves" in out
 
@@ -218,14 +218,32 @@ def test_table_with_totals(cli: Cli, root: Path) -> None:
     assert heading[:7] == ["session", "player", "rows", "games", "mean", "score", "best"]
     assert heading[7:] == ["4096", "8192", "16384", "size", "note"]
     name = "20260101T000000Z_model=expectimax"
-    player = ["expectimax,", "3-ply", "@ababab"]
-    assert first[:11] == [name, *player, "200", "4", "157,500", "370,000", "75%", "50%", "25%"]
-    assert second[:11] == [
-        name.replace("0000Z", "0100Z"), *player, "100", "2", "100,000", "180,000", "50%", "50%", "0",
+    assert first[:10] == [
+        name, "expectimax", "200", "4", "157,500", "±250,038", "370,000", "75%", "50%", "25%",
     ]  # fmt: skip
+    name = name.replace("0000Z", "0100Z")
+    assert second[:7] == [name, "expectimax", "100", "2", "100,000", "±1,016,496", "180,000"]
+    assert second[7:10] == ["50%", "50%", "0"]
     assert second[-1] == "recovered"
     # Over the six games, not over the two sessions.
-    assert total[:9] == ["2", "sessions", "300", "6", "138,333", "370,000", "67%", "50%", "17%"]
+    assert total[:7] == ["2", "sessions", "300", "6", "138,333", "±141,797", "370,000"]
+    assert total[7:10] == ["67%", "50%", "17%"]
+
+
+def test_no_mean_is_over_several_players(cli: Cli, root: Path) -> None:
+    """The totals are by player, and a sum over all of them has no mean, no tiles and no distribution."""
+    write_session(root / session_name(9), GAMES[:2], {**META, "player": "greedy", "player_sha256": "cd" * 32})
+    lines = [line.split() for line in cli("list", root).out.splitlines()]
+    assert [line[:5] for line in lines[-3:-1]] == [
+        ["2", "sessions", "expectimax", "300", "6"], ["1", "session", "greedy", "100", "2"],
+    ]  # fmt: skip
+    assert lines[-1][2:6] == ["400", "8", "-", "-"]
+    document = cli("list", root, "--json").json
+    assert document["total"]["mean_score"] is document["total"]["highest_tile"] is None
+    assert [one["mean_score"] for one in document["players"]] == pytest.approx([830_000 / 6, 100_000])
+    out = cli("show", root).out
+    assert "±" in out
+    assert not re.search("^(score|moves|highest tile)", out, re.MULTILINE)
 
 
 def test_json_has_the_numbers_unrounded(cli: Cli, root: Path) -> None:
@@ -272,7 +290,7 @@ def test_what_others_wrote_is_listed(cli: Cli, foreign: Path) -> None:
 
 def test_a_session_without_games_has_no_mean(cli: Cli, empty_session: Path) -> None:
     (line, *_) = cli("list", empty_session.parent).out.splitlines()[1:]
-    assert line.split()[4:8] == ["0", "0", "-", "-"]
+    assert line.split()[2:6] == ["0", "0", "-", "-"]
     (found,) = cli("list", empty_session.parent, "--json").json["sessions"]
     assert found["mean_score"] is None
     assert found["best_score"] is found["highest_tile"] is None
@@ -341,7 +359,7 @@ def test_plain_lines_omit_columns(
 ) -> None:
     monkeypatch.setattr("tape2048_tools.commands.sessions.show.SCORES_SESSIONS_MAX", 1)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "123")
+    monkeypatch.setenv("COLUMNS", "116")
     assert run(["list", str(root), "--scores"]) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
     assert heading.split()[4:] == ["mean", "score", "4096", "8192", "16384", "size", "note"]

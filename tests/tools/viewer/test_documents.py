@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
+from scipy import stats
 
 from tape2048 import Session
 from tape2048.errors import ConfigError, MissingPathError, SchemaError
@@ -36,7 +38,7 @@ from tape2048_tools.viewer.live import LIVE_BOARDS, game_document, training_docu
 from tape2048_tools.viewer.overview import overview
 from tape2048_tools.viewer.report import make_report
 
-from ..conftest import Cli
+from ..conftest import META, Cli, Game as ToyGame, write_session as write_toy_session
 from ..small_sessions import session_name
 from .conftest import until
 
@@ -69,24 +71,25 @@ def unpacked(packed: bytes) -> dict[str, Any]:
     return header
 
 
-JUDGED = "ntuple strong, 2-ply below 3 empty cells"
-#: What is said where greedy played, without digits of the SHA-256.
+#: What is said where greedy played.
 REMARK = (
-    f"The critic was trained on games of {JUDGED}, not of greedy. "
-    f"Its probabilities assume that {JUDGED} continues the game."
+    "The critic was trained on games of strong, not of greedy. "
+    "Its probabilities assume that strong continues the game."
 )
 
 
-def undigited(text: str) -> str:
-    """A text without the digits of players' names."""
-    return re.sub(r" @\w{6}", "", text)
+def knows_everybody(data: Data) -> Data:
+    """The same games beside a critic that names no players."""
+    judges = Judges([], Path("default"))
+    judges.critic.info = replace(judges.critic.info, players=[])
+    return Data(data.collection, judges)
 
 
 def test_the_overview_counts_what_the_sessions_hold(data: Data, recorded: Path) -> None:
     runs = np.concatenate([Session.open(path).runs for path in sorted(recorded.glob("2*"))])
     found = data.overview({})["selections"][0]
     assert (found["games"], found["rows"], found["steps"]) == (40, runs["rows"].sum(), runs["steps"].sum())
-    mean, half = runs["score"].mean(), 1.96 * runs["score"].std(ddof=1) / 40**0.5
+    mean, half = runs["score"].mean(), stats.t.ppf(0.975, 39) * runs["score"].std(ddof=1) / 40**0.5
     (line,) = found["lines"]
     for one in (found["score"], line["score"], found["players"][0]["score"]):
         assert [one[name] for name in ("mean", "low", "high")] == pytest.approx(
@@ -99,9 +102,10 @@ def test_the_overview_counts_what_the_sessions_hold(data: Data, recorded: Path) 
         assert one["games"] == (runs["highest_tile"] == one["tile"]).sum()
     (player,) = found["players"]
     assert (player["games"], player["sessions"]) == (40, 2)
-    assert (undigited(player["player"]), found["players_in_all"]) == ("greedy", 1)
-    assert player["full"] == player["select"]["player"] == data.collection.games().sessions[0].label
-    assert player["full"].startswith("greedy@")
+    assert (player["player"], found["players_in_all"]) == ("greedy", 1)
+    (label,) = {one.label for one in data.collection.games().sessions}
+    assert player["select"]["player"] == label
+    assert re.fullmatch(rf"greedy @\w{{6}}: {label}", player["full"])
     assert found["best"] == data.games({})["rows"][0]
     width = data.overview({})["widths"]["steps"]
     for at, share in enumerate(line["survival"]):
@@ -172,7 +176,7 @@ def test_games_of_two_sessions_count_once(copied: Path, caplog: pytest.LogCaptur
     assert made.games({"session": ids[original]})["total"] == 20
     best = made.games({"session": ids[original]})["rows"][0]["run"]
     assert made.twins({"session": ids[original], "run": best})["rows"] == []
-    assert made.sample({"where": "score > 0"})["games"] == 40
+    assert knows_everybody(made).sample({"where": "score > 0"})["games"] == 40
     page = make_report(made, games=40).decode()
     assert (page.count('"why":"'), page.count(f'"session":"{ids[original]}"')) == (40, 0)
     assert "which is on tape" in page
@@ -237,7 +241,7 @@ def test_sample_of_predictions(data: Data, recorded: Path) -> None:
     class Toy:
         thresholds = tiles
         needs_embeddings = False
-        info = data.judges.critic.info
+        info = replace(data.judges.critic.info, players=[])
 
         def __call__(self, boards: np.ndarray) -> np.ndarray:
             shares = boards_to_exps(boards).sum(axis=1) / 240
@@ -246,7 +250,7 @@ def test_sample_of_predictions(data: Data, recorded: Path) -> None:
     judges = Judges([], Path("default"))
     judges.critic = Toy()  # type: ignore[assignment]
     found = Data(data.collection, judges).sample({})["critic"]
-    assert undigited(found["remark"]) == REMARK
+    assert found["remark"] is None
     expected: list[tuple[int, bool, int, float, float]] = []
     sessions = [Session.open(path) for path in sorted(recorded.glob("2*"))]
     for number, tile in enumerate(tiles):
@@ -270,10 +274,51 @@ def test_sample_of_predictions(data: Data, recorded: Path) -> None:
         assert mine == pytest.approx(due)
 
 
+def test_a_critic_predicts_for_its_own_players_only(data: Data) -> None:
+    assert data.sample({})["critic"]["points"] == []
+    assert knows_everybody(data).sample({})["critic"]["points"]
+
+
+def of_two_players(tmp_path: Path, paired: bool) -> GameTable:
+    """Games of two players, from the same seeds or from others: scores rise with the number of the game."""
+    for at, (name, more) in enumerate((("greedy", 1), ("random", 0))):
+        meta = {**META, "player": name, "player_args": {}, "player_sha256": f"{at}a" * 32}
+        games = [
+            ToyGame(run + at * (not paired), 8 + run, 400 * run + 300 * more * run % 700, 64 << more)
+            for run in range(1, 13 - 3 * at * (not paired))
+        ]
+        write_toy_session(tmp_path / session_name(at), games, meta)
+    return Collection([tmp_path]).whole()
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_two_selections_are_compared(tmp_path: Path, paired: bool) -> None:
+    """Student's t of pairs from the same seeds, or else Welch's; the parts of the difference add up."""
+    games = of_two_players(tmp_path, paired)
+    chosen = [games["session"] == number for number in (0, 1)]
+    a, b = (games["max_score"][one].astype(float) for one in chosen)
+    found = overview(games, chosen)["comparison"]
+    test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
+    interval = test.confidence_interval()
+    assert (found["paired"], found["games"], found["shared"]) == (paired, [len(a), len(b)], 0)
+    assert found["score"] == pytest.approx(
+        {
+            "difference": a.mean() - b.mean(),
+            "low": interval.low,
+            "high": interval.high,
+            "above": stats.t.cdf(test.statistic, test.df),
+        }
+    )
+    assert sum(one["difference"] for one in found["ranges"]) == pytest.approx(a.mean() - b.mean())
+    (tile,) = found["tiles"]
+    assert (tile["tile"], [one["share"] for one in tile["shares"]], tile["difference"]) == (128, [1, 0], 1)
+    assert overview(games, [chosen[0], chosen[0]])["comparison"]["shared"] == len(a)
+    assert overview(games, [chosen[0], chosen[0] & chosen[1]])["comparison"] is None
+
+
 def test_missing_critic_affects_its_figures_only(data: Data, tmp_path: Path) -> None:
     lame = Data(data.collection, Judges([], tmp_path / "no.critic"))
     found = lame.sample({})
-    assert found["games"] == 40
     assert found["critic"]["points"] == []
     assert "no such file" in found["critic"]["remark"]
 
@@ -284,7 +329,7 @@ def test_opinions_of_games_and_sessions(data: Data, recorded: Path) -> None:
     rows = data.games({"sort": "run_id"})["rows"]
     found = data.opinions({"of": ",".join(f"{row['session']}/{row['run']}" for row in rows)})
     assert found["thresholds"] == list(data.judges.critic.thresholds)
-    assert (undigited(found["remark"]), found["unread"]) == (REMARK, None)
+    assert (found["remark"], found["unread"], set(found["known"])) == (REMARK, None, {False})
     for row, odds in zip(rows, found["odds"], strict=True):
         session = Session.open(entries[row["session"]].path)
         mine = session.steps[session.steps["run_id"] == int(row["run"])]
@@ -627,12 +672,12 @@ def test_sampled_game_has_no_moves(data: Data, recorded: Path, cli: Cli, tmp_pat
 def test_remark_on_another_player(data: Data) -> None:
     row = data.games({})["rows"][0]
     found = unpacked(data.replay({"session": row["session"], "run": row["run"]}))
-    assert undigited(found["strange"]) == REMARK
+    assert found["strange"] == REMARK
     assert data.judges.remark([]) is None
     (judged,) = data.judges.critic.info.players
     assert data.judges.remark([{"player": "ntuple", "player_sha256": judged.sha256}]) is None
     other = data.judges.remark([{"player": "ntuple", "player_sha256": "ab" * 32}])
-    assert f"of {JUDGED} @{judged.sha256[:6]}, not of ntuple @ababab. " in other
+    assert "of strong, not of ntuple. " in other
 
 
 def test_converted_game_with_a_false_move(

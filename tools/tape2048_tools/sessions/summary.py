@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import numpy as np
 
-from tape2048.base.intervals import wilson
+from tape2048.base.intervals import mean_error, wilson
 from tape2048.base.text import unix_s
 from tape2048.errors import NotASessionError, StorageError, TapeError
 from tape2048.files.reading import reading
@@ -123,6 +124,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     games: int
     mean_score: float | None = None
+    mean_score_error: float | None = None  # half the width of its 95% interval
     best_score: int | None = None
     highest_tile: int | None = None
     reach: dict[int, float | None] = msgspec.field(default_factory=lambda: dict.fromkeys(REACH_TILES))
@@ -193,9 +195,13 @@ def session_place(session: Session) -> str:
 
 
 def scores(runs: NDArray[np.void]) -> dict[str, Any]:
-    values = runs["score"]
-    mean, best = (float(values.mean()), int(values.max())) if len(runs) else (None, None)
-    return {"games": len(runs), "mean_score": mean, "best_score": best}
+    values, count = runs["score"], len(runs)
+    mean, best = (float(values.mean()), int(values.max())) if count else (None, None)
+    error = mean_error(count, float(values.sum()), float(np.square(values, dtype=np.float64).sum()))
+    return {
+        "games": count, "mean_score": mean, "mean_score_error": None if math.isnan(error) else error,
+        "best_score": best,
+    }  # fmt: skip
 
 
 def total_of(runs: NDArray[np.void]) -> dict[str, Any]:
@@ -294,9 +300,6 @@ def twice_lines(pairs: Sequence[Doubled]) -> list[str]:
 
 def sum_up(several: Sequence[Session]) -> dict[str, Any]:
     runs, twice = find_twice(several)
-    by_player: dict[str, list[int]] = {}
-    for number, session in enumerate(several):
-        by_player.setdefault(player_label(session.meta), []).append(number)
     started, ended = (
         [unix_s(session.meta.get(key)) for session in several] for key in ("started_at", "ended_at")
     )
@@ -310,10 +313,18 @@ def sum_up(several: Sequence[Session]) -> dict[str, Any]:
         "given_starts": sum(START_BOARDS in session.meta for session in several),
         "started_at": _iso(np.fmin.reduce(started)),
         "ended_at": _iso(np.fmax.reduce(ended)),
-        "players": [_of_player(label, its, several, runs) for label, its in by_player.items()],
+        "players": players_of(several, runs),
         **distribution(runs),
         "labels": label_prevalence(runs),
     }
+
+
+def players_of(several: Sequence[Session], runs: NDArray[np.void]) -> list[dict[str, Any]]:
+    """Summarize the games of each player."""
+    by_player: dict[str, list[int]] = {}
+    for number, session in enumerate(several):
+        by_player.setdefault(player_label(session.meta), []).append(number)
+    return [_of_player(label, its, several, runs) for label, its in by_player.items()]
 
 
 def _iso(moment_s: float) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,11 @@ def rate(per_s: float) -> str:
 def reach_words(reach: Mapping[int, float]) -> str:
     """Format reach rates as ``2048 92%, 4096 83%``, of the tiles of :func:`tiles_shown`."""
     return ", ".join(f"{tile} {share(reach[tile])}" for tile in tiles_shown([reach]))
+
+
+def with_error(value: float | None, error: float | None, between: str = " ") -> str:
+    """Format a mean and half the width of its interval: ``2,008 ±13``; without an interval, only the mean."""
+    return number(value) + ("" if error is None or math.isnan(error) else f"{between}±{number(error)}")
 
 
 def near(path: str) -> str:

@@ -27,7 +27,7 @@ from tape2048.errors import MissingPathError, TapeError
 from tape2048.files.training_directory import METRICS
 from tape2048.loader.duplicates import Copies, warn_of_doubled
 from tape2048.loader.filters import Filters, check_filters, choose_runs, session_columns
-from tape2048.players import player_label, player_name, player_text, public_player
+from tape2048.players import player_label, player_name, player_text, public_player, short_names
 from tape2048.session.columns import find_columns
 from tape2048.session.former_names import first_hint
 from tape2048.session.layout import METADATA_DB, RUN_DTYPE, SESSION_NAME, name_key
@@ -113,6 +113,11 @@ class Entry:
         brief = brief_player(self.meta)
         args = brief.removeprefix(public_player(str(self.meta.get("player")), {})[0])
         return f"{self.label}{args}" if self.meta.get("player_sha256") else brief
+
+    @property
+    def full(self) -> str:
+        """Name and parameters."""
+        return f"{self.player_name}: {self.player}"
 
     @property
     def sums(self) -> tuple[dict[str, NDArray[np.float64]], Mapping[str, Any] | None]:
@@ -213,6 +218,11 @@ class GameTable:
             return self._columns[name]
 
     @functools.cached_property
+    def short(self) -> dict[str, str]:
+        """Short names of the players, by their names."""
+        return short_names(one.player_name for one in self.sessions)
+
+    @functools.cached_property
     def copies(self) -> Copies:
         return Copies(self, self.sessions)
 
@@ -227,8 +237,8 @@ class GameTable:
         return {
             "session": entry.id,
             "name": entry.name,
-            "player": entry.player_name,
-            "full": entry.player,
+            "player": self.short[entry.player_name],
+            "full": entry.full,
             "run": str(row["run_id"]),
             "score": int(row["score"]),
             "steps": int(row["steps"]),

@@ -63,7 +63,7 @@ from tape2048_tools.viewer.live import (
     training,
     training_document,
 )
-from tape2048_tools.viewer.overview import PLAYERS_MAX, overview, sample
+from tape2048_tools.viewer.overview import PLAYERS_MAX, mean_of, overview, sample
 from tape2048_tools.viewer.rollouts import MORE_MAX, PlayingOn
 
 if TYPE_CHECKING:
@@ -95,7 +95,10 @@ class Data:
             lambda games, selections: overview(games, [self._chosen(games, one) for one in selections])
         )
         self._sample = functools.lru_cache(_TABLES_MAX)(
-            lambda games, selection: sample(games, self._once(games, selection), self.judges)
+            lambda games, selection: {
+                **sample(games, self._once(games, selection), self.judges),
+                "sums": self._sums(games, self._once(games, selection)),
+            }
         )
         self._opinions = functools.lru_cache(_TABLES_MAX)(lambda wanted: opinions(wanted, self.judges))
         self._rollouts = functools.lru_cache(_REPLAYS_MAX)(
@@ -155,7 +158,7 @@ class Data:
             name = sort if sort in {"player", "bytes"} else "name"
             found.sort(key=operator.attrgetter(name), reverse=given.get("desc") == "1")
         first = _page(given, len(found)) * PAGE_ROWS
-        rows = [_session_row(one) for one in found[first : first + PAGE_ROWS]]
+        rows = [_session_row(one, games.short) for one in found[first : first + PAGE_ROWS]]
         return {
             "total": len(found), "rows": rows, "waiting": games.waiting, "broken": list(games.broken),
             "tiles": tiles_shown(one["reach"] for one in rows)[-3:],
@@ -199,14 +202,27 @@ class Data:
                     warnings[UNCALIBRATED] = None
         return [f"Judged by {'; '.join(judges)}.", *warnings] if judges else [], weaker, ungraded
 
+    def _sums(self, games: GameTable, chosen: NDArray[np.bool_] | None) -> dict[str, Any]:
+        """Return mean luck and loss of the judged games of a selection, and their judges."""
+        judged = ~np.isnan(games["loss"]) if chosen is None else chosen & ~np.isnan(games["loss"])
+        owners = np.unique(games["session"][judged]).tolist()
+        return {
+            "games": int(judged.sum()),
+            **{name: mean_of(games[name][judged]) for name in ("luck", "loss")},
+            "judged": self.judged_by({games.sessions[owner] for owner in owners})[0],
+        }
+
     def players(self, _: Mapping[str, str]) -> dict[str, Any]:
         games = self._games()
-        counts, names = collections.Counter[str](), {one.label: one.player_name for one in games.sessions}
+        counts, names = collections.Counter[str](), {one.label: one for one in games.sessions}
         left_out = games["session"][games.once(None).left_out]
         its = np.diff(games.starts) - np.bincount(left_out, minlength=len(games.sessions))
         for one, count in zip(games.sessions, its.tolist(), strict=True):
             counts[one.label] += count
-        first = [{"label": label, "name": names[label]} for label, _ in counts.most_common(PLAYERS_MAX)]
+        first = [
+            {"label": label, "name": games.short[names[label].player_name], "full": names[label].full}
+            for label, _ in counts.most_common(PLAYERS_MAX)
+        ]
         return {"players": first, "total": len(counts)}
 
     def opinions(self, given: Mapping[str, str]) -> dict[str, Any]:
@@ -418,14 +434,14 @@ def _totals(entry: Entry) -> dict[str, Any]:
     return {"rows": int(entry.runs["rows"].sum(dtype=np.uint64)), **scores(entry.runs)}
 
 
-def _session_row(entry: Entry) -> dict[str, Any]:
+def _session_row(entry: Entry, short: Mapping[str, str]) -> dict[str, Any]:
     runs = entry.runs
     facts = ("started_at", "ended_at", "model_tag", "engine", "sample_rate", "recovered")
     return {
         "id": entry.id,
         "name": entry.name,
-        "player": entry.player_name,
-        "full": entry.player,
+        "player": short[entry.player_name],
+        "full": entry.full,
         **_totals(entry),
         "reach": {str(tile): share for tile, share in reach(runs, REACH_TILES).items()},
         "bytes": entry.bytes,

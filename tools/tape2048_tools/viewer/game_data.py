@@ -23,7 +23,7 @@ from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import WON, boards_to_exps, exps_after, exps_to_boards, legal_masks
 from tape2048.game.scores import SPAWN, TWO_TILES, potentials
 from tape2048.ntuple.network import SHIPPED as NETWORKS
-from tape2048.players import PlayedBy, player_text
+from tape2048.players import PlayedBy, identity_of_player, short_names
 from tape2048.runs.sessions import boards_of
 from tape2048.session.session import Session
 from tape2048_recorder.game.game_loop import STEPS_PLAYED, Buffer, play_into
@@ -464,23 +464,26 @@ class Judges:
             "kind": self.critic.kind,
             "sha256": self.critic.sha256,
             "thresholds": list(self.critic.thresholds),
-            "players": [player.player_name for player in facts.players],
+            "players": list(short_names(player.player_name for player in facts.players).values()),
+            "full": [player.player_name for player in facts.players],
             "step": facts.step,
             "where": facts.where,
             "metrics": facts.metrics,
             "training": facts.training,
         }
 
+    def knows(self, meta: Mapping[str, Any]) -> bool:
+        """Whether the critic was trained on games of a session's player, as far as it is known."""
+        return not strangers(self.critic.info, [_played_by(meta)])
+
     def remark(self, sessions: Iterable[Mapping[str, Any]]) -> str | None:
-        played = []
-        for meta in sessions:
-            sha256 = meta.get("player_sha256")
-            played.append(PlayedBy(player_text(meta), sha256 if isinstance(sha256, str) else "", 0))
-        names = list(dict.fromkeys(one.player_name for one in strangers(self.critic.info, played)))
-        if not names:
+        others = strangers(self.critic.info, [_played_by(meta) for meta in sessions])
+        if not others:
             return None
+        short = short_names(one.player_name for one in (*self.critic.info.players, *others))
+        names = list(dict.fromkeys(short[one.player_name] for one in others))
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        its = ", ".join(one.player_name for one in self.critic.info.players)
+        its = ", ".join(short[one.player_name] for one in self.critic.info.players)
         return (
             f"The critic was trained on games of {its}, not of {', '.join(names[:_NAMED])}{more}. "
             f"Its probabilities assume that {its} continues the game."
@@ -491,6 +494,10 @@ class Judges:
         if self.critic.needs_embeddings:
             return None
         return np.asarray(self.critic(boards), np.float32)
+
+
+def _played_by(meta: Mapping[str, Any]) -> PlayedBy:
+    return PlayedBy(*identity_of_player(meta), 0)
 
 
 def _of_text(text: str, plays: str | None) -> Judge:
@@ -529,6 +536,7 @@ def opinions(wanted: Sequence[tuple[Entry, Sequence[int]]], judges: Judges) -> d
             for entry, ids in wanted
             for known in [[found[entry][run] for run in ids if run in found.get(entry, {})]]
         ],
+        "known": [judges.knows(entry.meta) for entry, _ in wanted],
         "remark": judges.remark([entry.meta for entry in runs]),
         "unread": unread,
     }

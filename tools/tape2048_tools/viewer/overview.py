@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape2048.base.intervals import Z95, wilson
+from tape2048.base.intervals import mean_error, wilson
 from tape2048.base.text import unix_s
 from tape2048.errors import TapeError
 from tape2048.loader.duplicates import describe_doubled
+from tape2048.players import short_names
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048.session.tiles_shown import tiles_of_players
 from tape2048_tools.sessions.summary import quantiles
+from tape2048_tools.viewer.comparison import compare
 from tape2048_tools.viewer.game_data import Judges, read_game, require_opinion
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tape2048_tools.viewer.collection import Entry, GameTable
+    from tape2048_tools.viewer.collection import Entry, GameTable, Once
 
     # A game of the sample: its number, its boards u64[n], and the highest exponent so far at each.
     _Read = tuple[int, NDArray[np.uint64], NDArray[np.uint8]]
@@ -33,9 +35,9 @@ BINS = 48
 #: Most players in a chart, starting with the most games: each has a colour.
 LINES_MAX = 6
 
-#: The sum of tiles that a phase spans, the sum that a move adds on average, and the fewest games that reach a
-#: phase that is shown.
-_PHASE, _PER_MOVE, _ENTERED_MIN = 1024, 2.2, 10
+#: The largest sum of tiles that a phase spans, the fewest phases of a longest game unless they span less than
+#: a move, the sum that a move adds on average, and the fewest games that reach a phase that is shown.
+_PHASE, _PHASES_MIN, _PER_MOVE, _ENTERED_MIN = 1024, 16, 2.2, 10
 
 #: Lowest tile whose reach is always shown: nearly all games reach smaller tiles.
 _FIRST_TILE = 256
@@ -52,7 +54,7 @@ _EXPONENTS = 32
 
 def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> dict[str, Any]:
     """Return the overview of selections with the same bins; a game in several sessions counts once."""
-    names = ("score", "steps", "highest_tile", "rows", "session")
+    names = ("score", "steps", "highest_tile", "rows", "session", "seed")
     several = [games.once(chosen) for chosen in choices]
     parts = [
         {name: games[name] if one.games is None else games[name][one.games] for name in names}
@@ -62,13 +64,17 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
         max((int(part[name].max(initial=0)) for part in parts), default=0) for name in ("score", "steps")
     )
     widths = {"score": _round_width(score_max / BINS), "steps": _round_width(steps_max / BINS)}
+    widths["phase"] = min(_PHASE, 1 << int(_PER_MOVE * steps_max / _PHASES_MIN + 1).bit_length() - 1)
+    if len({one.label for one in games.sessions}) > 1:
+        widths["score"] = 0  # logarithmic, since players can differ by orders of magnitude
     return {
         "widths": widths,
-        "phases": _phases(steps_max),
+        "phases": _phases(steps_max, widths["phase"]),
         "waiting": games.waiting,
         "waiting_rows": games.waiting_rows,
         "waiting_games": games.waiting_games,
         "broken": list(games.broken),
+        "comparison": compare(parts[0], parts[1], _shared(len(games), several)) if len(parts) > 1 else None,
         "selections": [
             {
                 **_part(games, part, one.left_out, widths, pooled=len(choices) > 1),
@@ -78,6 +84,11 @@ def overview(games: GameTable, choices: Sequence[NDArray[np.bool_] | None]) -> d
             for part, one in zip(parts, several, strict=True)
         ],
     }
+
+
+def _shared(count: int, several: Sequence[Once]) -> int:
+    chosen = [one.games for one in several if one.games is not None]
+    return int(np.count_nonzero(np.logical_and.reduce(chosen))) if chosen else count
 
 
 def _best(games: GameTable, chosen: NDArray[np.bool_] | None, scores: NDArray[Any]) -> dict[str, Any] | None:
@@ -95,8 +106,8 @@ def _round_width(width: float) -> int:
     return int(next(step * base for step in (1, 2, 5, 10) if step * base >= width))
 
 
-def _phases(steps_max: int) -> list[dict[str, int]]:
-    sums = np.arange(0, _PER_MOVE * (steps_max + 2) + _PHASE, _PHASE)
+def _phases(steps_max: int, width: int) -> list[dict[str, int]]:
+    sums = np.arange(0, _PER_MOVE * (steps_max + 2) + width, width)
     moves = np.maximum(np.ceil(sums / _PER_MOVE - 2), 0).astype(int).tolist()
     return [
         {"sum": int(least), "first": first, "last": after - 1}
@@ -139,7 +150,7 @@ def _part(
         "bytes": sum(one.bytes for one in entries),
         "started": min(begins, default=None),
         "ended": max(ends, default=None),
-        "score": quantiles(scores) | _mean(scores),
+        "score": quantiles(scores) | mean_of(scores),
         "length": quantiles(steps),
         "players": [{name: one[name] for name in one if name != "numbers"} for one in players],
         "players_in_all": len({one.label for one in entries}),
@@ -153,18 +164,17 @@ def _part(
     }
 
 
-def _mean(scores: NDArray[Any]) -> dict[str, float]:
-    values = scores.astype(np.float64)
-    return _mean_of(len(values), float(values.sum()), float(np.square(values).sum()))
+def mean_of(values: NDArray[Any]) -> dict[str, float]:
+    values = values.astype(np.float64)
+    return _mean_of_sums(len(values), float(values.sum()), float(np.square(values).sum()))
 
 
-def _mean_of(count: int, total: float, squares: float) -> dict[str, float]:
-    """Return a mean with its 95% interval (normal approximation); empty without values."""
+def _mean_of_sums(count: int, total: float, squares: float) -> dict[str, float]:
+    """Return a mean with its 95% interval; empty without values, and no interval of a single value."""
     if not count:
         return {}
-    mean = total / count
-    half = Z95 * math.sqrt(max(squares - total * mean, 0.0) / max(count - 1, 1) / count)
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+    mean, half = total / count, mean_error(count, total, squares)
+    return {"mean": mean} | ({"low": mean - half, "high": mean + half} if count > 1 else {})
 
 
 def _line(
@@ -173,12 +183,12 @@ def _line(
     lengths = np.bincount(steps // widths["steps"], minlength=1)
     # The share of games that last at least to the start of each bin.
     survival = 1 - np.append(0, np.cumsum(lengths)) / max(1, len(steps))
-    ended = np.bincount((_PER_MOVE * (whole + 2.0) / _PHASE).astype(np.int64), minlength=1)
+    ended = np.bincount((_PER_MOVE * (whole + 2.0) / widths["phase"]).astype(np.int64), minlength=1)
     entered = len(whole) - np.append(0, np.cumsum(ended)[:-1])
     return {
         "games": len(scores),
-        "score": _mean(scores),
-        "score_bins": np.bincount(scores // widths["score"], minlength=1).tolist(),
+        "score": mean_of(scores),
+        "score_bins": np.bincount(_bins(scores, widths["score"]), minlength=1).tolist(),
         "survival": survival.round(6).tolist(),
         "deaths": [
             {"phase": phase, "games": died, "entered": count, **wilson(died, count)._asdict()}
@@ -186,6 +196,11 @@ def _line(
             if count >= _ENTERED_MIN
         ],
     }
+
+
+def _bins(scores: NDArray[Any], width: int) -> NDArray[np.int64]:
+    bins = scores // width if width else 8 * np.log2(np.maximum(scores, 1), dtype=np.float32)
+    return np.asarray(bins, np.int64)
 
 
 def _players(
@@ -211,9 +226,9 @@ def _players(
             {
                 "numbers": numbers,
                 "select": {"player": label} if label else {"where": "player = ''"},
-                "player": first.player_name, "full": first.player,
+                "player": games.short[first.player_name], "full": first.full,
                 "sessions": len(numbers), "games": its,
-                "score": _mean_of(its, float(total[numbers].sum()), float(squares[numbers].sum())),
+                "score": _mean_of_sums(its, float(total[numbers].sum()), float(squares[numbers].sum())),
                 "reach": {str(tile): share for tile, share in reach.items()},
             }
         )  # fmt: skip
@@ -237,7 +252,18 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
 
 
 def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -> dict[str, Any]:
-    numbers = np.arange(len(games)) if chosen is None else np.flatnonzero(chosen)
+    """Return the critic's predictions for games of the players that it was trained on."""
+    try:
+        its = {
+            label
+            for label, meta in {one.label: one.meta for one in games.sessions}.items()
+            if judges.knows(meta)
+        }
+        players = short_names(one.player_name for one in judges.critic.info.players)
+    except TapeError as error:
+        return {"games": 0, "unread": [], "critic": {"points": [], "remark": f"No critic: {error}"}}
+    known = np.array([one.label in its for one in games.sessions], bool)[games["session"]]
+    numbers = np.flatnonzero(known if chosen is None else chosen & known)
     if len(numbers) > SAMPLE_GAMES:
         numbers = numbers[np.linspace(0, len(numbers) - 1, SAMPLE_GAMES).round().astype(np.int64)]
     owners = games["session"][numbers]
@@ -251,7 +277,8 @@ def sample(games: GameTable, chosen: NDArray[np.bool_] | None, judges: Judges) -
                 read.append((number, game.states, np.maximum.accumulate(game.exps.max(axis=1))))
         except (TapeError, OSError) as error:
             unread.append(str(error))
-    return {"games": len(read), "unread": unread[:3], "critic": _predictions(games, read, judges)}
+    critic = {"players": ", ".join(players.values()), **_predictions(games, read, judges)}
+    return {"games": len(read), "unread": unread[:3], "critic": critic}
 
 
 def _predictions(games: GameTable, read: Sequence[_Read], judges: Judges) -> dict[str, Any]:
@@ -262,7 +289,6 @@ def _predictions(games: GameTable, read: Sequence[_Read], judges: Judges) -> dic
     """
     try:
         tiles = judges.critic.thresholds
-        owners = np.unique(games["session"][[number for number, _, _ in read]]).tolist() if read else []
         found = []
         for column, tile in enumerate(tiles):
             for half in (False, True):
@@ -278,7 +304,6 @@ def _predictions(games: GameTable, read: Sequence[_Read], judges: Judges) -> dic
                     found.append(
                         {"tile": tile, "half": half, "games": len(boards), "predicted": predicted, **share}
                     )
-        remark = judges.remark([games.sessions[owner].meta for owner in owners])
     except TapeError as error:
         return {"points": [], "remark": f"No critic: {error}"}
-    return {"points": found, "remark": remark}
+    return {"points": found, "remark": None}

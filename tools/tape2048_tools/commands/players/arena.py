@@ -10,6 +10,7 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import PlayerError
+from tape2048.players import short_names
 from tape2048_tools.commands.players.contests import (
     PLAYING,
     difference_words,
@@ -21,11 +22,12 @@ from tape2048_tools.commands.players.contests import (
 from tape2048_tools.options.recorder_options import complete_player
 from tape2048_tools.terminal.click_extras import PATH, new_command
 from tape2048_tools.terminal.display import number, rate, share_between, size
-from tape2048_tools.terminal.output import complain, print_result, table
+from tape2048_tools.terminal.output import columns, complain, print_result, table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.console import RenderableType
     from rich.table import Table
 
     from tape2048_recorder.evaluation.paired_games import Results, Strength
@@ -55,7 +57,8 @@ def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **play
     95% interval from pairs of games with the same seed. If a player fails, the other players continue.
     """
     failures: dict[str, PlayerError] = {}
-    facts, results = play_each(make_players(players), **playing, out=out, failures=failures)
+    made = make_players(players)
+    facts, results = play_each(made, **playing, out=out, failures=failures)
     found = {text: each.strength() for text, each in results.items() if each.played.any()}
     differences = [
         {"a": a, "b": b, **msgspec.structs.asdict(results[a].minus(results[b]))}
@@ -70,7 +73,11 @@ def command(*, players: tuple[str, ...], out: Path | None, as_json: bool, **play
         },
         "differences": differences,
     }
-    print_result(document, lambda: [_table(found, results)], as_json=as_json)
+    names = {text: one.player_name for text, one in made.items()}
+    short = {text: short_names(names.values())[name] for text, name in names.items()}
+    told = {short[text]: text for text in found if text != short[text]}
+    shown: list[RenderableType] = ["", columns(told)] if told else []
+    print_result(document, lambda: [_table(found, results, short), *shown], as_json=as_json)
     for text, error in failures.items():
         complain(f"{text} failed after {counted(results[text].played.sum(), 'game')}: {error}")
         complain(f"hint: {error.advice}")
@@ -95,7 +102,7 @@ def speed_class(strength: Strength) -> int:
     return int("1".ljust(exponent + 1, "0"))
 
 
-def _table(found: dict[str, Strength], results: dict[str, Results]) -> Table:
+def _table(found: dict[str, Strength], results: dict[str, Results], short: dict[str, str]) -> Table:
     best = max(found, key=lambda text: found[text].mean_score, default="")
     order = sorted(found, key=lambda text: (-speed_class(found[text]), -found[text].mean_score))
     forfeits = any(one.forfeits for one in found.values())
@@ -108,7 +115,7 @@ def _table(found: dict[str, Strength], results: dict[str, Results]) -> Table:
         one = found[text]
         cells = [
             f"{rate(speed_class(one))} moves/s",
-            text,
+            short[text],
             number(one.games),
             score_words(one),
             *(share_between(*one.reach[tile]) for tile in tiles),

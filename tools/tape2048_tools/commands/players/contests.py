@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -12,12 +11,13 @@ import click
 from tape2048.base.resources import available_cores
 from tape2048.base.text import counted
 from tape2048.errors import PlayerError
+from tape2048.players import player_name
 from tape2048.session.tiles_shown import tiles_shown
 from tape2048_recorder.players.options import check_player
 from tape2048_tools.options.recorder_options import parse_player
 from tape2048_tools.progress.panel import progress_bar
 from tape2048_tools.terminal.click_extras import EXISTING, int_option, json_option, options
-from tape2048_tools.terminal.display import number, share_between
+from tape2048_tools.terminal.display import number, share_between, with_error
 from tape2048_tools.terminal.output import complain, table
 
 if TYPE_CHECKING:
@@ -69,6 +69,11 @@ class Contestant(NamedTuple):
         from tape2048_recorder.evaluation.evaluated_games import contestant_sha256
 
         return contestant_sha256(*self)
+
+    @property
+    def player_name(self) -> str:
+        args = check_player(self.name, self.args)
+        return player_name({"player": self.name, "player_args": args, "player_sha256": self.sha256})
 
 
 def make_players(texts: Iterable[str]) -> dict[str, Contestant]:
@@ -132,12 +137,11 @@ def _complain_forfeits(results: Results) -> None:
 
 
 def difference_words(found: Difference) -> str:
-    interval = "" if math.isnan(found.difference_error) else f" ±{number(found.difference_error)}"
-    return f"{found.difference:+,.0f}{interval}"
+    return "+" * (found.difference >= 0) + with_error(found.difference, found.difference_error)
 
 
 def score_words(found: Strength) -> str:
-    return number(found.mean_score) + (f" ±{number(found.mean_score_error)}" if found.games > 1 else "")
+    return with_error(found.mean_score, found.mean_score_error)
 
 
 def tiles_of(found: Iterable[Strength]) -> list[int]:

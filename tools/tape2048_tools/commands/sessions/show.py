@@ -11,12 +11,14 @@ import click
 import msgspec
 import numpy as np
 
+from tape2048.base.intervals import wilson
 from tape2048.base.text import counted, printable
 from tape2048.errors import StorageError, TapeError
 from tape2048.files.reading import reading
-from tape2048.players import player_label, player_name
+from tape2048.players import player_label, player_name, short_names
 from tape2048.session.layout import METADATA_DB
 from tape2048.session.recorded_order import order_of
+from tape2048.session.run_table import REACH_TILES
 from tape2048.session.session import Session
 from tape2048.session.stored import open_stored, session_paths
 from tape2048.session.tiles_shown import tiles_of_players, tiles_shown
@@ -29,8 +31,10 @@ from tape2048_tools.sessions.summary import (
     distribution,
     find_twice,
     label_prevalence,
+    players_of,
     read_each,
     refuse_session,
+    scores as scores_of,
     session_bytes,
     session_place,
     sum_up,
@@ -46,7 +50,7 @@ from tape2048_tools.terminal.click_extras import (
     json_option,
     new_command,
 )
-from tape2048_tools.terminal.display import board, duration, number, share, size
+from tape2048_tools.terminal.display import board, duration, number, share, share_between, size, with_error
 from tape2048_tools.terminal.output import (
     cell,
     columns,
@@ -106,7 +110,8 @@ def list_sessions(
     ROOT is by default the out_dir of `tape2048 record`. This reads the run tables, and no rows. With more
     than 500 sessions and without --scores, it reads the manifests only, which is faster.
 
-    A game that two sessions hold counts once in the totals, and a line names the sessions. With manifests
+    Mean scores have 95% intervals, and the totals of several players are by player. A game that two sessions
+    hold counts once in the totals, and a line names the sessions. With manifests
     only, it counts twice. An unreadable session is listed with its error, and the exit code is then 1.
     Sessions in ROOT/.quarantine are only counted. A narrow terminal omits the columns 2048, 4096, best,
     player and size, in this order.
@@ -144,13 +149,9 @@ def list_sessions(
             error.hint = error.hint or f"Give another directory, or record: tape2048 record --out {place}"
             raise
     good, broken = _divided(found, opened)
-    twice: list[Doubled] | None = [] if is_few or scores else None  # unknown
-    counts: dict[str, Any] = {key: sum(getattr(one, key) for one in good) for key in ("rows", "games")}
-    if opened and twice is not None:
-        runs, twice = find_twice(opened)
-        every = total_of(runs)
-        counts = every if scores else {key: every[key] for key in counts}
-    total = Summary(bytes=sum(one.bytes for one in good), **counts)
+    # Without the run tables, it is unknown which games are in two sessions.
+    total, players, twice = _total(good, opened if is_few or scores else [], scores=scores)
+    twice = twice if is_few or scores else None
     if as_json:
         totals = msgspec.to_builtins(total, str_keys=True)
         print_json(
@@ -159,6 +160,7 @@ def list_sessions(
                 "sessions": msgspec.to_builtins(good, str_keys=True),
                 "broken": [described(*pair) for pair in broken],
                 "total": {key: value for key, value in totals.items() if key not in _OWN},
+                "players": players,
                 "twice": twice,
                 "scores": scores,
                 "quarantined": quarantined,
@@ -168,10 +170,10 @@ def list_sessions(
     else:
         findings = [error_finding(error) for _, error in broken]
         if len(good) > SCORES_SESSIONS_MAX:
-            print_lines(*_lines(good, total, scores=scores, note=True))
+            print_lines(*_lines(good, total, players, scores=scores, note=True))
             print_human(*findings, *([] if scores else [_UNREAD]))
         elif found:
-            print_human(*([_table(good, total)] if good else []), *findings)
+            print_human(*([_table(good, total, players)] if good else []), *findings)
         else:
             print_human(cell(f"no sessions in {place}"), f"record some: tape2048 record --out {place}")
         _print_leases(_by_lease(opened))
@@ -180,6 +182,22 @@ def list_sessions(
             there = f"{counted(quarantined, 'session')} in {place}/.quarantine"
             print_human(cell(f"{there}, each with a file that states the reason"))
     exit_on_findings(broken)
+
+
+def _total(
+    good: Sequence[Summary], opened: Sequence[Session], *, scores: bool
+) -> tuple[Summary, list[dict[str, Any]], list[Doubled] | None]:
+    """Return the sum of sessions, the sum for each player if ``scores``, and games in two sessions."""
+    counts: dict[str, Any] = {key: sum(getattr(one, key) for one in good) for key in ("rows", "games")}
+    players: list[dict[str, Any]] = []
+    twice: list[Doubled] = []
+    if opened:
+        runs, twice = find_twice(opened)
+        every = total_of(runs)
+        players = players_of(opened, runs) if scores else []
+        # A mean over several players is the mean of no player.
+        counts = every if len(players) == 1 else {key: every[key] for key in counts}
+    return Summary(bytes=sum(one.bytes for one in good), **counts), players, twice
 
 
 def _divided(
@@ -229,7 +247,13 @@ def _age_s(moment: str) -> float | None:
 
 
 def _lines(
-    summaries: Sequence[Summary], total: Summary, *, scores: bool, note: bool, is_table: bool = False
+    summaries: Sequence[Summary],
+    total: Summary,
+    players: Sequence[dict[str, Any]],
+    *,
+    scores: bool,
+    note: bool,
+    is_table: bool = False,
 ) -> tuple[list[str], list[list[str]]]:
     headings = ["session", *(["player"] if scores else []), ">rows", ">games"]
     tiles = tiles_shown(one.reach for one in (*summaries, total))
@@ -238,28 +262,43 @@ def _lines(
     headings += [">size", *(["note"] if note else [])]
     named = [(printable(summary.name), summary) for summary in summaries]
     if len(summaries) > 1:
+        several = players if 1 < len(players) < len(summaries) else ()
+        named += [(counted(one["sessions"], "session"), _summary_of(one, summaries)) for one in several]
         named.append((f"{len(summaries)} sessions", total))
+    short = short_names(one.player_name for one in summaries if one.player_name)
     lines = []
     for name, one in named:
-        player = printable(one.player_name or "")
+        player = printable(short.get(one.player_name or "", ""))
         if is_table and sys.stdout.isatty():
             player = textwrap.fill(player, _PLAYER_WIDTH)
         line = [name, *([player] if scores else []), number(one.rows), number(one.games)]
         if scores:
-            line += [number(one.mean_score), number(one.best_score)]
-            line += [share(one.reach[tile]) for tile in tiles]
+            line += [
+                with_error(one.mean_score, one.mean_score_error),
+                number(one.best_score),
+                *(share(one.reach[tile]) for tile in tiles),
+            ]
         lines.append([*line, size(one.bytes), *([_note(one)] if note else [])])
     less_needed = (*(f">{tile}" for tile in tiles[:-3]), *_LESS_NEEDED)
     kept = columns_that_fit(headings, lines, less_needed, gap=1 if is_table else 2)
     return [headings[i] for i in kept], [[line[i] for i in kept] for line in lines]
 
 
-def _table(summaries: Sequence[Summary], total: Summary) -> Any:
-    headings, lines = _lines(summaries, total, scores=True, note=any(map(_note, summaries)), is_table=True)
+def _summary_of(player: dict[str, Any], summaries: Sequence[Summary]) -> Summary:
+    shared: dict[str, Any] = {name: player[name] for name in Summary.__struct_fields__ if name in player}
+    reach = {int(tile): rate["share"] for tile, rate in player["reach"].items()}
+    size = sum(one.bytes for one in summaries if one.player_name == player["player_name"])
+    return Summary(**{**shared, "bytes": size, "reach": reach or dict.fromkeys(REACH_TILES)})
+
+
+def _table(summaries: Sequence[Summary], total: Summary, players: Sequence[dict[str, Any]]) -> Any:
+    headings, lines = _lines(
+        summaries, total, players, scores=True, note=any(map(_note, summaries)), is_table=True
+    )
     shown = table(*headings)
     for i, line in enumerate(lines):
-        is_total = i == len(summaries)
-        if is_total:
+        is_total = i >= len(summaries)
+        if i == len(summaries):
             shown.add_section()
         shown.add_row(cell(line[0], style="bold" if is_total else ""), *line[1:])
     return shown
@@ -294,9 +333,9 @@ def show(
     """Show a session, or summarize a directory of sessions.
 
     For a session, this shows facts and settings, columns, scores, tiles, labels, and the best game, which has
-    the highest score. For a directory, it shows the games of all sessions, each player's reach of the big
-    tiles with 95% intervals, the time span, and the size on disk. A game that two sessions hold counts once.
-    An unreadable session in a directory is listed, and the exit code is then 1.
+    the highest score. For a directory, it shows the games of all sessions, each player's mean score and reach
+    of the big tiles with 95% intervals, the time span, and the size on disk. A game that two sessions hold
+    counts once. An unreadable session in a directory is listed, and the exit code is then 1.
 
     For a store (s3://bucket/prefix), or a session in it, only run tables are fetched. The best game then has
     no board.
@@ -355,7 +394,9 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
     shown = {key: value for key, value in shown.items() if value is not None}
     parts: list[RenderableType] = [cell(document["root"], style="bold"), columns(shown)]
     if document["games"]:
-        parts += ["", *_players(document), "", quantiles_table(document), "", tiles_table(document), ""]
+        parts += ["", *_players(document), ""]
+        if len(document["players"]) == 1:  # a distribution over several players is of no player
+            parts += [quantiles_table(document), "", tiles_table(document), ""]
         parts += [_labels(document), "", *_best_parts(document["best"])]
     return [*parts, *map(cell, twice_lines(document["twice"]))]
 
@@ -363,6 +404,7 @@ def _root_parts(document: dict[str, Any]) -> list[RenderableType]:
 def _players(document: dict[str, Any]) -> list[RenderableType]:
     several = sorted(document["players"], key=lambda one: -one["games"])
     shown, more = several[:_PLAYERS_MAX], len(several) - _PLAYERS_MAX
+    short = short_names(one["player_name"] for one in shown)
     tiles = tiles_of_players(shown)
     made = table("player", ">games", ">mean", *(f">{tile}" for tile in tiles))
     for one in shown:
@@ -370,10 +412,11 @@ def _players(document: dict[str, Any]) -> list[RenderableType]:
             f"{share(rate['share'])}\n{100 * rate['low']:.1f}-{100 * rate['high']:.1f}"
             for rate in (one["reach"][tile] for tile in tiles if one["games"])
         ]
-        counts = number(one["games"]), number(one["mean_score"])
-        made.add_row(_narrow(one["player_name"], _PLAYER_WIDTH), *counts, *rates)
+        counts = number(one["games"]), with_error(one["mean_score"], one["mean_score_error"], "\n")
+        made.add_row(_narrow(short[one["player_name"]], _PLAYER_WIDTH), *counts, *rates)
     rest = [f"and {counted(more, 'more player')}: --json lists them"] if more > 0 else []
-    return [made, *rest, "", *(_narrow(f"{one['player']}  {one['recorded_as']}", 98) for one in shown)]
+    names = (f"{short[one['player_name']]}: {one['player']}  {one['recorded_as']}" for one in shown)
+    return [made, *rest, "", *(_narrow(name, 98) for name in names)]
 
 
 def _narrow(text: str, width: int) -> RenderableType:
@@ -395,6 +438,7 @@ def _document(session: Session) -> dict[str, Any]:
         "bytes": session_bytes(session),
         "columns": column_facts(session.columns),
         "meta": session.meta,
+        "mean_score_error": scores_of(runs)["mean_score_error"],
         **distribution(runs),
         "labels": label_prevalence(runs),
         "best": _best(session),
@@ -468,16 +512,20 @@ def _setting(name: str, value: object) -> str:
 def quantiles_table(document: dict[str, Any]) -> RenderableType:
     shown = table("games", ">mean", ">10%", ">50%", ">90%", ">max")
     for name, key in (("score", "score"), ("moves", "steps")):
-        shown.add_row(name, *(number(value) for value in document[key].values()))
+        mean, *others = document[key].values()
+        error = document.get("mean_score_error") if key == "score" else None
+        shown.add_row(name, with_error(mean, error), *map(number, others))
     return shown
 
 
 def tiles_table(document: dict[str, Any]) -> RenderableType:
     shown = table(">highest tile", ">games", ">share", ">reached", "")
     most = max(tile["games"] for tile in document["tiles"])
+    total = left = sum(tile["games"] for tile in document["tiles"])
     for tile in document["tiles"]:
         bar = "#" * max(1, round(_BAR_WIDTH * tile["games"] / most))
-        shares = share(tile["share"]), share(tile["reach"])
+        shares = share(tile["share"]), share_between(*wilson(left, total))
+        left -= tile["games"]
         shown.add_row(str(tile["tile"]), number(tile["games"]), *shares, cell(bar, "yellow"))
     return shown
 

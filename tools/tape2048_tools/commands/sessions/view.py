@@ -130,7 +130,9 @@ def make_data(
         critic = next((path for path in trained if path.exists()), critic)
 
     def examined() -> dict[str, Any]:
-        found = document(*examine(critic, chosen, rows_max=_EXAMINED_ROWS, bootstrap=_REPLICATES))
+        found = document(
+            *examine(critic, chosen, own_games=True, rows_max=_EXAMINED_ROWS, bootstrap=_REPLICATES)
+        )
         curves = None if str(critic) in SHIPPED else read_curves(critic)
         shown = {name: value for name, value in found.items() if name not in {"critic", "root"}}  # paths
         return shown | {"curves": curves}

@@ -31,7 +31,7 @@ export function figure(title, plot, note) {
   const readout = el('p.readout', {'aria-hidden': true}, '\u00a0');
   const many = plot.series.filter(one => !one.mark);
   const legend = many.length > 1 ? el('p.legend', null, many.map((one, i) =>
-    el(`span.key.s${one.colour === undefined ? i : one.colour}`, null, one.name))) : null;
+    el(`span.key.s${one.colour === undefined ? i : one.colour}`, null, el('bdi', null, one.name)))) : null;
   const axes = plot.x.label ? `${plot.y.label || ''} by ${plot.x.label}` : null;
   const details = el('details', null, el('summary', null, 'as a table'));
   details.addEventListener('toggle', () => {
@@ -112,9 +112,9 @@ function draw(plot, width, title, readout) {
   for (const value of marks) {
     const text = format(x)(value);
     const half = text.length * 3.9;
-    if (px(value) - half < free || text === told) continue;
-    told = text;
     const shift = Math.min(width - half, Math.max(half, px(value)));
+    if (shift - half < free || text === told) continue;
+    told = text;
     free = shift + half + 6;
     svg.append(el('text.tick.middle', {x: shift, y: height - 8}, text));
   }
@@ -179,7 +179,8 @@ function drawSeries(one, colourNumber, {px, py, y0, bar, wide}) {
     const shift = wide ? bar / 2 : 0;
     const path = one.points.map(([at, value],
         i) => `${i ? 'L' : 'M'}${px(at + shift).toFixed(1)} ${py(value).toFixed(1)}`).join('');
-    group.append(el('path.line', {d: path}));
+    group.append(one.points.length > 1 ? el('path.line', {d: path})
+      : one.points.map(([at, value]) => el('circle.dot', {cx: px(at + shift), cy: py(value), r: 3.5}))[0] || '');
   }
   return group;
 }

@@ -102,7 +102,7 @@ export function message(text, hint, kind) {
 
 /** A player's short name, with its full text on hover. */
 export function player(one) {
-  return el('span.text', {title: one.full}, one.player);
+  return el('bdi.text', {title: one.full}, one.player);
 }
 
 /** A table without the columns that are the same in every row: the caption has their values. */

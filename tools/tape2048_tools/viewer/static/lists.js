@@ -19,11 +19,9 @@ function sorter(label, name, given, normal, go) {
 function pager(total, given, rows, go) {
   const page = Number(given.page || 0);
   const last = Math.max(0, Math.ceil(total / rows) - 1);
-  const turn = (label, to, off) => el('button',
-      {type: 'button', disabled: off, onclick: () => go({page: String(to)})}, label);
-  return el('nav.pager', {'aria-label': 'Pages of the list'}, turn('← Back', page - 1, page <= 0), el('span', null,
-    `page ${count(page + 1)} of ${count(last + 1)} · ${count(total)} in all`),
-        turn('Next →', page + 1, page >= last));
+  const turn = (label, to, off) => el('button', {type: 'button', disabled: off, onclick: () => go({page: String(to)})}, label);
+  return el('nav.pager', {'aria-label': 'Pages of the list'}, turn('← Back', page - 1, page <= 0),
+    el('span', null, `page ${count(page + 1)} of ${count(last + 1)} · ${count(total)} in all`), turn('Next →', page + 1, page >= last));
 }
 
 /**
@@ -34,11 +32,11 @@ function askCritic(keys, waiting, show) {
   const note = el('p.soft.critic-note', {role: 'status'});
   if (keys.length && !waiting) {
     askJson('opinions', {of: keys.join(',')}).then(found => {
+      const told = found.odds.map((one, i) => found.known[i] ? one : null); // not of players that it does not know
       const same = found.thresholds.map((_, k) => keys.length > 1
-        && new Set(found.odds.map(one => one ? percent(one[k]) : '')).size === 1 && found.odds[0]);
-      keys.forEach((_, i) => show(found.thresholds, found.odds[i], i, same));
-      const common = odds(found.thresholds.filter((_, k) => same[k]), found.odds[0] && found.odds[0].filter((_,
-        k) => same[k]));
+        && new Set(told.map(one => one ? percent(one[k]) : '')).size === 1 && told[0]);
+      keys.forEach((_, i) => show(found.thresholds, told[i], i, same));
+      const common = odds(found.thresholds.filter((_, k) => same[k]), told[0] && told[0].filter((_, k) => same[k]));
       fill(note, [common.length > 1 ? `Halfway through, the critic gives every row: ${common}.` : '', found.remark,
         found.unread].filter(Boolean).join(' '));
     }, error => {
@@ -58,17 +56,14 @@ async function listPage(main, body, name, given, draw) {
     return;
   }
   if (!body.isConnected) return;
-  fill(body, document.waiting ? message(`${count(document.waiting)} sessions are not read yet.`) : null,
-      draw(document));
-  if (document.waiting) setTimeout(() => body.isConnected && listPage(main, body, name, given, draw),
-      WAITING_LIST_MS);
+  fill(body, document.waiting ? message(`${count(document.waiting)} sessions are not read yet.`) : null, draw(document));
+  if (document.waiting) setTimeout(() => body.isConnected && listPage(main, body, name, given, draw), WAITING_LIST_MS);
 }
 
 export function sessionsPage(main, given, shell, about) {
   const body = el('div');
   const again = change => shell.go('sessions', {...given, ...change});
-  const query = el('input', {name: 'q', value: given.q || '', autocomplete: 'off',
-      placeholder: 'part of a name or a player'});
+  const query = el('input', {name: 'q', value: given.q || '', autocomplete: 'off', placeholder: 'part of a name or a player'});
   fill(main, el('h1', null, 'Sessions'), el('section', null, el('form.form', {role: 'search', onsubmit: event => {
     event.preventDefault();
     again({q: query.value, page: ''});
@@ -79,8 +74,8 @@ export function sessionsPage(main, given, shell, about) {
     const cells = document.rows.map(() => tiles.map(() => el('small.odds', null, '…')));
     const others = document.rows.map(() => el('small.odds'));
     const note = askCritic(document.rows.map(one => one.id), document.waiting, (known, odds, at) => {
-      cells[at].forEach((cell, i) => fill(cell, !known.includes(tiles[i]) ? null
-        : odds ? percent(odds[known.indexOf(tiles[i])]) : '–'));
+      cells[at].forEach((cell, i) => fill(cell, odds && known.includes(tiles[i])
+        ? percent(odds[known.indexOf(tiles[i])]) : ''));
       const rest = odds ? known.filter(tile => !tiles.includes(tile)) : [];
       fill(others[at], rest.map(tile => `${tileName(tile)} ${percent(odds[known.indexOf(tile)])}`).join(' · '));
     });
@@ -90,9 +85,8 @@ export function sessionsPage(main, given, shell, about) {
           right(sort('rows', 'rows')), right(sort('mean score', 'mean_score')), right(sort('best', 'best_score')),
           ...tiles.map(tile => `>${tileName(tile)}`), right(sort('size', 'bytes'))],
         document.rows.map((one, row) => [
-          el('span', null, el('a', {href: `#games?session=${one.id}`}, one.name), others[row]),
-          el('span.text', null, player(one)), right(count(one.games)), right(count(one.rows)),
-          right(count(one.mean_score)), right(count(one.best_score)),
+          el('span', null, el('a', {href: `#games?session=${one.id}`}, one.name), others[row]), el('span.text', null, player(one)), right(count(one.games)), right(count(one.rows)),
+          right([count(one.mean_score), one.mean_score_error && el('small', null, `± ${count(one.mean_score_error)}`)]), right(count(one.best_score)),
           ...tiles.map((tile, i) => el('span', null, percent(one.reach[tile]), cells[row][i])),
           right(bytes(one.bytes))])) : message('No session has this name or player.'),
       note,

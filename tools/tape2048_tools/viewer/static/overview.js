@@ -1,7 +1,7 @@
 // The overview of a corpus: figures of one selection of its games, or of two.
 
 import {askJson, refusalNode} from './api.js';
-import {bytes, count, counted, el, facts, fill, message, moment, percent, player, table, tileName} from './dom.js';
+import {bytes, count, counted, el, facts, fill, message, moment, percent, player, short, table, tileName} from './dom.js';
 import {figure} from './charts.js';
 
 const FILTERS = [
@@ -11,12 +11,12 @@ const FILTERS = [
 ];
 const SELECTION_NAMES = ['where', 'session', 'player', ...FILTERS.map(one => one[0])];
 const WAITING_MS = 700;
+const TILES_COMPARED = 6;
 const FIRST_TILE = 256; // smaller tiles are listed only if they are the highest tile of a game
 
 /** The parameters of a selection in a link. */
 export function selectionOf(given, prefix = '') {
-  return Object.fromEntries(SELECTION_NAMES.map(name => [prefix + name,
-      given[prefix + name]]).filter(pair => pair[1]));
+  return Object.fromEntries(SELECTION_NAMES.map(name => [prefix + name, given[prefix + name]]).filter(pair => pair[1]));
 }
 
 /** The same parameters with another prefix. */
@@ -31,7 +31,7 @@ export function playerSelect(label, none, known, chosen, change) {
   if (chosen && !listed.some(one => one.label === chosen)) listed.push({label: chosen, name: chosen});
   return el('label', null, label, el('select', {onchange: event => change(event.target.value)},
     el('option', {value: ''}, none),
-    listed.map(one => el('option', {value: one.label, title: one.label, selected: one.label === chosen}, one.name)),
+    listed.map(one => el('option', {value: one.label, title: one.full, selected: one.label === chosen}, one.name)),
     others > 0 ? el('option', {disabled: true}, `and ${count(others)} more: use a condition`) : null));
 }
 
@@ -70,7 +70,7 @@ export function overviewPage(main, given, shell) {
   const compare = el('button', {type: 'button', onclick: () =>
     two ? shell.go('overview', first) : submit({...moved(first, '', 'b.'), two: '1'})},
   two ? 'Show one selection' : 'Compare two selections');
-  fill(main, el('h1', null, 'Overview'), el('div.selection', {role: 'group', 'aria-label': 'Selection'},
+  fill(main, el('h1', null, two ? 'Compare' : 'Overview'), el('div.selection', {role: 'group', 'aria-label': 'Selection'},
     el('div.form', null, slot, compare),
     selectionForm(given, '', two ? 'Conditions on the first selection' : 'Conditions',
       change => submit({...blank(''), ...change})),
@@ -111,9 +111,7 @@ function namesOf(parts, given) {
   });
 }
 
-/**
- * The figures of an overview. `loadSamples` resolves to the data that needs rows, for each selection; null omits it.
- */
+/** The figures of an overview. `loadSamples` resolves to the data that needs rows, for each selection; null omits it. */
 export function overviewBody(document, given, loadSamples) {
   const parts = document.selections;
   const compared = parts.length > 1;
@@ -124,8 +122,7 @@ export function overviewBody(document, given, loadSamples) {
     found.push(message(`${count(document.waiting)} sessions are not read yet. Their manifests list ${rest}.`));
   }
   if (document.broken.length) {
-    found.push(el('details.card', null, el('summary', null,
-        `${count(document.broken.length)} sessions cannot be read`),
+    found.push(el('details.card', null, el('summary', null, `${count(document.broken.length)} sessions cannot be read`),
       el('ul', null, document.broken.slice(0, 50).map(one => el('li', null, `${one.name}: ${one.message}`)))));
   }
   found.push(...[...new Set(parts.map(part => part.left_out).filter(Boolean))].map(text => message(`Left out: ${text}.`)));
@@ -138,34 +135,42 @@ export function overviewBody(document, given, loadSamples) {
     name: compared ? names[i] : part.players[at].player,
     select: compared ? moved(selectionOf(given, i ? 'b.' : ''), i ? 'b.' : '', '') : part.players[at].select})));
   const {widths, phases} = document;
+  const log = !widths.score; // a bin is an eighth of a doubling
+  const first = log ? Math.min(...lines.map(line => line.score_bins.findIndex(Boolean))) : 0;
   const per = (values, width) => values.map((value, i) => [i * width, value]);
   const more = compared ? 0 : parts[0].players_in_all - lines.length;
   const left = more > 0 ? `The ${lines.length} players with the most games.` : '';
   const samples = el('div.grid-2');
+  const judged = el('div');
+  if (compared) {
+    const players = parts.map(part => part.players.length === 1 && part.players[0].full);
+    found.push(comparisonParts(document.comparison, names, players[0] && players[1] && players[0] !== players[1]), judged);
+  }
   found.push(el('div.grid-2', null, parts.map((part, i) => headline(part, compared ? names[i] : null))),
-    compared ? el('section', null, reachDifferences(parts, names)) : null,
     parts.map((part, i) => part.players.length > 1 || !compared ? el('section', null,
       el('h2', null, compared ? `Players of ${names[i]}` : 'Players'),
       playersTable(part, given, compared ? ` of ${names[i]}` : '')) : null),
     el('div.grid-2', null, figure('Games that reach a tile', reachPlot(lines), `With 95% intervals. ${left}`),
       deathsFigure(lines, phases, given, left),
       figure('Score', {series: lines.map(line => ({name: line.name, kind: lines.length > 2 ? 'line' : 'bars',
-        points: per(line.score_bins.map(value => value / Math.max(1, line.games)), widths.score)})),
-      barWidth: widths.score, x: {label: 'score'}, y: {label: 'share of games', format: percent, low: 0}}, left),
+        points: per(line.score_bins.map(value => value / Math.max(1, line.games)), widths.score || 1).slice(first)})),
+      barWidth: widths.score || 1, x: {label: 'score', ...(log && {format: at => short(Math.round(2 ** (at / 8))),
+        ticks: [2, 3, 4, 5, 6].map(digits => 8 * Math.log2(10 ** digits)).filter(at => at > first)})},
+      y: {label: 'share of games', format: percent, low: 0}}, left),
       figure('Games longer than N moves', {series: lines.map(line => ({name: line.name,
         points: per(line.survival, widths.steps)})), x: {label: 'N', format: count},
       y: {label: 'share of games', format: percent, low: 0, high: 1}}, left)), samples);
   if (loadSamples) {
     fill(samples, message('Reading a few games…'));
-    loadSamples().then(many => fill(samples, sampleFigures(many, names)), error => fill(samples, refusalNode(error)));
+    loadSamples().then(many => {
+      fill(samples, sampleFigures(many, names));
+      if (compared) fill(judged, luckAndLoss(many, names));
+    }, error => fill(samples, refusalNode(error)));
   }
   return found;
 }
 
-/**
- * The share of the games that reach a phase that end in it, for each player. A point links to these games, at their
- * last move.
- */
+/** The share of the games that reach a phase that end in it, by player. A point links to these games, at their last move. */
 function deathsFigure(lines, phases, given, left) {
   const link = ({select}, at) => {
     const {first, last} = phases.find(one => one.sum === at);
@@ -174,24 +179,24 @@ function deathsFigure(lines, phases, given, left) {
   return figure('Where games end', {height: 230,
     series: lines.map(line => ({name: line.name, select: line.select, points: line.deaths.map(one =>
       [phases[one.phase].sum, one.share, one.low, one.high])})),
-    x: {label: 'sum of tiles', format: at => tilesOfSum(at), ticks: phases.map(one => one.sum).filter(sum => sum % 8192 === 0)},
+    x: {label: 'sum of tiles', format: at => tilesOfSum(at), ticks: phases.map(one => one.sum).filter((_, i) => i % 8 === 0)},
     y: {label: 'share of the games that get this far', format: percent, low: 0}, link: given ? link : null},
   `The axis shows the largest tiles of the sum. A move adds 2.2 on average. ${given ? 'Click a point to list the games that end there. ' : ''}${left}`);
 }
 
-/** 16K+8K+1K: different tiles from 1K up that make up a sum. */
-const tilesOfSum = sum => [...Array(7).keys()].map(i => 65536 >> i).filter(tile => sum & tile).map(tileName).join('+') || '0';
+/** 16K+8K+1K: different tiles that make up a sum. */
+const tilesOfSum = sum => [...Array(13).keys()].map(i => 65536 >> i).filter(tile => sum & tile).map(tileName).join('+') || '0';
 
 /** A mean above its interval. */
 const meanOf = one => one.mean === undefined ? '–'
-  : el('span', null, count(one.mean), el('small', null, `± ${count(one.high - one.mean)}`));
+  : el('span', null, count(one.mean), one.high === undefined ? null : el('small', null, `± ${count(one.high - one.mean)}`));
 
 /** The main numbers of a selection, and the others folded. A mean score is shown for a single player only. */
 function headline(part, name) {
   const {best} = part;
   const range = one => one.mean === undefined ? '–' : `${count(one.p10)} to ${count(one.p90)} in 80% of the games`;
   const figures = [['games', count(part.games), `${count(part.steps)} moves in ${counted(part.sessions, 'session')}`],
-    part.players_in_all === 1 && ['mean score', `${count(part.score.mean)} ± ${count(part.score.high - part.score.mean)}`,
+    part.players_in_all === 1 && ['mean score', count(part.score.mean) + (part.games > 1 ? ` ± ${count(part.score.high - part.score.mean)}` : ''),
       range(part.score)],
     best && ['best game', el('a', {href: `#${best.session}/${best.run}/0`}, count(best.score)),
       [`tile ${best.tile}, by `, player(best)]]];
@@ -204,9 +209,11 @@ function headline(part, name) {
       ['from', `${moment(part.started)} UTC`], ['to', `${moment(part.ended)} UTC`]])));
 }
 
-/** The tiles of parts; of two parts, only tiles whose share both have. */
-const tilesOf = parts => [...new Set(parts.flatMap(part => part.tiles.map(one => one.tile)))].filter(tile =>
-  parts.length === 1 || tile >= FIRST_TILE).sort((a, b) => a - b);
+/** The tiles of parts; of several parts, only tiles whose share each can have. */
+function tilesOf(parts) {
+  const tiles = [...new Set(parts.flatMap(part => part.tiles.map(one => one.tile)))].sort((a, b) => a - b);
+  return tiles.filter(tile => parts.length === 1 || tile >= Math.min(FIRST_TILE, tiles[tiles.length - 1] / 8));
+}
 
 function reachPlot(lines) {
   const tiles = tilesOf(lines);
@@ -223,28 +230,65 @@ function between(one) {
   return el('span', null, percent(one.share), el('small', null, `${percent(one.low)}–${percent(one.high)}`));
 }
 
-/** Mean scores of two selections, their reach of each tile, and the differences, with Newcombe's intervals for shares. */
-function reachDifferences(parts, names) {
-  const of = (part, tile) => part.lines[0].tiles.find(one => one.tile === tile)
-    || {share: 0, low: 0, high: 1 - 1 / (1 + 3.84 / Math.max(1, part.games))}; // Wilson's interval of none
-  const points = value => `${value > 0 ? '+' : ''}${(100 * value).toFixed(1)}`;
-  if (!parts.every(part => part.games)) return message('No game is selected on one side: there is nothing to compare.');
-  const [first, second] = parts.map(part => part.score);
-  const [more, half] = [first.mean - second.mean, Math.hypot(first.high - first.mean, second.high - second.mean)];
-  const signed = value => `${value > 0 ? '+' : ''}${count(value)}`;
-  const larger = (low, high) => el('span.text', null, low > 0 ? names[0] : high < 0 ? names[1] : 'not clear');
-  const scores = ['mean score', meanOf(first), meanOf(second), el('span', null, signed(more),
-    el('small', null, `${signed(more - half)} to ${signed(more + half)}`)), larger(more - half, more + half)];
-  return table('Mean scores, shares of games that reach a tile, and differences (of shares: percentage points), with 95% intervals',
-    ['measure', ...names.map(name => `>${name}`), '>difference', 'higher'], [scores, ...tilesOf(parts.map(part => part.lines[0])).reverse().map(tile => {
-      const [a, b] = parts.map(part => of(part, tile));
-      const gap = a.share - b.share;
-      const [low, high] = [gap - Math.hypot(a.share - a.low, b.high - b.share),
-        gap + Math.hypot(a.high - a.share, b.share - b.low)];
-      return [String(tile), between(a), between(b),
-        el('span', null, points(gap), el('small', null, `${points(low)} to ${points(high)}`)),
-        larger(low, high)];
-    })]);
+/** A signed number, +26.1, of points or of percentage points. */
+const plus = (value, digits = 0) => `${value > 0 ? '+' : ''}${digits ? value.toFixed(digits) : count(value)}`;
+
+/** A difference above its interval, bold if the interval leaves out 0: of shares in percentage points. */
+function differenceOf({difference, low, high}, ofShares) {
+  const told = value => ofShares ? plus(100 * value, 1) : plus(value);
+  return el(low > 0 || high < 0 ? 'b' : 'span', null, told(difference), low === undefined ? null
+    : el('small', null, ofShares ? `${told(low)} to ${told(high)}` : `± ${count((high - low) / 2)}`));
+}
+
+/** The answer, and what it consists of: which of two selections scores more, where its points come from, and how games end. */
+function comparisonParts(found, names, ofPlayers) {
+  if (!found) return message('No game is selected on one side: there is nothing to compare.');
+  const {score, ranges} = found;
+  const [more, less] = score.difference < 0 ? [names[1], names[0]] : names;
+  const sure = Math.max(score.above, 1 - score.above);
+  const clear = score.low > 0 || score.high < 0;
+  const half = (score.high - score.low) / 2;
+  const times = Math.ceil((half / score.difference) ** 2);
+  const verdict = score.low === undefined ? ' A single game has no interval.'
+    : (clear ? '' : ' The difference is not clear.')
+      + (ofPlayers ? ` ${clear ? 'It' : more} is stronger with ${sure > 0.9995 ? 'over ' : ''}${percent(sure)} probability.` : '')
+      + (clear || times > 1000 ? '' : ` About ${times} times as many games would tell.`);
+  const [a, b] = found.games.map(count);
+  const how = found.paired ? `${a} pairs of games with the same seeds; Student's t interval of 95%.`
+    : `${a} and ${b} games, taken as independent; Welch's t interval of 95%.`;
+  const nameOf = one => one.tile ? `${tileName(one.tile)} to ${one.after ? tileName(one.after) : 'the end'}`
+    : `start to ${tileName(one.after)}`;
+  const most = ranges.reduce((best, one) => one.difference * score.difference > best.difference * score.difference ? one : best);
+  const part = most.difference / score.difference;
+  return [el('section', null, el('p.answer', null, el('bdi', null, more), ' scores ',
+    el('b', null, count(Math.abs(score.difference)), score.low === undefined ? '' : ` ± ${count(half)}`), ' more than ',
+    el('bdi', null, less), `.${verdict}`), el('p.soft', null, how,
+    found.shared ? ` ${counted(found.shared, 'game')} in both selections.` : '')),
+  ranges.length < 2 ? null : el('section', null, el('h2', null, 'Where the difference comes from'),
+    clear && part < 1 ? el('p', null, `${percent(part)} of it is scored from ${nameOf(most)}.`) : null,
+    table('Points by the highest tile at the time, and games that end there; with 95% intervals',
+      ['from', '>points', ...names.map(name => `>${name} ends`)], ranges.map(one =>
+        [nameOf(one), differenceOf(one), ...one.ends.map(share => one.after && share ? between(share) : '–')]))),
+  el('section', null, table('Games that reach a tile, and the difference in percentage points; with 95% intervals',
+    ['tile', ...names.map(name => `>${name}`), '>difference'], found.tiles.slice(-TILES_COMPARED).reverse().map(one =>
+      [tileName(one.tile), ...one.shares.map(between), differenceOf(one, true)])))];
+}
+
+/** Mean luck and loss of the judged games of two selections. */
+function luckAndLoss(many, names) {
+  const sums = many.map(one => one.sums);
+  if (!sums.every(one => one && one.games)) return null;
+  const same = sums[0].judged[0] === sums[1].judged[0];
+  const difference = ([a, b]) => {
+    const [more, half] = [a.mean - b.mean, Math.hypot(a.high - a.mean, b.high - b.mean)];
+    return same ? [differenceOf({difference: more, low: more - half, high: more + half})] : [];
+  };
+  return el('section', null, el('h2', null, 'Luck and loss'), table('Points per game, with 95% intervals',
+    ['sum', ...names.map(name => `>${name}`), ...(same ? ['>difference'] : [])], ['luck', 'loss'].map(name =>
+      [name, ...sums.map(one => meanOf(one[name])), ...difference(sums.map(one => one[name]))])),
+  sums.map((one, i) => el('p.soft', null, el('bdi', null, names[i]), `: ${counted(one.games, 'game')}. ${one.judged.join(' ')}`)),
+  same ? null : el('p.soft', null, 'These judges have different measures. To compare, run '
+    + '`tape2048 annotate ROOT --force --judge PLAYER`, with the same judge for both.'));
 }
 
 /** The players with the most games, each with a link to its comparison with the first player. */
@@ -264,13 +308,14 @@ function playersTable(part, given, name) {
     part.players.map((one, i) => [given === null ? player(one)
       : el('a.text', {href: link('games', one.select), title: one.full}, one.player), count(one.games),
     meanOf(one.score), ...tiles.map(tile => between(one.reach[tile])), ...compared(one, i)])),
-  more > 0 ? el('p.soft', null, `and ${counted(more, 'more player')}, each with fewer games`) : null];
+  more > 0 ? el('p.soft', null, `and ${counted(more, 'more player')}, each with fewer games`) : null,
+  el('details', null, el('summary', null, 'Names in full'), facts(part.players.map(one =>
+    [el('bdi', null, one.player), el('bdi', null, one.full)])))];
 }
 
 function sampleFigures(many, names) {
-  if (!many.some(one => one.games)) {
-    return [message('No game could be read for these figures.', many[0].unread[0], 'error')];
-  }
+  const [unread] = many.flatMap(one => one.unread);
+  if (unread && !many.some(one => one.games)) return [message('No game could be read for these figures.', unread, 'error')];
   return many.map((one, i) => criticFigure(one, many.length > 1 ? `, ${names[i]}` : ''));
 }
 
@@ -278,7 +323,7 @@ function sampleFigures(many, names) {
 function criticFigure({critic, games}, name) {
   const title = `The critic: predicted and reached${name}`;
   const points = critic.points;
-  if (!points.length) return critic.remark ? message(title, critic.remark) : null;
+  if (!points.length) return critic.remark ? message(title, critic.remark) : null; // no game of its player
   const moment = one => one.half ? `${tileName(one.tile / 2)}→${tileName(one.tile)}` : tileName(one.tile);
   return figure(title, {pad: 0.5,
     x: {label: 'tile', ticks: points.map((_, i) => i), format: at => points[Math.round(at)]
@@ -286,6 +331,6 @@ function criticFigure({critic, games}, name) {
     y: {label: 'share of games', format: percent, low: 0, high: 1},
     series: [{name: 'predicted', kind: 'dots', points: points.map((one, i) => [i - 0.12, one.predicted])},
       {name: 'reached', kind: 'dots', points: points.map((one, i) => [i + 0.12, one.share, one.low, one.high])}]},
-  `From ${count(games)} games. Predicted: means over their first boards and (→) over the boards on which half the `
-    + `tile first appears. Reached: shares of these games, with 95% intervals. ${critic.remark || ''}`);
+  `From ${count(games)} games of ${critic.players}. Predicted: means over their first boards and (→) over the boards on which half the `
+    + `tile first appears. Reached: shares of these games, with 95% intervals.`);
 }
