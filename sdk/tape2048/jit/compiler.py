@@ -38,11 +38,12 @@ import numba
 import numpy as np
 from numba.core import compiler, serialize
 from numba.core.caching import NullCache
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.event import Event, Listener, install_listener
 from numba.core.typing.templates import builtin_registry
-from numba.extending import _Intrinsic  # type: ignore[attr-defined]
+from numba.extending import _Intrinsic, register_jitable  # type: ignore[attr-defined]
 
 F = TypeVar("F")
 
@@ -260,12 +261,67 @@ def kernel(function: F) -> F:
             hint="Unset NUMBA_DISABLE_JIT.",
         )
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    within: Any = numba.njit(error_model="numpy", no_cpython_wrapper=True, **AS_HELPER)(function)
+    dispatcher.get_call_template, dispatcher.get_overload = within.get_call_template, within.get_overload
+    dispatcher._compiling_counter = within._compiling_counter  # noqa: SLF001 - by which recursion is found
     directory = cache_dir()
     if directory is not None:
         dispatcher._cache = _DiskCache(function, directory)  # noqa: SLF001 - as enable_caching() does
         name = f"{dispatcher.__module__}.{dispatcher.__qualname__}"
         dispatcher.compile = _one_at_a_time(dispatcher.compile, directory, name)
     return dispatcher  # type: ignore[no-any-return]
+
+
+@functools.cache
+def routine(kernel_of_words: Any, count: int) -> int:
+    """Return the address of a kernel that takes ``count`` words, ``u64``, and returns one.
+
+    Compiled code calls it with ``memory.call_at``. A part of a kernel is so compiled once it is needed.
+    """
+    words = (numba.uint64,) * count
+    result = kernel_of_words.get_compile_result(numba.uint64(*words))
+    address: int = result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
+    return address
+
+
+class _HelperLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """The code of a function that only compiled code calls, without machine code of its own.
+
+    Numba optimises each function, and makes machine code of it, before it links it into a caller, which
+    optimises it again: a third of the time of a compilation.
+    """
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:  # noqa: ARG002 - numba's interface
+        self._ensure_finalized()
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        return self
+
+    def set_env(self, name: str, env: Any) -> None:
+        pass
+
+
+class _HelperCompiler(compiler.Compiler):  # type: ignore[misc]
+    def __init__(self, typing: Any, target: Any, _library: Any, *others: Any) -> None:
+        super().__init__(typing, target, _HelperLibrary(target.codegen(), "helper"), *others)
+
+
+#: Options of numba for functions that only compiled code calls.
+AS_HELPER: dict[str, Any] = {"pipeline_class": _HelperCompiler, "no_cfunc_wrapper": True}
+
+
+def helper(function: Any = None, **options: Any) -> Any:
+    """Compile a function as a part of the kernels that call it, as numba's ``register_jitable``."""
+    decorate = register_jitable(**AS_HELPER, **options)
+    return decorate if function is None else decorate(function)
 
 
 class _DiskCache(NullCache):

@@ -5,8 +5,9 @@ from the caller's list), looks them up, and prefetches the cache lines of its ro
 of the previous chunk, whose lines have arrived. All tables except the rows are small and stay in the caches.
 
 Each step of the look-up (the cap's draw, the mask's selection, the guide) is a separate loop over a chunk of
-rows, which runs only if the view needs it. Tables are addresses: passing an array to a function costs two
-atomic updates of its reference count, and each row takes look-ups in four tables.
+rows, which runs only if the view needs it. Steps that few batches need are routines: kernels that are
+compiled once a batch needs them, and called by address for each chunk. Tables are addresses: passing an array
+to a function costs two atomic updates of its reference count, and each row takes look-ups in four tables.
 
 Every number is compared with the number of rows before it is used, so an invalid one is an error and not a
 crash.
@@ -15,17 +16,16 @@ crash.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
-from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from tape2048.game.moves import UNKNOWN, recover_move
 from tape2048.game.rules import SYMMETRY_MOVES, legal_mask
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel, routine
 from tape2048.jit.intrinsics import high64, mix, popcount, select_bit
 from tape2048.jit.memory import (
+    call_at,
     copy_symmetry,
     find,
     keep,
@@ -33,11 +33,13 @@ from tape2048.jit.memory import (
     load32,
     load64,
     load_word,
+    load_words,
     prefetch,
     prefetch_many,
     store8_at,
     store32_at,
     store64_at,
+    store_words,
     unpack_symmetry,
     word,
 )
@@ -74,9 +76,12 @@ from tape2048.loader.column_kernel import (
 from tape2048.loader.order import LISTED, SHUFFLED, OrderEntries
 from tape2048.loader.plan import PLAN_WORDS, read_plan
 from tape2048.loader.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
-from tape2048.loader.shuffle import fill_permuted
+from tape2048.loader.shuffle import fill_of
 from tape2048.session.layout import ACTION_STEP_DTYPE, STEP_DTYPE
 from tape2048.session.tape_codec import step_checked, step_forward
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 U64 = np.uint64
 
@@ -94,7 +99,7 @@ _ROW_BYTES_MAX = U64(ACTION_STEP_DTYPE.itemsize)
 
 
 # LLVM prefers to inline functions of many arguments, such as a plan, and these functions take few.
-_inlined: Callable[[Callable[..., Any]], Any] = register_jitable(forceinline=True)
+_inlined: Callable[[Callable[..., Any]], Any] = helper(forceinline=True)
 
 
 class Chunk(NamedTuple):
@@ -129,6 +134,30 @@ class Wants(NamedTuple):
     last: Any
     boards: Any
     taped: Any
+
+
+class Frame(NamedTuple):
+    """What a routine reads of a chunk: ``count`` rows, of which the first is ``first`` in the batch."""
+
+    chunk: Chunk
+    wants: Wants
+    first: Any
+    count: Any
+    key: Any
+    scratch: Any
+
+
+class Routines(NamedTuple):
+    """The addresses of kernels that a batch needs besides :func:`_fill`; 0: it does not need this one.
+
+    Most batches need one or none, so the others are compiled with the first batch that needs them.
+    """
+
+    permute: Any
+    made: Any
+    columns: Any
+    fields: Any
+    moves: Any
 
 
 @_inlined
@@ -184,7 +213,7 @@ def _unmask(number: Any, mask: Any) -> Any:
     return (at << U64(6)) + popcount(select_bit(bits, rest) - U64(1))
 
 
-@register_jitable
+@helper
 def _within(numbers: Any, count: Any, limit: Any) -> Any:
     """Count the leading numbers that are below the limit."""
     highest = U64(0)
@@ -198,7 +227,7 @@ def _within(numbers: Any, count: Any, limit: Any) -> Any:
     return within
 
 
-@register_jitable
+@helper
 def _take_from_pool(chunk: Any, count: Any, plan: Any) -> Any:
     """Turn slots of a pool into row addresses and numbers; return how many slots are in the pool."""
     pool = plan.pool
@@ -211,12 +240,12 @@ def _take_from_pool(chunk: Any, count: Any, plan: Any) -> Any:
     return count
 
 
-@register_jitable
+@helper
 def _exponent(base: Any, plan: Any) -> Any:
     return load8(plan.labels.exponents + _segment_of(base, plan.rows.guide))
 
 
-@register_jitable
+@helper
 def _label(chunk: Any, count: Any, plan: Any) -> None:
     """Look up the exponents of the rows' games; see ``row_map`` for the label guide."""
     shift = plan.rows.guide.shift
@@ -234,7 +263,7 @@ def _label(chunk: Any, count: Any, plan: Any) -> None:
         keep(chunk.exponent, k, exponent)
 
 
-@register_jitable
+@helper
 def _resolve(chunk: Any, count: Any, plan: Any, cap: Any) -> Any:
     """Turn places into numbers in view and map; return how many are within. ``cap``: key, weights or 0."""
     cap_key, weight = cap
@@ -256,7 +285,7 @@ def _resolve(chunk: Any, count: Any, plan: Any, cap: Any) -> Any:
     return count
 
 
-@register_jitable
+@helper
 def _find_sources(chunk: Any, count: Any, plan: Any) -> None:
     """Find from where rows on tape are decoded, and prefetch it.
 
@@ -285,10 +314,10 @@ def _find_sources(chunk: Any, count: Any, plan: Any) -> None:
         before = row
 
 
-@register_jitable
-def look_up(chunk: Any, count: Any, plan: Any, cap: Any, wants: Any) -> Any:
-    """Fill the wanted tables of a chunk; return the number of leading places within the view."""
-    count, rows = _resolve(chunk, count, plan, cap), plan.rows
+@helper
+def look_up(chunk: Any, count: Any, plan: Any, wants: Any) -> None:
+    """Fill the wanted tables of a chunk."""
+    rows = plan.rows
     if wants.segments:
         for k in range(count):
             keep(chunk.segment, k, _segment_of(word(chunk.base, k), plan.rows.guide))
@@ -303,14 +332,9 @@ def look_up(chunk: Any, count: Any, plan: Any, cap: Any, wants: Any) -> Any:
     if wants.boards and rows.board and not plan.pool.count:
         where = rows.board_line, rows.board, U64(0), U64(BOARD_BYTES)
         locate(chunk.base, chunk.line, count, where, chunk.board)
-    if wants.taped:
-        _find_sources(chunk, count, plan)
-    if plan.column_count and not plan.pool.count:
-        locate_columns(chunk, count, plan)
-    return count
 
 
-@register_jitable
+@helper
 def prefetch_row(chunk: Any, k: Any, other: Any, wants: Any) -> None:
     """Prefetch the first cache line of a chunk's row ``k``, and the second cache line of row ``other``.
 
@@ -322,7 +346,7 @@ def prefetch_row(chunk: Any, k: Any, other: Any, wants: Any) -> None:
     prefetch_last_line(row + wants.lead, row + wants.last, chunk.row)
 
 
-@register_jitable
+@helper
 def _prefetch(chunk: Any, count: Any, wants: Any, boards: Any, rows: Any) -> None:
     if wants.boards and boards:
         for k in range(count):
@@ -336,18 +360,18 @@ def _prefetch(chunk: Any, count: Any, wants: Any, boards: Any, rows: Any) -> Non
 # it in the row, so the rows of a chunk take steps in turns, and rows that have arrived drop out.
 
 
-@register_jitable
+@helper
 def _is_made(rows: Any, segment: Any) -> Any:
     return (span_of(rows, segment) | layout_of(rows, segment)) != U64(0)
 
 
-@register_jitable
+@helper
 def _known_board(chunk: Any, k: Any, layout: Any) -> Any:
     """Return the board that a row is made from, and whether it has a tile above 32768."""
     return board_in(word(chunk.row, k), layout) if layout else (load64(word(chunk.board, k)), False)
 
 
-@register_jitable
+@helper
 def decode_chunk(chunk: Any, count: Any, plan: Any, wants: Any, scratch: Any) -> Any:
     """Decode the rows of a chunk that are on tape, or of another layout.
 
@@ -394,7 +418,7 @@ def decode_chunk(chunk: Any, count: Any, plan: Any, wants: Any, scratch: Any) ->
     return bad or following
 
 
-@register_jitable
+@helper
 def _follow(chunk: Any, count: Any, plan: Any, boards: Any) -> Any:
     """Decode rows that follow on the row before, the chunk's parts by turns; see :func:`decode_chunk`."""
     bad = U64(0)
@@ -410,7 +434,7 @@ def _follow(chunk: Any, count: Any, plan: Any, boards: Any) -> Any:
     return bad
 
 
-@register_jitable
+@helper
 def _make_row(chunk: Any, k: Any, plan: Any, segment: Any, row: Any) -> None:
     at, layout, ids = word(chunk.source, k), layout_of(plan.rows, segment), plan.rows.tape.ids
     store64_at(row, word(ids, run_of(plan.rows, segment)) if ids else U64(0))
@@ -437,11 +461,27 @@ _OUTPUT_ENTRIES = len(Outputs._fields)
 _CHUNKS = 2
 _CHUNK_WORDS = (len(Chunk._fields) - 2) * CHUNK
 
-_read_plan: Any = register_jitable(read_plan)
-_entries: Any = to_fixed_tuple  # an intrinsic, called without the typing context that its signature names
+_FRAME_WORDS = len(Chunk._fields) + len(Wants._fields) + 4
+
+_read_plan: Any = helper(read_plan)
+_plan_words, _frame_words = load_words(PLAN_WORDS), load_words(_FRAME_WORDS)
+_order_words, _output_words = load_words(_ORDER_ENTRIES), load_words(_OUTPUT_ENTRIES)
 
 
-@register_jitable
+@helper
+def _read_frame(at: Any) -> Any:
+    words = _frame_words(at)
+    return Frame(Chunk(*words[:10]), Wants(*words[10:17]), words[17], words[18], words[19], words[20])
+
+
+@helper
+def _keep_frame(at: Any, chunk: Any, wants: Any, rows: Any) -> None:
+    store_words(at, chunk)
+    store_words(at + U64(80), wants)
+    store_words(at + U64(136), rows)
+
+
+@helper
 def _chunk(scratch: Any, ordinal: Any, plan: Any, columns: Any, turned_by: Any) -> Any:
     table = U64(8 * CHUNK)
     turn = ordinal % U64(_CHUNKS)
@@ -459,7 +499,7 @@ def _chunk(scratch: Any, ordinal: Any, plan: Any, columns: Any, turned_by: Any) 
     return Chunk(number, base, segment, exponent, row, board, source, line, turned_by, columns)
 
 
-@register_jitable
+@helper
 def _wants(plan: Any, out: Any) -> Any:
     pooled = plan.pool.count
     of_board = out.tokens or out.legal or out.boards
@@ -478,7 +518,7 @@ def _wants(plan: Any, out: Any) -> Any:
     return Wants(segments, labels, rows, lead, last, boards, taped)
 
 
-@register_jitable
+@helper
 def _turned_mask(mask: Any, k: Any) -> Any:
     turned = U64(0)
     for move in range(4):
@@ -486,7 +526,7 @@ def _turned_mask(mask: Any, k: Any) -> Any:
     return turned
 
 
-@register_jitable
+@helper
 def _write_records(chunk: Any, count: Any, row_bytes: Any, stride: Any, target: Any) -> None:
     """Copy the first ``row_bytes`` of each row, eight bytes at a time. The last eight overlap."""
     for k in range(count):
@@ -500,7 +540,7 @@ def _write_records(chunk: Any, count: Any, row_bytes: Any, stride: Any, target: 
         target += stride
 
 
-@register_jitable
+@helper
 def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> Any:
     """Write boards as bytes; return whether one is of no game.
 
@@ -537,7 +577,7 @@ def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> Any:
     return least == nothing if packed else _is_any_impossible(count, target)
 
 
-@register_jitable
+@helper
 def _is_any_impossible(count: Any, tokens: Any) -> Any:
     """Check boards of 16 bytes: eight at a time, in 2% of the time of a batch."""
     every, before = U64(0), U64(0)  # all cells; and all boards minus 1, with bit 63 for an empty board
@@ -566,7 +606,7 @@ def _write_labels(chunk: Any, count: Any, labels: Any, target: Any) -> None:
             store8_at(target + k * width + t, U64(word(chunk.exponent, k) >= threshold))
 
 
-@register_jitable
+@helper
 def _write_targets(chunk: Any, count: Any, labels: Any, target: Any) -> None:
     width = labels.count
     for t in range(width):
@@ -576,7 +616,7 @@ def _write_targets(chunk: Any, count: Any, labels: Any, target: Any) -> None:
             store32_at(at, _ONE if word(chunk.exponent, k) >= threshold else U64(0))
 
 
-@register_jitable
+@helper
 def _step_of(row: Any, layout: Any) -> Any:
     return step_in(row, layout) if layout else load32(row + _STEP)
 
@@ -630,14 +670,14 @@ def _write_moves(chunk: Any, count: Any, plan: Any, key: Any, target: Any) -> No
         store8_at(target + k, move)
 
 
-@register_jitable
+@helper
 def _write_legal(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
     for k in range(count):
         board = load64(word(chunk.board, k)) if packed else board_of(word(chunk.row, k))
         store8_at(target + k, _turned_mask(legal_mask(board), turn_of(key, word(chunk.turned_by, k))))
 
 
-@register_jitable
+@helper
 def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> None:
     """Write the outputs that need a row's bytes beside its board."""
     for k in range(count):
@@ -652,7 +692,7 @@ def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> Non
             store8_at(out.symmetry + at, turn)
 
 
-@register_jitable
+@helper
 def _write_words(chunk: Any, count: Any, first: Any, plan: Any, out: Any) -> None:
     """Write the outputs that need no row, and packed boards."""
     for k in range(count):
@@ -670,7 +710,7 @@ def _write_words(chunk: Any, count: Any, first: Any, plan: Any, out: Any) -> Non
             store32_at(out.weight + (at << U64(2)), _ONE)
 
 
-@register_jitable
+@helper
 def _find_impossible(chunk: Any, count: Any, packed: Any, row_bytes: Any) -> Any:
     """Return 0; or 1 + the number in the map of a row whose board no game has."""
     raw = not packed and row_bytes > _ROW_BYTES_MAX  # rows of a data set, which start with a packed board
@@ -681,7 +721,7 @@ def _find_impossible(chunk: Any, count: Any, packed: Any, row_bytes: Any) -> Any
     return U64(0)
 
 
-@register_jitable
+@helper
 def _write(chunks: Any, rows: Any, plan: Any, key: Any, out: Any) -> Any:
     """Write the outputs of the first of two chunks; return whether a row has a board that no game has.
 
@@ -702,43 +742,81 @@ def _write(chunks: Any, rows: Any, plan: Any, key: Any, out: Any) -> Any:
         _write_records(chunk, count, plan.rows.row_bytes, out.stride, out.records + first * out.stride)
     if out.row or out.base or out.run or out.weight or out.boards:
         _write_words(chunk, count, first, plan, out)
-    if out.legal:
-        _write_legal(chunk, count, key, wants.boards, out.legal + first)
-    if out.step or out.action or out.symmetry:
-        _write_by_row(chunk, count, first, key, out)
-    if out.move:
-        _write_moves(chunk, count, plan, key, out.move + first)
     return bad
 
 
-@register_jitable
+@helper
 def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None:
     for k in range(count):
         at = begin + k
         keep(target, k, word(order.listed, at) if order.kind == LISTED else first + at)
 
 
-@kernel
-def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -> Any:
-    """Write a batch; return the number of rows written, the index of the first place outside the view.
+# --- Routines. Their arguments are the addresses of a chunk's frame, of a plan's words, and of the outputs.
 
-    For a board that no game has, return -1 - the number in the map of its row; for a step on tape against the
-    rules, that of the row after it.
-    """
-    plan = _read_plan(_entries(words, PLAN_WORDS))
-    order = OrderEntries(*_entries(order_words, _ORDER_ENTRIES))
-    out = Outputs(*_entries(out_words, _OUTPUT_ENTRIES))
+_LOCATE, _PREFETCH, _WRITE = (U64(i) for i in range(3))
+
+
+@kernel
+def _make(frame_at: Any, words: Any, _outputs: Any, stage: Any) -> Any:
+    """Rows that are made, of tape or of another layout."""
+    frame, plan = _read_frame(frame_at), _read_plan(_plan_words(words))
+    if stage == _WRITE:
+        return decode_chunk(frame.chunk, frame.count, plan, frame.wants, frame.scratch)
+    _find_sources(frame.chunk, frame.count, plan)
+    return U64(0)
+
+
+@kernel
+def _serve_columns(frame_at: Any, words: Any, outputs: Any, stage: Any) -> Any:
+    frame, plan = _read_frame(frame_at), _read_plan(_plan_words(words))
+    if stage == _LOCATE:
+        locate_columns(frame.chunk, frame.count, plan)
+    elif stage == _PREFETCH:
+        prefetch_columns(frame.chunk, frame.count, plan, frame.wants)
+    else:
+        outs = outputs + U64(8 * _OUTPUT_ENTRIES)
+        write_columns(frame.chunk, (frame.first, frame.count), plan, frame.key, outs)
+    return U64(0)
+
+
+@kernel
+def _serve_fields(frame_at: Any, words: Any, outputs: Any, _stage: Any) -> Any:
+    frame, out = _read_frame(frame_at), Outputs(*_output_words(outputs))
+    first, count = frame.first, frame.count
+    if out.legal:
+        _write_legal(frame.chunk, count, frame.key, frame.wants.boards, out.legal + first)
+    if out.step or out.action or out.symmetry:
+        _write_by_row(frame.chunk, count, first, frame.key, out)
+    return words
+
+
+@kernel
+def _serve_moves(frame_at: Any, words: Any, outputs: Any, _stage: Any) -> Any:
+    frame, plan = _read_frame(frame_at), _read_plan(_plan_words(words))
+    target = Outputs(*_output_words(outputs)).move + frame.first
+    _write_moves(frame.chunk, frame.count, plan, frame.key, target)
+    return U64(0)
+
+
+@kernel
+def _fill(  # noqa: C901, PLR0912, PLR0915, PLR0917 - the loop that all batches share; a kernel takes arrays
+    words_: Any, order_words: Any, places: Any, keys: Any, out_words: Any, routines_: Any
+) -> Any:
+    words, outputs = U64(words_.ctypes.data), U64(out_words.ctypes.data)
+    plan = _read_plan(_plan_words(words))
+    order = OrderEntries(*_order_words(U64(order_words.ctypes.data)))
+    out = Outputs(*_output_words(outputs))
+    routines = Routines(*routines_)
     key = order.symmetry_key
     wants = _wants(plan, out)
-    own = _CHUNKS * _CHUNK_WORDS + CHUNK + SCRATCH_WORDS
+    own = _CHUNKS * (_CHUNK_WORDS + _FRAME_WORDS) + CHUNK + SCRATCH_WORDS
     memory = np.empty(np.int64(own) + np.int64(plan.column_count * U64(_CHUNKS * CHUNK)), np.uint64)
-    columns, outs = (
-        U64(memory.ctypes.data) + U64(8 * own),
-        U64(out_words.ctypes.data) + U64(8 * _OUTPUT_ENTRIES),
-    )
-    lanes = memory[_CHUNKS * _CHUNK_WORDS :][:CHUNK]
     scratch = U64(memory.ctypes.data)
-    decoded = scratch + U64(8 * (_CHUNKS * _CHUNK_WORDS + CHUNK))
+    columns = scratch + U64(8 * own)
+    lanes = scratch + U64(8 * _CHUNKS * _CHUNK_WORDS)
+    decoded = lanes + U64(8 * CHUNK)
+    frames = decoded + U64(8 * SCRATCH_WORDS)
     looked_up = U64(0)  # rows of the chunk before
     place, total = U64(places[0]), U64(places[1])
     begin, ordinal = U64(0), U64(0)
@@ -748,14 +826,23 @@ def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -
         before = _chunk(
             scratch, ordinal + U64(1), plan, columns, order.turned_by + last if order.turned_by else U64(0)
         )
+        frame = frames + (ordinal & U64(1)) * U64(8 * _FRAME_WORDS)
+        frame_before = frames + (~ordinal & U64(1)) * U64(8 * _FRAME_WORDS)
         wanted = min(U64(CHUNK), total - begin)
-        if order.kind == SHUFFLED:
-            first = np.int64(ordinal % U64(_CHUNKS)) * _CHUNK_WORDS
-            fill_permuted(place + begin, keys, lanes, memory[first : first + np.int64(wanted)])
+        if routines.permute:
+            start, tile = place + begin, U64(CHUNK)
+            keys_at = U64(keys.ctypes.data)
+            call_at(U64(routines.permute), (start, keys_at, lanes, tile, chunk.number, wanted))
         else:
             _number(order, place, begin, chunk.number, wanted)
         weight = out.weight + (begin << U64(2)) if out.weight else U64(0)
-        within = look_up(chunk, wanted, plan, (order.cap_key, weight), wants)
+        within = _resolve(chunk, wanted, plan, (order.cap_key, weight))
+        look_up(chunk, within, plan, wants)
+        _keep_frame(frame, chunk, wants, (begin, within, key, decoded))
+        if wants.taped:
+            call_at(U64(routines.made), (frame, words, outputs, _LOCATE))
+        if routines.columns and not plan.pool.count:
+            call_at(U64(routines.columns), (frame, words, outputs, _LOCATE))
         # The loops that write tokens prefetch the next chunk's.
         spread = out.tokens and looked_up
         _prefetch(chunk, within, wants, not spread, plan.packed or not spread)
@@ -763,21 +850,54 @@ def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -
             total = begin + within
         bad = U64(0)
         if looked_up and wants.taped:
-            bad = decode_chunk(before, looked_up, plan, wants, decoded)
+            bad = call_at(U64(routines.made), (frame_before, words, outputs, _WRITE))
         if bad:
             total = U64(0) - bad
             break
-        if plan.column_count and out_words.shape[0] > _OUTPUT_ENTRIES:
-            prefetch_columns(chunk, within, plan, wants)
-            write_columns(before, (begin - looked_up, looked_up), plan, key, outs)
+        if routines.columns and out_words.shape[0] > _OUTPUT_ENTRIES:
+            call_at(U64(routines.columns), (frame, words, outputs, _PREFETCH))
+            if looked_up:
+                call_at(U64(routines.columns), (frame_before, words, outputs, _WRITE))
         if looked_up and _write((before, chunk, wants), (begin - looked_up, looked_up), plan, key, out):
             total = U64(0) - _find_impossible(before, looked_up, wants.boards, plan.rows.row_bytes)
             break
+        if looked_up and routines.fields:
+            call_at(U64(routines.fields), (frame_before, words, outputs, _WRITE))
+        if looked_up and routines.moves:
+            call_at(U64(routines.moves), (frame_before, words, outputs, _WRITE))
         begin += within
         looked_up = within
         ordinal += U64(1)
     memory[0] = total  # keeps the array alive, whose address is in use
     return np.int64(total)
+
+
+_WORD: Any = read_plan(tuple(range(PLAN_WORDS)))  # the index of each word of a plan
+_ENTRY: Any = Outputs(*range(_OUTPUT_ENTRIES))
+
+
+def fill(
+    words: NDArray[np.uint64],
+    order_words: NDArray[np.uint64],
+    places: tuple[int, int],
+    keys: NDArray[np.uint64],
+    out_words: NDArray[np.uint64],
+) -> int:
+    """Write a batch; return the number of rows written, the index of the first place outside the view.
+
+    For a board that no game has, return -1 - the number in the map of its row; for a step on tape against the
+    rules, that of the row after it.
+    """
+    fields = _ENTRY.legal, _ENTRY.step, _ENTRY.action, _ENTRY.symmetry
+    routines = (
+        routine(fill_of(keys), 6) if order_words[0] == SHUFFLED else 0,
+        routine(_make, 4) if words[_WORD.rows.tape.span] else 0,
+        routine(_serve_columns, 4) if words[_WORD.column_count] else 0,
+        routine(_serve_fields, 4) if any(out_words[at] for at in fields) else 0,
+        routine(_serve_moves, 4) if out_words[_ENTRY.move] else 0,
+    )
+    done: int = _fill(words, order_words, places, keys, out_words, routines)
+    return done
 
 
 @kernel
