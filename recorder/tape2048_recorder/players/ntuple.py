@@ -68,7 +68,14 @@ from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import float_bits, mix, popcount, select_bit
 from tape2048.jit.memory import keep, load_f32, stack_words, store_f32_at, word
 from tape2048.ntuple.lookup import downgraded, highest_at_least, value_of
-from tape2048.ntuple.network import Network, NetworkLayout, Places, places_for
+from tape2048.ntuple.network import (
+    Network,
+    NetworkLayout,
+    Places,
+    StoredNetwork,
+    map_network,
+    places_for,
+)
 from tape2048.ntuple.placed import PlacedNetwork, load_placed
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses, values_moves
@@ -128,6 +135,18 @@ def make(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
     return of_network(network, downgrade=downgrade, **settings)
 
 
+def stand_in(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
+    """Return a player of the type that :func:`make` returns, whose network is 0.
+
+    It compiles the game loop while the network is expanded.
+    """
+    stored = StoredNetwork.of(map_network(weights), weights)
+    table = np.zeros(stored.layout.entries, stored.dtype)  # memory that is never touched
+    table.flags.writeable = False
+    network = PlacedNetwork(stored.layout, table, stored.scales, {})
+    return of_network(network, downgrade=downgrade, identity=bytes(32), **settings)
+
+
 def of_network(
     network: Network | PlacedNetwork,
     *,
@@ -142,6 +161,7 @@ def of_network(
     mix: str = "",
     epsilon: float = 0.0,
     temperature: float = 0.0,
+    identity: bytes = b"",
 ) -> NTuple:
     """Return the player with this network; ConfigError for an invalid mixture."""
     looks, ends = parse_mix(mix) if mix else ([look_below], [0])
@@ -163,8 +183,10 @@ def of_network(
         placed.table,
         *costs_of(look_chance),
         empty_table(look_spawns + (look_deeper_from > 0) if look_twice_below or look_unsure else 0),
-        np.empty(0, dtype=np.uint8),
+        np.frombuffer(identity, np.uint8),
     )
+    if identity:
+        return player
     layout = placed.layout
     fields: dict[str, Any] = {name: getattr(player, name) for name in _HASHED}
     fields |= {
@@ -183,11 +205,11 @@ def of_network(
         }
     if look_unsure:
         last["look_unsure"] = np.float32(look_unsure)
-    identity = placed.remember(
+    found = placed.remember(
         sha256_of("ntuple", fields | last),
         lambda: sha256_of("ntuple", {**fields, "table": placed.tables(), **last}),
     )
-    return player._replace(identity=np.frombuffer(bytes.fromhex(identity), np.uint8))
+    return player._replace(identity=np.frombuffer(bytes.fromhex(found), np.uint8))
 
 
 def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:

@@ -12,7 +12,10 @@ directories and each entry must therefore belong to this user and must not be wr
 logged.
 
 If several processes start together, as a recorder's workers do, one compiles and the others wait for its
-entry.
+entry. A compilation of more than a second is logged, and the time that it took.
+
+Only kernels that Python calls have machine code and entries. A kernel or a :func:`helper` within another
+kernel is compiled as a part of it.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import os
 import pickle
 import struct
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -56,6 +60,12 @@ COMPILING_S_MAX = 120.0
 
 #: Wait, in seconds, after which a warning reports that the lock's holder is stopped.
 STOPPED_S = 5.0
+
+#: Time, in seconds, after which a compilation is logged.
+SLOW_S = 1.0
+
+#: The logger of compilations. They are warnings, so that a notebook and a script show them.
+logger = logging.getLogger("tape2048.compiler")
 
 #: ``struct flock`` of Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -267,8 +277,7 @@ def kernel(function: F) -> F:
     directory = cache_dir()
     if directory is not None:
         dispatcher._cache = _DiskCache(function, directory)  # noqa: SLF001 - as enable_caching() does
-        name = f"{dispatcher.__module__}.{dispatcher.__qualname__}"
-        dispatcher.compile = _one_at_a_time(dispatcher.compile, directory, name)
+    dispatcher.compile = _one_at_a_time(dispatcher, directory)
     return dispatcher  # type: ignore[no-any-return]
 
 
@@ -443,15 +452,40 @@ class _Announcer(Listener):
         pass
 
 
-def _one_at_a_time(compile_: Callable[[Any], Any], directory: Path, name: str) -> Callable[[Any], Any]:
-    """Return ``compile_`` under a lock for each kernel: no kernel calls itself, so there is no deadlock."""
+def _one_at_a_time(dispatcher: Any, directory: Path | None) -> Callable[[Any], Any]:
+    """Return ``compile`` under a lock for each kernel: no kernel calls itself, so there is no deadlock."""
+    compile_, name = dispatcher.compile, f"{dispatcher.__module__}.{dispatcher.__qualname__}"
 
     def compile_alone(signature: Any) -> Any:
-        digest = hashlib.sha256(f"{name} {signature}".encode()).hexdigest()[:24]
-        with global_compiler_lock, locked(directory / f"{digest}.lock", f"compiles {name}"):
+        lock: Any = contextlib.nullcontext()
+        if directory is not None:
+            digest = hashlib.sha256(f"{name} {signature}".encode()).hexdigest()[:24]
+            lock = locked(directory / f"{digest}.lock", f"compiles {name}")
+        with global_compiler_lock, lock, _logged(dispatcher, signature, directory):
             return compile_(signature)
 
     return compile_alone
+
+
+@contextlib.contextmanager
+def _logged(dispatcher: Any, signature: Any, directory: Path | None) -> Iterator[None]:
+    begin, is_said = time.monotonic(), threading.Event()
+
+    def say() -> None:
+        if signature in dispatcher.stats.cache_misses:  # else it is loaded
+            kept = "at each start" if directory is None else f"once for this version, kept in {directory}"
+            logger.warning("compiling %s: %s", dispatcher.__module__, kept)
+            is_said.set()
+
+    timer = threading.Timer(SLOW_S, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if is_said.is_set():
+            logger.warning("compiled %s in %.1f s", dispatcher.__module__, time.monotonic() - begin)
 
 
 @contextlib.contextmanager
