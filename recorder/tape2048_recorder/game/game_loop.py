@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
 from tape2048.game.rules import (
     MOVES_BEFORE_WIN,
@@ -28,7 +27,7 @@ from tape2048.game.rules import (
     spread_exps,
     wins,
 )
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import leading_zeros
 from tape2048.jit.memory import claim_in, store8, store32, store64
 from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, phase_at, tile_sum
@@ -64,14 +63,14 @@ _ACTION_AT = U64(ACTION_STEP_DTYPE.fields["action"][1])  # type: ignore[index]
 _AHEAD = U64(32)  # boards by which cache lines are claimed ahead of the next write
 
 
-@register_jitable
+@helper
 def tape_byte(move: Any, spawned: Any, is_four: Any) -> Any:
     """Return a step's byte on tape; ``spawned`` is a board with only the new tile."""
     # The tile in cell c is bit 60 - 4c or 61 - 4c.
     return move | leading_zeros(spawned) & U64(60) | is_four << U64(6)
 
 
-@register_jitable
+@helper
 def store_row(rows: Any, at: Any, run_id: Any, step: Any, board: Any) -> None:
     """Store a row of ``steps.npy`` without its action."""
     store64(rows, at, run_id)
@@ -80,7 +79,7 @@ def store_row(rows: Any, at: Any, run_id: Any, step: Any, board: Any) -> None:
     store64(rows, at + U64(20), spread_exps(board & _LOW_HALF))
 
 
-@register_jitable
+@helper
 def store_run(
     run: Any, run_id: Any, seed: Any, first_row: Any, rows: Any, steps: Any, board: Any, fours: Any, won: Any
 ) -> Any:
@@ -95,7 +94,7 @@ def store_run(
     return final
 
 
-@register_jitable
+@helper
 def _chosen(player: Any, board: Any, state: Any, gamma: Any, columns: Any, row: Any) -> Any:
     """Choose a move; write its loss and all moves' values to a row of ``columns``, unless that is None.
 

@@ -28,7 +28,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from tape2048.jit.compiler import implementations
+from tape2048.jit.compiler import AS_HELPER, implementations
 
 #: The move of :func:`choose` on a board without legal moves.
 NO_MOVE = np.uint64(4)
@@ -56,7 +56,7 @@ def chooses(player_class: type, **jit_options: Any) -> Callable[[Any], Any]:
     """Return a decorator for the implementation of :func:`choose` for a player's ``NamedTuple``."""
 
     def register(function: Any) -> Any:
-        @overload(choose, jit_options=cast("Any", jit_options))
+        @overload(choose, jit_options=cast("Any", AS_HELPER | jit_options))
         def _resolve(player: Any, board: Any, state: Any, gamma: Any) -> Any:
             return function if _is_of(player, player_class) else None
 
@@ -70,7 +70,7 @@ def values_moves(player_class: type) -> Callable[[Any], Any]:
     """Return a decorator for the implementation of :func:`choose_valued` for a player's ``NamedTuple``."""
 
     def register(function: Any) -> Any:
-        @overload(choose_valued)
+        @overload(choose_valued, jit_options=cast("Any", AS_HELPER))
         def _resolve(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
             return function if _is_of(player, player_class) else None
 

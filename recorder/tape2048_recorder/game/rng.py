@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
 from tape2048.game.rules import board_score, empty_mask
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import high64, mix, popcount, select_bit
 
 U64 = np.uint64
@@ -26,7 +25,7 @@ GOLDEN_GAMMA = U64(0x9E3779B97F4A7C15)
 _GAMMA_FLIPS_MIN = U64(24)
 
 
-@register_jitable
+@helper
 def start(seed: Any) -> Any:
     """Return ``(state, gamma)`` at the start of a seed's game."""
     seed = U64(seed)
@@ -38,14 +37,14 @@ def start(seed: Any) -> Any:
     return state, gamma
 
 
-@register_jitable
+@helper
 def next_u64(state: Any, gamma: Any) -> Any:
     """Draw 64 random bits; return ``(bits, state)``."""
     state += gamma
     return mix(state), state
 
 
-@register_jitable
+@helper
 def bounded(state: Any, gamma: Any, n: Any) -> Any:
     """Draw uniformly from ``[0, n)``, for ``0 < n < 2**32``; return ``(draw, state)``."""
     bits, state = next_u64(state, gamma)
@@ -56,7 +55,7 @@ def bounded(state: Any, gamma: Any, n: Any) -> Any:
     return high64(bits, n), state
 
 
-@register_jitable
+@helper
 def uniform(state: Any, gamma: Any) -> Any:
     """Draw a uniform ``f64`` from ``[0, 1)`` with 53 random bits; return ``(draw, state)``."""
     bits, state = next_u64(state, gamma)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
 from tape2048.game.rules import (
     SLIDE,
@@ -31,7 +30,7 @@ from tape2048.game.rules import (
     transpose,
     wins,
 )
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import popcount, select_bit
 from tape2048.jit.memory import store8
 from tape2048.session.layout import ACTION_STEP_DTYPE
@@ -133,7 +132,7 @@ def new_log(chunks: int, old: Log | None = None) -> Log:
     return Log(steps, links, free, np.array([held + len(added)], dtype=np.uint64))
 
 
-@register_jitable
+@helper
 def _legal(board: Any, columns: Any) -> Any:
     across = (
         _ROW_LEGAL[row(board, 0)]
@@ -150,7 +149,7 @@ def _legal(board: Any, columns: Any) -> Any:
     return U64(along) | U64(across) << U64(2)
 
 
-@register_jitable
+@helper
 def _slide(board: Any, move: Any) -> Any:
     vertical = (move >> U64(1)) - U64(1)  # all ones if the move is up or down
     source = board ^ ((board ^ transpose(board)) & vertical)
@@ -158,7 +157,7 @@ def _slide(board: Any, move: Any) -> Any:
     return after ^ ((after ^ transpose(after)) & vertical)
 
 
-@register_jitable
+@helper
 def _show(lanes: Any, i: Any, board: Any) -> Any:
     legal = _legal(board, transpose(board))
     lanes.boards[i] = board
@@ -183,7 +182,7 @@ def policy_of(sampling: Sampling) -> Any:
     return Policy(**{name: U64(each) if isinstance(each, int) else each for name, each in values.items()})
 
 
-@register_jitable
+@helper
 def _stir(policy: Any, move: Any, legal: Any, step: Any, state: Any, gamma: Any) -> Any:
     if policy.epsilon > 0.0 and policy.epsilon_start_gate <= step < policy.epsilon_stop_gate:
         draw, state = rng.uniform(state, gamma)
@@ -193,7 +192,7 @@ def _stir(policy: Any, move: Any, legal: Any, step: Any, state: Any, gamma: Any)
     return move, state
 
 
-@register_jitable
+@helper
 def _rank(scores: Any, i: Any, legal: Any, move: Any) -> int:
     """Return the rank of a move among the legal moves: higher scores first, then lower move numbers."""
     before, mine = 0, scores[i, move]
@@ -204,12 +203,12 @@ def _rank(scores: Any, i: Any, legal: Any, move: Any) -> int:
     return before
 
 
-@register_jitable
+@helper
 def _weight(policy: Any, score: Any, best: Any) -> Any:
     return math.exp((np.float64(score) - best) / policy.temperature)
 
 
-@register_jitable
+@helper
 def _draw(policy: Any, scores: Any, i: Any, legal: Any, best: Any, state: Any, gamma: Any) -> Any:
     """Draw a legal move by softmax, after ``top_k`` or ``top_p``; return ``(move, state)``."""
     total = 0.0
@@ -317,7 +316,7 @@ def advance(lanes: Any, moves: Any, log: Any) -> int:
     return int(over)
 
 
-@register_jitable
+@helper
 def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any) -> Any:
     """Replay a lane's game from its log into the block; return whether it ended at the lane's board."""
     run_id, steps, chunk = lanes.ids[i], lanes.steps[i], lanes.heads[i]
@@ -357,7 +356,7 @@ def _record(lanes: Any, i: Any, log: Any, block: Any, row_bytes: Any, rate: Any)
     return board == lanes.boards[i]
 
 
-@register_jitable
+@helper
 def _free_chunks(lanes: Any, i: Any, log: Any) -> None:
     chunk = lanes.heads[i]
     for _ in range((lanes.steps[i] + _CHUNK - U64(1)) // _CHUNK):
@@ -366,7 +365,7 @@ def _free_chunks(lanes: Any, i: Any, log: Any) -> None:
         chunk = log.links[chunk]
 
 
-@register_jitable
+@helper
 def _begin(lanes: Any, i: Any, waiting: Any) -> None:
     at = waiting.counts[0]
     waiting.counts[0] = at + U64(1)

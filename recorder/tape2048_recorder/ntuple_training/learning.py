@@ -55,10 +55,10 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic
 
 from tape2048.game.rules import WON, final_exponent, rows_merge_score, slide, slide_rows, transpose, wins
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.ntuple.lookup import SYMMETRIES, addresses_at, downgraded, stage_of, value_of
 from tape2048_recorder.game import rng
 
@@ -145,7 +145,7 @@ def new_lane(seed: np.uint64, layout: NetworkLayout, pool_boards: int = 1) -> La
     )
 
 
-@register_jitable
+@helper
 def _find(tables: Any, lane: Any, board: Any, out: Any) -> None:
     places = tables.places
     stage = stage_of(places.stage_begins, board)
@@ -181,7 +181,7 @@ def learn_backwards(tables: Any, lane: Any, length: Any, end: Any, beta: Any, de
     return errors
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _worth(plays: Any, after: Any, reward: Any, reached: Any, guided: Any) -> Any:
     """Return the reward plus the afterstate's value in a game that has reached ``reached`` goals."""
     seen = after
@@ -190,7 +190,7 @@ def _worth(plays: Any, after: Any, reward: Any, reached: Any, guided: Any) -> An
     return reward + value_of(plays.places, plays.table, plays.scales, seen)
 
 
-@register_jitable
+@helper
 def _best_move(plays: Any, board: Any, reached: Any, guided: Any) -> Any:
     """Return ``(afterstate, reward)`` of the best move; ``(board, 0)`` without a legal move."""
     columns = transpose(board)
@@ -211,7 +211,7 @@ def _best_move(plays: Any, board: Any, reached: Any, guided: Any) -> Any:
     return best_after, reward
 
 
-@register_jitable
+@helper
 def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
     entered, learned = lane.tallies[ENTERED], lane.tallies[LEARNED]
     stage = 0
@@ -226,7 +226,7 @@ def _next_start(lane: Any, random: Any, gamma: Any) -> Any:
     return lane.pools[stage, pick], random
 
 
-@register_jitable
+@helper
 def _play(plays: Any, lane: Any, board: Any, game: Any, gamma: Any, pooling: Any, guided: Any) -> Any:
     """Play a game from a board; return ``(moves, points, value of the last afterstate, last board)``."""
     length, score, end = 0, 0.0, F32(0)

@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
 from tape2048.errors import ConfigError
 from tape2048.game.rules import empty_mask
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import popcount, select_bit
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
 from tape2048.ntuple.network import Network, file_bytes, stage_begins
@@ -51,7 +50,7 @@ _TRIES = 80
 _TRIES_MAX = _TRIES.bit_length()
 
 
-@register_jitable
+@helper
 def _count_answers(network: Any, board: Any, places: Any, counts: Any) -> Any:
     """Count the entries of a board's afterstates; return the result of :func:`afterstates`."""
     masks, offsets, begins, size = network

@@ -30,11 +30,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
 from tape2048.errors import ConfigError
 from tape2048.game.rules import count_empty, empty_mask, max_exponent, transpose
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import popcount, select_bit
 from tape2048.ntuple.lookup import SYMMETRIES, downgraded, highest_at_least, indices_of, stage_of
 from tape2048_recorder.game import rng
@@ -128,7 +127,7 @@ _expected = expectation(_probability)
 _best_move_value = maximum(_expected)
 
 
-@register_jitable
+@helper
 def _best_answer(player: Any, board: Any, goal: Any) -> Any:
     """Return the value of a board's best move; 0 without legal moves, 1 if the goal is reached."""
     if max_exponent(board) >= player.exponents[goal]:

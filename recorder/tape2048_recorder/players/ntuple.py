@@ -54,7 +54,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
 from tape2048.game.rules import (
     MERGE_SCORE,
@@ -65,11 +64,18 @@ from tape2048.game.rules import (
     slide_rows,
     transpose,
 )
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import float_bits, mix, popcount, select_bit
 from tape2048.jit.memory import keep, load_f32, stack_words, store_f32_at, word
 from tape2048.ntuple.lookup import downgraded, highest_at_least, value_of
-from tape2048.ntuple.network import Network, NetworkLayout, Places, places_for
+from tape2048.ntuple.network import (
+    Network,
+    NetworkLayout,
+    Places,
+    StoredNetwork,
+    map_network,
+    places_for,
+)
 from tape2048.ntuple.placed import PlacedNetwork, load_placed
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses, values_moves
@@ -129,6 +135,18 @@ def make(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
     return of_network(network, downgrade=downgrade, **settings)
 
 
+def stand_in(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
+    """Return a player of the type that :func:`make` returns, whose network is 0.
+
+    It compiles the game loop while the network is expanded.
+    """
+    stored = StoredNetwork.of(map_network(weights), weights)
+    table = np.zeros(stored.layout.entries, stored.dtype)  # memory that is never touched
+    table.flags.writeable = False
+    network = PlacedNetwork(stored.layout, table, stored.scales, {})
+    return of_network(network, downgrade=downgrade, identity=bytes(32), **settings)
+
+
 def of_network(
     network: Network | PlacedNetwork,
     *,
@@ -143,6 +161,7 @@ def of_network(
     mix: str = "",
     epsilon: float = 0.0,
     temperature: float = 0.0,
+    identity: bytes = b"",
 ) -> NTuple:
     """Return the player with this network; ConfigError for an invalid mixture."""
     looks, ends = parse_mix(mix) if mix else ([look_below], [0])
@@ -164,8 +183,10 @@ def of_network(
         placed.table,
         *costs_of(look_chance),
         empty_table(look_spawns + (look_deeper_from > 0) if look_twice_below or look_unsure else 0),
-        np.empty(0, dtype=np.uint8),
+        np.frombuffer(identity, np.uint8),
     )
+    if identity:
+        return player
     layout = placed.layout
     fields: dict[str, Any] = {name: getattr(player, name) for name in _HASHED}
     fields |= {
@@ -184,11 +205,11 @@ def of_network(
         }
     if look_unsure:
         last["look_unsure"] = np.float32(look_unsure)
-    identity = placed.remember(
+    found = placed.remember(
         sha256_of("ntuple", fields | last),
         lambda: sha256_of("ntuple", {**fields, "table": placed.tables(), **last}),
     )
-    return player._replace(identity=np.frombuffer(bytes.fromhex(identity), np.uint8))
+    return player._replace(identity=np.frombuffer(bytes.fromhex(found), np.uint8))
 
 
 def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
@@ -230,19 +251,19 @@ def empty_table(spawns: int) -> npt.NDArray[np.void]:
     return np.zeros(spawns << _TABLE_BITS if spawns > 1 else 0, dtype=_ENTRY)
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _entry_of(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
     """Return the entry for the value of an afterstate, ``spawns`` ahead (0: a leaf); check its key."""
     hashed = (after + U64(budget)) * _HASH >> U64(64 - _TABLE_BITS)
     return player.cache_table[U64(spawns) << U64(_TABLE_BITS) | hashed]
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def afterstate_value(player: Any, after: Any) -> Any:
     return value_of(player.places, player.table, player.scales, after)
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def afterstates(board: Any) -> Any:
     """Return four afterstates (up and down as columns, whose value is equal), legal mask and scores."""
     columns = transpose(board)
@@ -257,7 +278,7 @@ def afterstates(board: Any) -> Any:
     return up, down, left, right, legal, F32(rows_merge_score(columns)), F32(rows_merge_score(board))
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def after_move(bit: Any, options: Any) -> Any:
     """Return the afterstate of a move, given as a bit; ``options`` are from :func:`afterstates`."""
     vertical = options[0] if bit == U64(1) else options[1]
@@ -265,14 +286,14 @@ def after_move(bit: Any, options: Any) -> Any:
     return vertical if bit < U64(4) else horizontal
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def value_now(player: Any, bit: Any, options: Any) -> Any:
     """Return reward plus value of a legal move; ``options`` are from :func:`afterstates`."""
     score = options[5] if bit < U64(4) else options[6]
     return score + afterstate_value(player, after_move(bit, options))
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def best_answer(player: Any, board: Any) -> Any:
     """Return the best of reward plus value over the moves of a board; 0 without moves."""
     options = afterstates(board)
@@ -323,7 +344,7 @@ def worth_a_look(player: Any, options: Any) -> Any:
     )
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _each_answer(player: Any, after: Any, count: Any) -> Any:
     """Return the expectation of the best answer. Equal leaves are valued repeatedly."""
     spawns = empty_mask(after)
@@ -349,7 +370,7 @@ _number_words = stack_words(32)
 _reward_words = stack_words(32)
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: Any, last: Any) -> Any:
     """Append a leaf, unless it is illegal or its side's last; return its number, the count and the last.
 
@@ -366,7 +387,7 @@ def _listed(board: Any, rest: Any, shift: Any, side: Any, leaves: Any, count: An
     return number if legal else U64(0), count, (leaf if legal else U64(0), number)
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _value_leaves(player: Any, leaves: Any, count: Any, values: Any) -> Any:
     """Write the values of leaves from the second of ``values`` on; in 3-ply, the table has a quarter."""
     if player.cache_table.shape[0] == 0:
@@ -389,7 +410,7 @@ def _value_leaves(player: Any, leaves: Any, count: Any, values: Any) -> Any:
         entry.after, entry.value = leaf, value
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _listed_answers(player: Any, after: Any, empty: Any) -> Any:
     """Return the value of :func:`_each_answer`, but value equal leaves once. No branch depends on a leaf."""
     leaves, values, numbers, rewards = _leaf_words(), _value_words(), _number_words(), _reward_words()
@@ -495,7 +516,7 @@ def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
     return total / F32(empty)
 
 
-@register_jitable
+@helper
 def _look_of(player: Any, gamma: Any) -> Any:
     if player.mix_looks.shape[0] == 1:
         return player.mix_looks[0]
@@ -520,7 +541,7 @@ def mix_choices(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np
     return out
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _move_value_ahead(player: Any, bit: Any, options: Any, spawns: Any) -> Any:
     if spawns == 0:
         return value_now(player, bit, options)
@@ -531,14 +552,14 @@ def _move_value_ahead(player: Any, bit: Any, options: Any, spawns: Any) -> Any:
     return score + expected(player, after, spawns, player.chance_budget)
 
 
-@register_jitable
+@helper
 def _ordered(value: Any) -> Any:
     """Map ``f32`` to ``i64`` in the same order: IEEE 754 is sign and magnitude."""
     bits = float_bits(value + F32(0))  # turns -0 into 0
     return bits ^ ((bits >> np.int64(63)) & np.int64(0x7FFFFFFF))
 
 
-@register_jitable
+@helper
 def _big_tiles(board: Any) -> Any:
     present = U64(0)
     for i in range(16):
@@ -546,7 +567,7 @@ def _big_tiles(board: Any) -> Any:
     return popcount(present >> U64(10))
 
 
-@register_jitable
+@helper
 def _spawns_ahead(player: Any, board: Any, look_below: Any) -> Any:
     empty = count_empty(board)
     if empty >= look_below:
@@ -557,7 +578,7 @@ def _spawns_ahead(player: Any, board: Any, look_below: Any) -> Any:
     return player.look_spawns + np.int64(deeper)
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _better(best: Any, value: Any, bit: Any) -> Any:
     """Update ``(best, tied)`` without a branch; ``best`` has the values' order, the move in low bits."""
     key, tied = best
@@ -566,7 +587,7 @@ def _better(best: Any, value: Any, bit: Any) -> Any:
     return max(key, new), same | (tied & U64(new < key))
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
     """Return ``(bit, tied, value)`` of the best move."""
     best, highest = (_LEAST, U64(0)), _NOTHING
@@ -578,13 +599,13 @@ def _best_of(player: Any, options: Any, moves: Any, spawns: Any) -> Any:
     return U64(best[0]) & U64(15), best[1] != U64(0), highest
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _key(player: Any, score: Any, after: Any, bit: Any, legal: Any) -> Any:
     key = _ordered(score + afterstate_value(player, after)) << np.int64(4) | np.int64(bit)
     return key if legal & bit else _LEAST
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _best_move_now(player: Any, options: Any) -> Any:
     """Return ``(bit, tied)`` of the best move. Valuing all four costs less than a mispredicted branch."""
     up, down, left, right, legal, column_score, row_score = options
@@ -599,7 +620,7 @@ def _best_move_now(player: Any, options: Any) -> Any:
     return U64(best) & U64(15), (best ^ second) >> np.int64(4) == np.int64(0)
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _in_question(player: Any, options: Any, spawns: Any, empty: Any) -> Any:
     """Return the mask of the moves to search and to choose from."""
     if spawns == 0 or empty == U64(0) or player.temperature > 0.0:
@@ -607,7 +628,7 @@ def _in_question(player: Any, options: Any, spawns: Any, empty: Any) -> Any:
     return worth_a_look(player, options)
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _fill_values(player: Any, options: Any, spawns: Any, values: Any) -> None:
     for m in range(4):
         bit = U64(1) << U64(m)
@@ -662,7 +683,7 @@ def _drawn_move(
     return equal, state
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _chosen(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
     """Choose a move; fill ``values`` unless it is None, which numba knows at compile time."""
     seen = board

@@ -27,10 +27,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
 from tape2048.game.rules import empty_mask, row, rows_merge_score, slide_rows, transpose
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import popcount
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses, values_moves
@@ -115,7 +114,7 @@ def make_expectimax(*, depth: int) -> Expectimax:
 def expectation(best_answer: Any) -> Any:
     """Return a function for the mean of ``best_answer(player, board, *rest)`` over an afterstate's spawns."""
 
-    @register_jitable
+    @helper
     def expect(player: Any, after: Any, *rest: Any) -> Any:
         empty = empty_mask(after)
         count = np.float32(popcount(empty))
@@ -133,7 +132,7 @@ def expectation(best_answer: Any) -> Any:
 def maximum(expect: Any) -> Any:
     """Return a function for the best of ``expect`` over a board's moves; 0 without moves."""
 
-    @register_jitable
+    @helper
     def best_answer(player: Any, board: Any, *rest: Any) -> Any:
         best = np.float32(0)
         columns = transpose(board)
@@ -148,7 +147,7 @@ def maximum(expect: Any) -> Any:
     return best_answer
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _lines(player: Any, board: Any) -> Any:
     return (
         player.outer[row(board, 0)]
@@ -158,7 +157,7 @@ def _lines(player: Any, board: Any) -> Any:
     )
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _leaf_after(player: Any, source: Any) -> Any:
     """Return the best leaf value of sliding the rows of ``source``; 0 if neither direction is legal."""
     best = np.float32(0)
@@ -169,7 +168,7 @@ def _leaf_after(player: Any, source: Any) -> Any:
     return best
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _best_leaf(player: Any, board: Any) -> Any:
     return max(_leaf_after(player, board), _leaf_after(player, transpose(board)))
 
@@ -178,7 +177,7 @@ def _remembered(expect: Any, part: int) -> Any:
     """Return ``expect``, cached in a part of the transposition table."""
     base = U64(part << _CACHE_BITS)
 
-    @register_jitable
+    @helper
     def recall(player: Any, after: Any) -> Any:
         slot = base + ((after * _HASH) >> U64(64 - _CACHE_BITS))
         if player.cache_keys[slot] == after:
@@ -207,7 +206,7 @@ def _value(player: Any, after: Any) -> Any:
     return _expect_3(player, after)
 
 
-@register_jitable
+@helper
 def _best_of_expectimax(player: Any, board: Any, state: Any, values: Any) -> Any:
     """Choose a move; fill ``values`` unless it is None, which numba knows at compile time."""
     columns = transpose(board)

@@ -71,18 +71,23 @@ def main(argument: str) -> int:
     logging.getLogger("tape2048").addHandler(_ToDaemon(channel))
     starting = True
     try:
-        from tape2048.jit.compiler import announced, cache_dir
+        from tape2048.jit.compiler import announced, cache_dir, logger
+
+        logger.disabled = True  # the daemon logs what follows
+        began: list[float] = []
 
         def announce() -> None:
             directory = cache_dir()
-            kept = "at each start" if directory is None else f"kept in {directory} for later starts like this"
-            what = f"compiling the game loop for {spec.settings['player']}: up to a minute, {kept}"
-            channel.send(Starts(valid_text(what)))
+            kept = "at each start" if directory is None else f"once for this version, kept in {directory}"
+            began.append(time.monotonic())
+            channel.send(Starts(valid_text(f"compiling the game loop for {spec.settings['player']}: {kept}")))
 
         with announced(announce):
             kind = load_named(BATCH_WORKER) if is_batched(spec.settings["player"]) else Worker
             worker = kind(spec, channel, shared)
             worker.warm_up()
+        for begin in began:
+            channel.send(Starts(f"compiled the game loop in {time.monotonic() - begin:.1f} s"))
         channel.send(Ready(worker.player_sha256, worker.generation))
         starting = False
         worker.run()

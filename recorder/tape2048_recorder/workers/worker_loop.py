@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,15 @@ class Worker:
         self._files: tuple[int, list[int]] = 0, []  # session, descriptors
 
     def _prepare(self) -> None:
+        from tape2048.jit.compiler import cache_dir
         from tape2048_recorder.players import options
 
+        self._table: dict[str, Any] = {}
+        self._ahead = threading.Thread(target=self._compile_ahead, daemon=True)
+        if not self._config.columns and cache_dir() is not None:  # else a player has another type
+            self._ahead.start()
         self._player: Any = options.make_player(self._config.player, self._config.player_args)
         self.player_sha256 = options.player_sha256(self._config.player, self._player)
-        self._table: dict[str, Any] = {}
         if self._config.columns:
             of = self._config.player, self._config.player_args, self.player_sha256
             found = load_named(OWN_CALIBRATION)(*of)
@@ -110,11 +115,25 @@ class Worker:
             **self._table,
         )
 
+    def _compile_ahead(self) -> None:
+        """Compile the game loop while another thread expands the network, which takes as long."""
+        with contextlib.suppress(Exception):  # the other thread reports it
+            from tape2048_recorder.players import options
+
+            found = options.make_stand_in(self._config.player, self._config.player_args)
+            if found is not None:
+                self._warm_up(found)
+
     def warm_up(self) -> None:
         """Compile the game loop and the building of rows (or load them), and play four moves."""
+        if self._ahead.ident is not None:
+            self._ahead.join()
+        self._warm_up(self._player)
+
+    def _warm_up(self, player: Any) -> None:
         buffer = self._new_buffer(64)
         buffer.give(np.zeros(1, dtype=np.uint64), np.zeros(1, dtype=np.uint64))
-        self._loop.play_into(buffer, self._player, steps_max=4)
+        self._loop.play_into(buffer, player, steps_max=4)
         _ = buffer.rows
 
     def run(self) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
 
 from tape2048.game.rules import (
     ONES,
@@ -33,7 +32,7 @@ from tape2048.game.rules import (
     wins,
 )
 from tape2048.game.spawning import is_start, spawn_between
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import popcount
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def find_fault(states: Any, moves: Any, score: Any, tile: Any) -> Any:
     return len(moves), merged
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _explains(after: Any, before: Any, following: Any) -> Any:
     """Return 1 if one spawn leads from an afterstate (not the board before) to the next board, or else 0."""
     spawn = after ^ following
@@ -105,7 +104,7 @@ def _explains(after: Any, before: Any, following: Any) -> Any:
     return U64(is_one & (after & cell == U64(0)) & (after != before))
 
 
-@register_jitable
+@helper
 def recover_move(board: Any, following: Any) -> Any:
     """Recover the move from a packed board to the next one, for compiled code.
 
@@ -172,7 +171,7 @@ def recover(states: NDArray[np.uint64], moves: NDArray[np.uint8] | None = None) 
     return found
 
 
-@register_jitable
+@helper
 def _may_be_ambiguous(board: Any) -> Any:
     """Tell whether there is a spawn after which two moves explain the next board."""
     for one in range(1, 4):

@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import bswap64, popcount
 
 U64 = np.uint64
@@ -100,7 +99,7 @@ _ROW = U64(0xFFFF)
 ONES = U64(0x1111111111111111)
 
 
-@register_jitable
+@helper
 def row(board: Any, i: int) -> Any:
     """Return row ``i`` of the board, as an index of the row tables."""
     return (board >> U64(48 - 16 * i)) & _ROW
@@ -120,7 +119,7 @@ def transpose(board: Any) -> Any:
     return board ^ swap ^ (swap << U64(24))
 
 
-@register_jitable
+@helper
 def slide_rows(board: Any, right: Any) -> Any:
     """Move all four rows left (``right`` = 0) or right (1)."""
     table = right << U64(16)
@@ -150,7 +149,7 @@ def slide(board: Any, move: Any) -> Any:
     return transpose(slide_rows(transpose(board), move & U64(1)))
 
 
-@register_jitable
+@helper
 def rows_merge_score(board: Any) -> Any:
     """Return the score of a move along the rows, in either direction."""
     return (
@@ -283,13 +282,13 @@ def board_score(board: Any) -> Any:
     return total
 
 
-@register_jitable
+@helper
 def mirror(board: Any) -> Any:
     board = (board & U64(0xF0F0F0F0F0F0F0F0)) >> U64(4) | (board & U64(0x0F0F0F0F0F0F0F0F)) << U64(4)
     return (board & U64(0xFF00FF00FF00FF00)) >> U64(8) | (board & U64(0x00FF00FF00FF00FF)) << U64(8)
 
 
-@register_jitable
+@helper
 def flip(board: Any) -> Any:
     board = (board >> U64(32)) | (board << U64(32))
     return (board & U64(0xFFFF0000FFFF0000)) >> U64(16) | (board & U64(0x0000FFFF0000FFFF)) << U64(16)
@@ -317,7 +316,7 @@ def symmetry(board: Any, k: Any) -> Any:
     return board
 
 
-@register_jitable
+@helper
 def spread_exps(half: Any) -> Any:
     """Spread eight nibbles (the low 32 bits) to eight bytes in memory order, the highest nibble first."""
     half = (half | half << U64(16)) & U64(0x0000FFFF0000FFFF)

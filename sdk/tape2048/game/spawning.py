@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from tape2048.game.rules import (
     ONES,
@@ -16,7 +15,7 @@ from tape2048.game.rules import (
     transpose,
     wins,
 )
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import popcount
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ U8 = np.uint8
 U64 = np.uint64
 
 
-@register_jitable
+@helper
 def spawn_between(board: Any, move: Any, following: Any) -> Any:
     """Return ``cell << 4 | exponent`` of the spawn between two boards, or 0, for compiled code."""
     if wins(board, move):
@@ -48,7 +47,7 @@ def spawn_between(board: Any, move: Any, following: Any) -> Any:
     return (U64(15) - (shift >> U64(2))) << U64(4) | exponent
 
 
-@register_jitable
+@helper
 def is_start(board: Any) -> Any:
     """Tell whether a board holds exactly two tiles, each a 2 or a 4."""
     doubled = board & (board >> U64(1)) & ONES
@@ -109,7 +108,7 @@ def start_faults(boards: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return faults
 
 
-@register_jitable
+@helper
 def _is_packed(board: Any) -> Any:
     """Tell whether the tiles of all rows lie at the left, or all at the right."""
     full = ~empty_mask(board) & ONES

@@ -15,13 +15,14 @@ import numba
 import numpy as np
 from llvmlite import binding as llvm, ir
 from numba import types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic
 
+from tape2048.jit.compiler import helper
 from tape2048.jit.mix import mix64
 
 U64 = np.uint64
 #: :func:`tape2048.jit.mix.mix64` for compiled code.
-mix: Any = register_jitable(mix64)
+mix: Any = helper(mix64)
 
 # AMD processors before Zen 3 have pdep and pext in microcode: a hundred cycles and more.
 _SLOW_PDEP = ("bdver4", "znver1", "znver2")
@@ -143,7 +144,7 @@ pdep = _bmi2("llvm.x86.bmi.pdep.64")
 pext = _bmi2("llvm.x86.bmi.pext.64")
 
 
-@register_jitable
+@helper
 def select_bit_loop(mask: Any, n: Any) -> Any:
     """Isolate the ``n``-th set bit of ``mask``, counted from 0 at the lowest; the portable implementation."""
     one = np.uint64(1)
@@ -152,7 +153,7 @@ def select_bit_loop(mask: Any, n: Any) -> Any:
     return mask & (~mask + one)
 
 
-@register_jitable
+@helper
 def _select_bit_pdep(mask: Any, n: Any) -> Any:
     return pdep(np.uint64(1) << n, mask)
 
@@ -160,7 +161,7 @@ def _select_bit_pdep(mask: Any, n: Any) -> Any:
 select_bit: Callable[[Any, Any], Any] = _select_bit_pdep if HAS_PDEP else select_bit_loop
 
 
-@register_jitable
+@helper
 def extract_nibbles_loop(board: Any, mask: Any) -> Any:
     """Pack the nibbles of ``board`` that ``mask`` selects; the portable implementation."""
     out = shift = np.uint64(0)

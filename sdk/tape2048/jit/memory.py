@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import register_jitable
 
+from tape2048.jit.compiler import helper
 from tape2048.jit.intrinsics import _BYTE, _I32, _I64, _U64, _emits
 
 U64 = np.uint64
@@ -92,6 +92,52 @@ def load_word(builder: Any, table: Any, index: Any) -> Any:
 @_emits(types.void, _U64, _U64, types.float32)
 def store_f32_at(builder: Any, table: Any, index: Any, value: Any) -> None:
     builder.store(value, builder.gep(_pointer(builder, table, ir.FloatType()), [index]))
+
+
+def load_words(count: int) -> Any:
+    """Make an intrinsic that loads words from an address, as a tuple."""
+    words: Any = types.UniTuple(_U64, count)  # type: ignore[no-untyped-call]
+
+    @_emits(words, _U64)
+    def load(builder: Any, address: Any) -> Any:
+        pointer, loaded = (
+            _pointer(builder, address, _I64),
+            ir.Constant(ir.ArrayType(_I64, count), ir.Undefined),
+        )
+        for i in range(count):
+            value = builder.load(builder.gep(pointer, [ir.Constant(_I32, i)]))
+            loaded = builder.insert_value(loaded, value, i)
+        return loaded
+
+    return load
+
+
+@_emits(types.void, _U64, None)
+def store_words(builder: Any, address: Any, words: Any) -> None:
+    """Store a tuple of words at an address."""
+    pointer = _pointer(builder, address, _I64)
+    for i in range(words.type.count):
+        builder.store(builder.extract_value(words, i), builder.gep(pointer, [ir.Constant(_I32, i)]))
+
+
+def pointer_to(kind: Any) -> Any:
+    """Make an intrinsic that turns an address into a pointer to a number type of numba."""
+
+    @_emits(types.CPointer(kind), _U64)
+    def pointer(builder: Any, address: Any) -> Any:
+        return _pointer(builder, address, ir.IntType(kind.bitwidth))
+
+    return pointer
+
+
+@_emits(_U64, _U64, None)
+def call_at(builder: Any, address: Any, words: Any) -> Any:
+    """Call a :func:`tape2048.jit.compiler.routine` with a tuple of words, given its address."""
+    count = words.type.count
+    kind = ir.FunctionType(_I64, [_I64] * count)
+    return builder.call(
+        builder.inttoptr(address, kind.as_pointer()), [builder.extract_value(words, i) for i in range(count)]
+    )
 
 
 def stack_words(count: int) -> Any:
@@ -190,17 +236,17 @@ def claim_in(builder: Any, buffer: Any, offset: Any) -> None:
     _emit_prefetch(builder, builder.gep(buffer, [offset]), 3, to_write=True)
 
 
-@register_jitable
+@helper
 def word(table: Any, index: Any) -> Any:
     return load64(table + (index << U64(3)))
 
 
-@register_jitable
+@helper
 def keep(table: Any, index: Any, value: Any) -> None:
     store64_at(table + (index << U64(3)), value)
 
 
-@register_jitable
+@helper
 def find(number: Any, entries: Any, starts: Any, shift: Any) -> Any:
     """Return the range that a number is in, given the tables of a ``tape2048.base.guide.Guide``."""
     entry = word(entries, number >> shift)

@@ -18,7 +18,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba.extending import register_jitable
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from tape2048.base.resources import available_cores
@@ -35,7 +34,7 @@ from tape2048.files.bulk_read import (
 from tape2048.files.reading import read_exactly
 from tape2048.files.row_source import row_numbers
 from tape2048.game.rules import count_empty
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import bswap64, popcount
 from tape2048.jit.memory import find, load8, load32, load64, word
 from tape2048.loader.row_map import BOARD_BYTES, ROWS_WORDS, RowMap, RowMask, leaves, read_rows
@@ -57,7 +56,7 @@ _NIBBLES = U64(0x0F0F0F0F0F0F0F0F)
 TOO_LARGE = U64(0xF0F0F0F0F0F0F0F0)
 
 
-@register_jitable
+@helper
 def _pack_half(address: Any) -> Any:
     """Pack eight exponents into 32 bits, the first in the highest nibble."""
     half = bswap64(load64(address)) & _NIBBLES
@@ -66,18 +65,18 @@ def _pack_half(address: Any) -> Any:
     return (half | half >> U64(16)) & _LOW32
 
 
-@register_jitable
+@helper
 def pack(cells: Any) -> Any:
     """Pack the 16 exponents at an address, 4 bits for each cell: the low 4 bits of exponents above 15."""
     return _pack_half(cells) << U64(32) | _pack_half(cells + U64(8))
 
 
-@register_jitable
+@helper
 def board_of(row: Any) -> Any:
     return pack(row + EXPS)
 
 
-@register_jitable
+@helper
 def is_impossible(row: Any) -> Any:
     """Check whether a row's board has no tile, or an exponent above 15."""
     cells = load64(row + EXPS) | load64(row + EXPS + U64(8))
@@ -150,47 +149,47 @@ RUN, STEP, BOARD, MOVE, MASK, PACKED, SHORT = (U64(i) for i in range(7))
 LACKS = ~U64(0)
 
 
-@register_jitable
+@helper
 def line_of(rows: Any, segment: Any) -> Any:
     return load32(rows.line + (segment << U64(2))) if rows.line else segment
 
 
-@register_jitable
+@helper
 def run_of(rows: Any, segment: Any) -> Any:
     return load32(rows.run + (segment << U64(2))) if rows.run else segment
 
 
-@register_jitable
+@helper
 def stride_of(rows: Any, segment: Any) -> Any:
     return word(rows.strides, line_of(rows, segment)) if rows.strides else rows.row_bytes
 
 
-@register_jitable
+@helper
 def span_of(rows: Any, segment: Any) -> Any:
     """Return the address of the entry of a segment's span; 0 for rows that are not on tape."""
     return word(rows.tape.span, line_of(rows, segment))
 
 
-@register_jitable
+@helper
 def layout_of(rows: Any, segment: Any) -> Any:
     """Return the address of the words of a segment's layout; 0 for a recorder's rows or tape."""
     return word(rows.tape.layout, line_of(rows, segment))
 
 
-@register_jitable
+@helper
 def first_of(rows: Any, segment: Any) -> Any:
     first = word(rows.address, line_of(rows, segment)) + word(rows.guide.starts, segment)
     return first - load32(rows.tape.cuts + (segment << U64(3))) if rows.tape.cuts else first
 
 
-@register_jitable
+@helper
 def end_of(rows: Any, segment: Any) -> Any:
     if rows.tape.cuts:
         return first_of(rows, segment) + load32(rows.tape.cuts + (segment << U64(3)) + U64(4))
     return word(rows.address, line_of(rows, segment)) + word(rows.guide.starts, segment + U64(1))
 
 
-@register_jitable
+@helper
 def nearest(row: Any, rows: Any, segment: Any) -> Any:
     """Return the address of the nearest known board before a row on tape, and of the byte that follows it."""
     span, first = span_of(rows, segment), first_of(rows, segment)
@@ -202,7 +201,7 @@ def nearest(row: Any, rows: Any, segment: Any) -> Any:
     return word(span, ANCHORS) + (anchor << U64(3)), source
 
 
-@register_jitable
+@helper
 def board_at(row: Any, rows: Any, segment: Any) -> Any:
     """Return the board of the row on tape whose byte is at an address."""
     known, source = nearest(row, rows, segment)
@@ -213,14 +212,14 @@ def board_at(row: Any, rows: Any, segment: Any) -> Any:
     return board
 
 
-@register_jitable
+@helper
 def step_in(row: Any, layout: Any) -> Any:
     """Return the step of a row of a layout, without reading a byte behind it: the file may end there."""
     at = row + word(layout, STEP)
     return load8(at) | load8(at + U64(1)) << U64(8) if word(layout, SHORT) else load32(at)
 
 
-@register_jitable
+@helper
 def board_in(row: Any, layout: Any) -> Any:
     """Return the packed board of a row of a layout, and whether a tile is above 32768."""
     cells, mask = row + word(layout, BOARD), word(layout, MASK)
@@ -240,11 +239,11 @@ BLOCK_WORDS = 8
 SAMPLE_ROWS = 64 * BLOCK_WORDS
 
 
-_read_rows: Any = register_jitable(read_rows)
+_read_rows: Any = helper(read_rows)
 _entries: Any = to_fixed_tuple
 
 
-@register_jitable
+@helper
 def _empty_at(row: Any, layout: Any, packed: Any) -> Any:
     """Return the empty cells of a row, or of a packed board, and whether a tile is above 32768."""
     if packed:
@@ -295,7 +294,7 @@ def _mark(bounds: Any, map_words: Any, low: Any, high: Any, words: Any) -> Any:
     return np.int64(bad) - 1
 
 
-@register_jitable
+@helper
 def _filled(cells: Any) -> Any:
     """Count the bytes that are not 0, by their high bits (Hacker's Delight, 6-1)."""
     return popcount((((cells & _SEVENS) + _SEVENS) | cells) & ~_SEVENS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from tape2048.game.rules import SYMMETRY_MOVES
+from tape2048.jit.compiler import helper
 from tape2048.jit.intrinsics import mix
 from tape2048.jit.memory import (
     keep,
@@ -35,13 +35,13 @@ _COLUMN_BYTES = U64(8 * len(ColumnEntries._fields))
 _LINE_AT, _ORIGINS, _STRIDE, _SIZE, _MOVES, _MAPPED = range(len(ColumnEntries._fields))
 
 
-@register_jitable
+@helper
 def turn_of(key: Any, base: Any) -> Any:
     """Return the symmetry of a row in this epoch; 0, the identity, without augmentation."""
     return mix(key + base) & U64(7) if key else U64(0)
 
 
-@register_jitable
+@helper
 def prefetch_last_line(first: Any, last: Any, near: Any) -> None:
     """Prefetch the cache line of the last of at most 64 bytes, if the first byte is in another line.
 
@@ -52,7 +52,7 @@ def prefetch_last_line(first: Any, last: Any, near: Any) -> None:
     prefetch_many(last if (first ^ last) & _LINE else near)
 
 
-@register_jitable
+@helper
 def locate(numbers: Any, lines: Any, count: Any, where: Any, out: Any) -> None:
     """Compute addresses of rows from their numbers, as ``origin + number * stride``.
 
@@ -73,7 +73,7 @@ def locate(numbers: Any, lines: Any, count: Any, where: Any, out: Any) -> None:
         keep(out, k, word(origins, word(lines, k)) + word(numbers, k) * stride)
 
 
-@register_jitable
+@helper
 def locate_columns(chunk: Any, count: Any, plan: Any) -> None:
     for c in range(plan.column_count):
         at = plan.columns + c * _COLUMN_BYTES
@@ -82,7 +82,7 @@ def locate_columns(chunk: Any, count: Any, plan: Any) -> None:
         locate(numbers, chunk.line, count, where, chunk.columns + c * U64(8 * CHUNK))
 
 
-@register_jitable
+@helper
 def prefetch_columns(chunk: Any, count: Any, plan: Any, wants: Any) -> None:
     """Prefetch rows' values in all columns; in a pool, the lines that the prefetch of rows leaves out."""
     if not plan.pool.count:
@@ -98,7 +98,7 @@ def prefetch_columns(chunk: Any, count: Any, plan: Any, wants: Any) -> None:
         _prefetch_spans(chunk.board if plan.packed else chunk.row, lead, count, plan.pool.stride - lead)
 
 
-@register_jitable
+@helper
 def _prefetch_spans(table: Any, lead: Any, count: Any, span: Any) -> None:
     last = span - U64(1)
     for k in range(count):
@@ -109,7 +109,7 @@ def _prefetch_spans(table: Any, lead: Any, count: Any, span: Any) -> None:
         prefetch_last_line(source + (last & ~(_LINE - U64(1))), source + last, table)
 
 
-@register_jitable
+@helper
 def _copy_turned(source: Any, target: Any, turn: Any, moves: Any) -> None:
     """Copy a value for each move to the move's place in the turned board, or the number of a move, turned."""
     if moves == A_MOVE:
@@ -122,7 +122,7 @@ def _copy_turned(source: Any, target: Any, turn: Any, moves: Any) -> None:
             store8_at(to + at, load8(source + U64(move) * moves + at))
 
 
-@register_jitable
+@helper
 def _copy_values(table: Any, at: Any, count: Any, out: Any, size: Any) -> None:
     target, stride = out
     for k in range(count):
@@ -136,7 +136,7 @@ def _copy_values(table: Any, at: Any, count: Any, out: Any, size: Any) -> None:
             store8_at(to + i, load8(source + i))
 
 
-@register_jitable
+@helper
 def write_columns(chunk: Any, rows: Any, plan: Any, key: Any, outs: Any) -> None:
     """Copy the values of a chunk's rows. A loop of a constant size is faster."""
     first, count = rows

@@ -5,8 +5,9 @@ from the caller's list), looks them up, and prefetches the cache lines of its ro
 of the previous chunk, whose lines have arrived. All tables except the rows are small and stay in the caches.
 
 Each step of the look-up (the cap's draw, the mask's selection, the guide) is a separate loop over a chunk of
-rows, which runs only if the view needs it. Tables are addresses: passing an array to a function costs two
-atomic updates of its reference count, and each row takes look-ups in four tables.
+rows, which runs only if the view needs it. Steps that few batches need are routines: kernels that are
+compiled once a batch needs them, and called by address for each chunk. Tables are addresses: passing an array
+to a function costs two atomic updates of its reference count, and each row takes look-ups in four tables.
 
 Every number is compared with the number of rows before it is used, so an invalid one is an error and not a
 crash.
@@ -14,18 +15,17 @@ crash.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
-from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from tape2048.game.moves import UNKNOWN, recover_move
-from tape2048.game.rules import SYMMETRY_MOVES, legal_mask
-from tape2048.jit.compiler import kernel
+from tape2048.base.lazy import load_named
+from tape2048.jit.compiler import helper, kernel, routine
 from tape2048.jit.intrinsics import high64, mix, popcount, select_bit
 from tape2048.jit.memory import (
+    call_at,
     copy_symmetry,
     find,
     keep,
@@ -33,68 +33,51 @@ from tape2048.jit.memory import (
     load32,
     load64,
     load_word,
+    load_words,
     prefetch,
     prefetch_many,
     store8_at,
     store32_at,
     store64_at,
+    store_words,
     unpack_symmetry,
     word,
 )
 from tape2048.loader.batch import Outputs
 from tape2048.loader.boards import (
-    BOARD,
     EXPS,
-    LACKS,
-    MOVE,
-    RUN,
     TOO_LARGE,
-    board_in,
     board_of,
-    end_of,
-    first_of,
     is_impossible,
-    layout_of,
     line_of,
-    nearest,
     run_of,
-    span_of,
-    step_in,
     stride_of,
 )
 from tape2048.loader.column_kernel import (
     CHUNK,
     locate,
-    locate_columns,
-    prefetch_columns,
     prefetch_last_line,
     turn_of,
-    write_columns,
 )
 from tape2048.loader.order import LISTED, SHUFFLED, OrderEntries
 from tape2048.loader.plan import PLAN_WORDS, read_plan
 from tape2048.loader.row_map import BOARD_BYTES, LABEL_BOUNDARY, LABEL_EXPONENT_MAX, LABEL_LATER, LABEL_WALK
-from tape2048.loader.shuffle import fill_permuted
-from tape2048.session.layout import ACTION_STEP_DTYPE, STEP_DTYPE
-from tape2048.session.tape_codec import step_checked, step_forward
+from tape2048.loader.shuffle import fill_of
+from tape2048.session.layout import ACTION_STEP_DTYPE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 U64 = np.uint64
-
-#: Rows of a part of a chunk: consecutive rows on tape are decoded one after the other within it.
-PART = 32
 
 #: Words of memory for the rows of a chunk that are made: their order, their boards, and the rows.
 SCRATCH_WORDS = 6 * CHUNK
 
-_BOARDS, _ROWS = U64(8 * CHUNK), U64(16 * CHUNK)
-_ROW_SHIFT = U64(5)
-_STEP = U64(STEP_DTYPE.fields["step_idx"][1])  # type: ignore[index]
-_ACTION = U64(STEP_DTYPE.itemsize)
 _ROW_BYTES_MAX = U64(ACTION_STEP_DTYPE.itemsize)
 
 
 # LLVM prefers to inline functions of many arguments, such as a plan, and these functions take few.
-_inlined: Callable[[Callable[..., Any]], Any] = register_jitable(forceinline=True)
+always_inlined: Callable[[Callable[..., Any]], Any] = helper(forceinline=True)
 
 
 class Chunk(NamedTuple):
@@ -131,17 +114,41 @@ class Wants(NamedTuple):
     taped: Any
 
 
-@_inlined
-def _address_of(base: Any, segment: Any, rows: Any) -> Any:
+class Frame(NamedTuple):
+    """What a routine reads of a chunk: ``count`` rows, of which the first is ``first`` in the batch."""
+
+    chunk: Chunk
+    wants: Wants
+    first: Any
+    count: Any
+    key: Any
+    scratch: Any
+
+
+class Routines(NamedTuple):
+    """The addresses of the shuffle and of ``gather_routines``; 0 for those that a batch does not need.
+
+    Most batches need one or none, so the others are compiled with the first batch that needs them.
+    """
+
+    permute: Any
+    made: Any
+    columns: Any
+    fields: Any
+    moves: Any
+
+
+@always_inlined
+def address_at(base: Any, segment: Any, rows: Any) -> Any:
     return word(rows.address, line_of(rows, segment)) + base * stride_of(rows, segment)
 
 
-@_inlined
-def _segment_of(number: Any, guide: Any) -> Any:
+@always_inlined
+def segment_of(number: Any, guide: Any) -> Any:
     return find(number, guide.entries, guide.starts, guide.shift)
 
 
-@_inlined
+@always_inlined
 def _draw(number: Any, share: Any, cap: Any, cap_key: Any) -> Any:
     """Return the row of a capped number, which is of a range, in this epoch; see ``tape2048.Capped``."""
     begin = word(cap.guide.starts, share)
@@ -161,7 +168,7 @@ def _draw(number: Any, share: Any, cap: Any, cap_key: Any) -> Any:
     return first + (row - rows if row >= rows else row)
 
 
-@_inlined
+@always_inlined
 def _unmask(number: Any, mask: Any) -> Any:
     """Return the ``number``-th row (from 0) of the map with its bit set."""
     sample = number >> U64(9)
@@ -184,7 +191,7 @@ def _unmask(number: Any, mask: Any) -> Any:
     return (at << U64(6)) + popcount(select_bit(bits, rest) - U64(1))
 
 
-@register_jitable
+@helper
 def _within(numbers: Any, count: Any, limit: Any) -> Any:
     """Count the leading numbers that are below the limit."""
     highest = U64(0)
@@ -198,7 +205,7 @@ def _within(numbers: Any, count: Any, limit: Any) -> Any:
     return within
 
 
-@register_jitable
+@helper
 def _take_from_pool(chunk: Any, count: Any, plan: Any) -> Any:
     """Turn slots of a pool into row addresses and numbers; return how many slots are in the pool."""
     pool = plan.pool
@@ -211,12 +218,12 @@ def _take_from_pool(chunk: Any, count: Any, plan: Any) -> Any:
     return count
 
 
-@register_jitable
+@helper
 def _exponent(base: Any, plan: Any) -> Any:
-    return load8(plan.labels.exponents + _segment_of(base, plan.rows.guide))
+    return load8(plan.labels.exponents + segment_of(base, plan.rows.guide))
 
 
-@register_jitable
+@helper
 def _label(chunk: Any, count: Any, plan: Any) -> None:
     """Look up the exponents of the rows' games; see ``row_map`` for the label guide."""
     shift = plan.rows.guide.shift
@@ -234,7 +241,7 @@ def _label(chunk: Any, count: Any, plan: Any) -> None:
         keep(chunk.exponent, k, exponent)
 
 
-@register_jitable
+@helper
 def _resolve(chunk: Any, count: Any, plan: Any, cap: Any) -> Any:
     """Turn places into numbers in view and map; return how many are within. ``cap``: key, weights or 0."""
     cap_key, weight = cap
@@ -243,7 +250,7 @@ def _resolve(chunk: Any, count: Any, plan: Any, cap: Any) -> Any:
     count = _within(chunk.number, count, plan.limit)
     if plan.cap.guide.entries:
         for k in range(count):
-            keep(chunk.segment, k, _segment_of(word(chunk.number, k), plan.cap.guide))
+            keep(chunk.segment, k, segment_of(word(chunk.number, k), plan.cap.guide))
         for k in range(count):
             keep(chunk.number, k, _draw(word(chunk.number, k), word(chunk.segment, k), plan.cap, cap_key))
         if weight:
@@ -256,42 +263,13 @@ def _resolve(chunk: Any, count: Any, plan: Any, cap: Any) -> Any:
     return count
 
 
-@register_jitable
-def _find_sources(chunk: Any, count: Any, plan: Any) -> None:
-    """Find from where rows on tape are decoded, and prefetch it.
-
-    A row that follows on the one before it in the chunk needs only that row's board. Every 32nd row is
-    decoded by itself, so that the chunk's parts do not wait for each other.
-    """
-    before = U64(0)
-    for k in range(count):
-        row, segment = word(chunk.row, k), word(chunk.segment, k)
-        layout = layout_of(plan.rows, segment)
-        if layout:
-            keep(chunk.board, k, row + word(layout, BOARD))
-            keep(chunk.source, k, row)
-            prefetch_many(word(chunk.board, k))
-        if layout or not span_of(plan.rows, segment):
-            before = U64(0)
-            continue
-        if row == before + U64(1) and row != first_of(plan.rows, segment) and k % PART:
-            keep(chunk.source, k, U64(0))
-        else:
-            known, source = nearest(row, plan.rows, segment)
-            keep(chunk.board, k, known)
-            keep(chunk.source, k, source)
-            prefetch_many(known)
-            prefetch_many(source)
-        before = row
-
-
-@register_jitable
-def look_up(chunk: Any, count: Any, plan: Any, cap: Any, wants: Any) -> Any:
-    """Fill the wanted tables of a chunk; return the number of leading places within the view."""
-    count, rows = _resolve(chunk, count, plan, cap), plan.rows
+@helper
+def look_up(chunk: Any, count: Any, plan: Any, wants: Any) -> None:
+    """Fill the wanted tables of a chunk."""
+    rows = plan.rows
     if wants.segments:
         for k in range(count):
-            keep(chunk.segment, k, _segment_of(word(chunk.base, k), plan.rows.guide))
+            keep(chunk.segment, k, segment_of(word(chunk.base, k), plan.rows.guide))
         if rows.line:
             for k in range(count):
                 keep(chunk.line, k, line_of(rows, word(chunk.segment, k)))
@@ -303,14 +281,9 @@ def look_up(chunk: Any, count: Any, plan: Any, cap: Any, wants: Any) -> Any:
     if wants.boards and rows.board and not plan.pool.count:
         where = rows.board_line, rows.board, U64(0), U64(BOARD_BYTES)
         locate(chunk.base, chunk.line, count, where, chunk.board)
-    if wants.taped:
-        _find_sources(chunk, count, plan)
-    if plan.column_count and not plan.pool.count:
-        locate_columns(chunk, count, plan)
-    return count
 
 
-@register_jitable
+@helper
 def prefetch_row(chunk: Any, k: Any, other: Any, wants: Any) -> None:
     """Prefetch the first cache line of a chunk's row ``k``, and the second cache line of row ``other``.
 
@@ -322,7 +295,7 @@ def prefetch_row(chunk: Any, k: Any, other: Any, wants: Any) -> None:
     prefetch_last_line(row + wants.lead, row + wants.last, chunk.row)
 
 
-@register_jitable
+@helper
 def _prefetch(chunk: Any, count: Any, wants: Any, boards: Any, rows: Any) -> None:
     if wants.boards and boards:
         for k in range(count):
@@ -330,96 +303,6 @@ def _prefetch(chunk: Any, count: Any, wants: Any, boards: Any, rows: Any) -> Non
     if wants.rows and rows:
         for k in range(count):
             prefetch_row(chunk, k, k, wants)
-
-
-# --- Rows on tape. A random row is up to 15 steps from a board that is known. A step waits for the one before
-# it in the row, so the rows of a chunk take steps in turns, and rows that have arrived drop out.
-
-
-@register_jitable
-def _is_made(rows: Any, segment: Any) -> Any:
-    return (span_of(rows, segment) | layout_of(rows, segment)) != U64(0)
-
-
-@register_jitable
-def _known_board(chunk: Any, k: Any, layout: Any) -> Any:
-    """Return the board that a row is made from, and whether it has a tile above 32768."""
-    return board_in(word(chunk.row, k), layout) if layout else (load64(word(chunk.board, k)), False)
-
-
-@register_jitable
-def decode_chunk(chunk: Any, count: Any, plan: Any, wants: Any, scratch: Any) -> Any:
-    """Decode the rows of a chunk that are on tape, or of another layout.
-
-    Afterwards, ``chunk.source`` of these rows is the address of the row's byte, ``chunk.board`` that of its
-    board, and, if rows are wanted, ``chunk.row`` that of a row made of it, all in ``scratch``.
-
-    Returns:
-        0; or 1 + the number in the map of a row before which the rules do not allow a step, or that has a
-        tile above 32768.
-    """
-    boards = scratch + _BOARDS
-    left = bad = U64(0)
-    for k in range(count):
-        segment = word(chunk.segment, k)
-        if _is_made(plan.rows, segment) and word(chunk.source, k):
-            board, wrong = _known_board(chunk, k, layout_of(plan.rows, segment))
-            bad = max(bad, U64(wrong) * (word(chunk.base, k) + U64(1)))
-            keep(boards, k, board)
-            keep(scratch, left, k)
-            left += U64(word(chunk.source, k) != word(chunk.row, k))
-    while left:
-        kept = U64(0)
-        for i in range(left):
-            k = word(scratch, i)
-            source = word(chunk.source, k)
-            board, wrong = step_checked(word(boards, k), load8(source))
-            if wrong:
-                bad = word(chunk.base, k) + U64(1)
-            keep(boards, k, board)
-            source += U64(1)
-            keep(chunk.source, k, source)
-            keep(scratch, kept, k)
-            kept += U64(source != word(chunk.row, k))
-        left = kept
-    following = _follow(chunk, count, plan, boards)
-    for k in range(count):
-        segment = word(chunk.segment, k)
-        if _is_made(plan.rows, segment):
-            keep(chunk.board, k, boards + (U64(k) << U64(3)))
-            if wants.rows:
-                row = scratch + _ROWS + (U64(k) << _ROW_SHIFT)
-                _make_row(chunk, k, plan, segment, row)
-                keep(chunk.row, k, row)
-    return bad or following
-
-
-@register_jitable
-def _follow(chunk: Any, count: Any, plan: Any, boards: Any) -> Any:
-    """Decode rows that follow on the row before, the chunk's parts by turns; see :func:`decode_chunk`."""
-    bad = U64(0)
-    for within in range(U64(1), U64(PART)):
-        for k in range(within, count, U64(PART)):
-            if _is_made(plan.rows, word(chunk.segment, k)) and not word(chunk.source, k):
-                row = word(chunk.row, k)
-                board, wrong = step_checked(word(boards, k - U64(1)), load8(row - U64(1)))
-                if wrong:
-                    bad = word(chunk.base, k) + U64(1)
-                keep(boards, k, board)
-                keep(chunk.source, k, row)
-    return bad
-
-
-@register_jitable
-def _make_row(chunk: Any, k: Any, plan: Any, segment: Any, row: Any) -> None:
-    at, layout, ids = word(chunk.source, k), layout_of(plan.rows, segment), plan.rows.tape.ids
-    store64_at(row, word(ids, run_of(plan.rows, segment)) if ids else U64(0))
-    step, move = at - first_of(plan.rows, segment), U64(0)
-    if layout:
-        step, move = step_in(at, layout), word(layout, MOVE)
-    store32_at(row + _STEP, step)
-    unpack_symmetry(load64(word(chunk.board, k)), row + EXPS, U64(0))
-    store8_at(row + _ACTION, load8(at + move) & U64(3) if move != LACKS else U64(0))
 
 
 _ONE = U64(0x3F800000)  # the bits of the float 1
@@ -432,16 +315,34 @@ _LATER = U64(8)
 _WITHIN = U64(CHUNK - 1)
 
 _ORDER_ENTRIES = len(OrderEntries._fields)
-_OUTPUT_ENTRIES = len(Outputs._fields)
+OUTPUT_ENTRIES = len(Outputs._fields)
 
 _CHUNKS = 2
 _CHUNK_WORDS = (len(Chunk._fields) - 2) * CHUNK
 
-_read_plan: Any = register_jitable(read_plan)
-_entries: Any = to_fixed_tuple  # an intrinsic, called without the typing context that its signature names
+FRAME_WORDS = len(Chunk._fields) + len(Wants._fields) + 4
+
+_read_plan: Any = helper(read_plan)
+_order_words = load_words(_ORDER_ENTRIES)
+_plan_words, output_words = load_words(PLAN_WORDS), load_words(OUTPUT_ENTRIES)
+
+#: The last argument of a routine.
+LOCATE, PREFETCH, WRITE = (U64(i) for i in range(3))
 
 
-@register_jitable
+@helper
+def read_plan_at(words: Any) -> Any:
+    return _read_plan(_plan_words(words))
+
+
+@helper
+def _keep_frame(at: Any, chunk: Any, wants: Any, rows: Any) -> None:
+    store_words(at, chunk)
+    store_words(at + U64(80), wants)
+    store_words(at + U64(136), rows)
+
+
+@helper
 def _chunk(scratch: Any, ordinal: Any, plan: Any, columns: Any, turned_by: Any) -> Any:
     table = U64(8 * CHUNK)
     turn = ordinal % U64(_CHUNKS)
@@ -459,7 +360,7 @@ def _chunk(scratch: Any, ordinal: Any, plan: Any, columns: Any, turned_by: Any) 
     return Chunk(number, base, segment, exponent, row, board, source, line, turned_by, columns)
 
 
-@register_jitable
+@helper
 def _wants(plan: Any, out: Any) -> Any:
     pooled = plan.pool.count
     of_board = out.tokens or out.legal or out.boards
@@ -478,15 +379,7 @@ def _wants(plan: Any, out: Any) -> Any:
     return Wants(segments, labels, rows, lead, last, boards, taped)
 
 
-@register_jitable
-def _turned_mask(mask: Any, k: Any) -> Any:
-    turned = U64(0)
-    for move in range(4):
-        turned |= ((mask >> U64(move)) & U64(1)) << U64(SYMMETRY_MOVES[k, move])
-    return turned
-
-
-@register_jitable
+@helper
 def _write_records(chunk: Any, count: Any, row_bytes: Any, stride: Any, target: Any) -> None:
     """Copy the first ``row_bytes`` of each row, eight bytes at a time. The last eight overlap."""
     for k in range(count):
@@ -500,7 +393,7 @@ def _write_records(chunk: Any, count: Any, row_bytes: Any, stride: Any, target: 
         target += stride
 
 
-@register_jitable
+@helper
 def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> Any:
     """Write boards as bytes; return whether one is of no game.
 
@@ -537,7 +430,7 @@ def _write_tokens(chunks: Any, count: Any, key: Any, target: Any) -> Any:
     return least == nothing if packed else _is_any_impossible(count, target)
 
 
-@register_jitable
+@helper
 def _is_any_impossible(count: Any, tokens: Any) -> Any:
     """Check boards of 16 bytes: eight at a time, in 2% of the time of a batch."""
     every, before = U64(0), U64(0)  # all cells; and all boards minus 1, with bit 63 for an empty board
@@ -548,7 +441,7 @@ def _is_any_impossible(count: Any, tokens: Any) -> Any:
     return every & TOO_LARGE != U64(0) or before >> U64(63) != U64(0)
 
 
-@_inlined
+@always_inlined
 def _write_labels(chunk: Any, count: Any, labels: Any, target: Any) -> None:
     """Write a byte for each threshold: a row's bytes as one word, of which the next rows overwrite the rest.
 
@@ -566,7 +459,7 @@ def _write_labels(chunk: Any, count: Any, labels: Any, target: Any) -> None:
             store8_at(target + k * width + t, U64(word(chunk.exponent, k) >= threshold))
 
 
-@register_jitable
+@helper
 def _write_targets(chunk: Any, count: Any, labels: Any, target: Any) -> None:
     width = labels.count
     for t in range(width):
@@ -576,83 +469,7 @@ def _write_targets(chunk: Any, count: Any, labels: Any, target: Any) -> None:
             store32_at(at, _ONE if word(chunk.exponent, k) >= threshold else U64(0))
 
 
-@register_jitable
-def _step_of(row: Any, layout: Any) -> Any:
-    return step_in(row, layout) if layout else load32(row + _STEP)
-
-
-@_inlined
-def _following(base: Any, segment: Any, address: Any, rows: Any, layout: Any) -> Any:
-    """Return the address of the row one step after a row of a file, 0 if that was not recorded.
-
-    It is the next row in the view, or else in memory: a view may end in the middle of a run.
-    """
-    run_at = word(layout, RUN) if layout else U64(0)
-    step = _step_of(address, layout) + U64(1)
-    if base + U64(1) < rows.rows:
-        after = _segment_of(base + U64(1), rows.guide)
-        there = _address_of(base + U64(1), after, rows)
-        same = run_of(rows, after) == run_of(rows, segment)
-        if same and _step_of(there, layout) == step:
-            return there
-    there = address + stride_of(rows, segment)
-    inside = there < word(rows.end, line_of(rows, segment))
-    if inside and load32(there + run_at) == load32(address + run_at) and _step_of(there, layout) == step:
-        return there
-    return U64(0)
-
-
-@_inlined
-def _write_moves(chunk: Any, count: Any, plan: Any, key: Any, target: Any) -> None:
-    rows, tape = plan.rows, plan.rows.tape.span
-    for k in range(count):
-        base = word(chunk.base, k)
-        segment = _segment_of(base, rows.guide)
-        # Not the chunk's address: a pool has the row, but not the next one.
-        address = _address_of(base, segment, rows)
-        move, layout = U64(UNKNOWN), U64(0)
-        if tape:
-            layout = layout_of(rows, segment)
-        if layout and word(layout, MOVE) != LACKS:
-            move = load8(address + word(layout, MOVE))
-        elif tape and not layout and span_of(rows, segment):
-            if address + U64(1) < end_of(rows, segment):
-                board = load64(word(chunk.board, k)) if not plan.pool.count else board_of(word(chunk.row, k))
-                move = recover_move(board, step_forward(board, load8(address)))
-        else:
-            there = _following(base, segment, address, rows, layout)
-            if there and layout:
-                move = recover_move(board_in(address, layout)[0], board_in(there, layout)[0])
-            elif there:
-                move = recover_move(board_of(address), board_of(there))
-        if move < U64(4):
-            move = U64(SYMMETRY_MOVES[turn_of(key, word(chunk.turned_by, k)), move])
-        store8_at(target + k, move)
-
-
-@register_jitable
-def _write_legal(chunk: Any, count: Any, key: Any, packed: Any, target: Any) -> None:
-    for k in range(count):
-        board = load64(word(chunk.board, k)) if packed else board_of(word(chunk.row, k))
-        store8_at(target + k, _turned_mask(legal_mask(board), turn_of(key, word(chunk.turned_by, k))))
-
-
-@register_jitable
-def _write_by_row(chunk: Any, count: Any, first: Any, key: Any, out: Any) -> None:
-    """Write the outputs that need a row's bytes beside its board."""
-    for k in range(count):
-        turn = turn_of(key, word(chunk.turned_by, k))
-        at = first + k
-        if out.step:
-            store32_at(out.step + (at << U64(2)), load32(word(chunk.row, k) + _STEP))
-        if out.action:
-            action = load8(word(chunk.row, k) + _ACTION) & U64(3)
-            store8_at(out.action + at, U64(SYMMETRY_MOVES[turn, action]))
-        if out.symmetry:
-            store8_at(out.symmetry + at, turn)
-
-
-@register_jitable
+@helper
 def _write_words(chunk: Any, count: Any, first: Any, plan: Any, out: Any) -> None:
     """Write the outputs that need no row, and packed boards."""
     for k in range(count):
@@ -670,7 +487,7 @@ def _write_words(chunk: Any, count: Any, first: Any, plan: Any, out: Any) -> Non
             store32_at(out.weight + (at << U64(2)), _ONE)
 
 
-@register_jitable
+@helper
 def _find_impossible(chunk: Any, count: Any, packed: Any, row_bytes: Any) -> Any:
     """Return 0; or 1 + the number in the map of a row whose board no game has."""
     raw = not packed and row_bytes > _ROW_BYTES_MAX  # rows of a data set, which start with a packed board
@@ -681,7 +498,7 @@ def _find_impossible(chunk: Any, count: Any, packed: Any, row_bytes: Any) -> Any
     return U64(0)
 
 
-@register_jitable
+@helper
 def _write(chunks: Any, rows: Any, plan: Any, key: Any, out: Any) -> Any:
     """Write the outputs of the first of two chunks; return whether a row has a board that no game has.
 
@@ -702,16 +519,10 @@ def _write(chunks: Any, rows: Any, plan: Any, key: Any, out: Any) -> Any:
         _write_records(chunk, count, plan.rows.row_bytes, out.stride, out.records + first * out.stride)
     if out.row or out.base or out.run or out.weight or out.boards:
         _write_words(chunk, count, first, plan, out)
-    if out.legal:
-        _write_legal(chunk, count, key, wants.boards, out.legal + first)
-    if out.step or out.action or out.symmetry:
-        _write_by_row(chunk, count, first, key, out)
-    if out.move:
-        _write_moves(chunk, count, plan, key, out.move + first)
     return bad
 
 
-@register_jitable
+@helper
 def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None:
     for k in range(count):
         at = begin + k
@@ -719,26 +530,23 @@ def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None
 
 
 @kernel
-def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -> Any:
-    """Write a batch; return the number of rows written, the index of the first place outside the view.
-
-    For a board that no game has, return -1 - the number in the map of its row; for a step on tape against the
-    rules, that of the row after it.
-    """
-    plan = _read_plan(_entries(words, PLAN_WORDS))
-    order = OrderEntries(*_entries(order_words, _ORDER_ENTRIES))
-    out = Outputs(*_entries(out_words, _OUTPUT_ENTRIES))
+def _fill(  # noqa: C901, PLR0912, PLR0915, PLR0917 - the loop that all batches share; a kernel takes arrays
+    words_: Any, order_words: Any, places: Any, keys: Any, out_words: Any, routines_: Any
+) -> Any:
+    words, outputs = U64(words_.ctypes.data), U64(out_words.ctypes.data)
+    plan = read_plan_at(words)
+    order = OrderEntries(*_order_words(U64(order_words.ctypes.data)))
+    out = Outputs(*output_words(outputs))
+    routines = Routines(*routines_)
     key = order.symmetry_key
     wants = _wants(plan, out)
-    own = _CHUNKS * _CHUNK_WORDS + CHUNK + SCRATCH_WORDS
+    own = _CHUNKS * (_CHUNK_WORDS + FRAME_WORDS) + CHUNK + SCRATCH_WORDS
     memory = np.empty(np.int64(own) + np.int64(plan.column_count * U64(_CHUNKS * CHUNK)), np.uint64)
-    columns, outs = (
-        U64(memory.ctypes.data) + U64(8 * own),
-        U64(out_words.ctypes.data) + U64(8 * _OUTPUT_ENTRIES),
-    )
-    lanes = memory[_CHUNKS * _CHUNK_WORDS :][:CHUNK]
     scratch = U64(memory.ctypes.data)
-    decoded = scratch + U64(8 * (_CHUNKS * _CHUNK_WORDS + CHUNK))
+    columns = scratch + U64(8 * own)
+    lanes = scratch + U64(8 * _CHUNKS * _CHUNK_WORDS)
+    decoded = lanes + U64(8 * CHUNK)
+    frames = decoded + U64(8 * SCRATCH_WORDS)
     looked_up = U64(0)  # rows of the chunk before
     place, total = U64(places[0]), U64(places[1])
     begin, ordinal = U64(0), U64(0)
@@ -748,14 +556,23 @@ def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -
         before = _chunk(
             scratch, ordinal + U64(1), plan, columns, order.turned_by + last if order.turned_by else U64(0)
         )
+        frame = frames + (ordinal & U64(1)) * U64(8 * FRAME_WORDS)
+        frame_before = frames + (~ordinal & U64(1)) * U64(8 * FRAME_WORDS)
         wanted = min(U64(CHUNK), total - begin)
-        if order.kind == SHUFFLED:
-            first = np.int64(ordinal % U64(_CHUNKS)) * _CHUNK_WORDS
-            fill_permuted(place + begin, keys, lanes, memory[first : first + np.int64(wanted)])
+        if routines.permute:
+            start, tile = place + begin, U64(CHUNK)
+            keys_at = U64(keys.ctypes.data)
+            call_at(U64(routines.permute), (start, keys_at, lanes, tile, chunk.number, wanted))
         else:
             _number(order, place, begin, chunk.number, wanted)
         weight = out.weight + (begin << U64(2)) if out.weight else U64(0)
-        within = look_up(chunk, wanted, plan, (order.cap_key, weight), wants)
+        within = _resolve(chunk, wanted, plan, (order.cap_key, weight))
+        look_up(chunk, within, plan, wants)
+        _keep_frame(frame, chunk, wants, (begin, within, key, decoded))
+        if wants.taped:
+            call_at(U64(routines.made), (frame, words, outputs, LOCATE))
+        if routines.columns and not plan.pool.count:
+            call_at(U64(routines.columns), (frame, words, outputs, LOCATE))
         # The loops that write tokens prefetch the next chunk's.
         spread = out.tokens and looked_up
         _prefetch(chunk, within, wants, not spread, plan.packed or not spread)
@@ -763,21 +580,59 @@ def fill(words: Any, order_words: Any, places: Any, keys: Any, out_words: Any) -
             total = begin + within
         bad = U64(0)
         if looked_up and wants.taped:
-            bad = decode_chunk(before, looked_up, plan, wants, decoded)
+            bad = call_at(U64(routines.made), (frame_before, words, outputs, WRITE))
         if bad:
             total = U64(0) - bad
             break
-        if plan.column_count and out_words.shape[0] > _OUTPUT_ENTRIES:
-            prefetch_columns(chunk, within, plan, wants)
-            write_columns(before, (begin - looked_up, looked_up), plan, key, outs)
+        if routines.columns and out_words.shape[0] > OUTPUT_ENTRIES:
+            call_at(U64(routines.columns), (frame, words, outputs, PREFETCH))
+            if looked_up:
+                call_at(U64(routines.columns), (frame_before, words, outputs, WRITE))
         if looked_up and _write((before, chunk, wants), (begin - looked_up, looked_up), plan, key, out):
             total = U64(0) - _find_impossible(before, looked_up, wants.boards, plan.rows.row_bytes)
             break
+        if looked_up and routines.fields:
+            call_at(U64(routines.fields), (frame_before, words, outputs, WRITE))
+        if looked_up and routines.moves:
+            call_at(U64(routines.moves), (frame_before, words, outputs, WRITE))
         begin += within
         looked_up = within
         ordinal += U64(1)
     memory[0] = total  # keeps the array alive, whose address is in use
     return np.int64(total)
+
+
+_WORD: Any = read_plan(tuple(range(PLAN_WORDS)))  # the index of each word of a plan
+_ENTRY: Any = Outputs(*range(OUTPUT_ENTRIES))
+
+
+@functools.cache
+def _routine(name: str) -> int:
+    return routine(load_named(f"tape2048.loader.gather_routines:{name}"), 4)
+
+
+def fill(
+    words: NDArray[np.uint64],
+    order_words: NDArray[np.uint64],
+    places: tuple[int, int],
+    keys: NDArray[np.uint64],
+    out_words: NDArray[np.uint64],
+) -> int:
+    """Write a batch; return the number of rows written, the index of the first place outside the view.
+
+    For a board that no game has, return -1 - the number in the map of its row; for a step on tape against the
+    rules, that of the row after it.
+    """
+    fields = _ENTRY.legal, _ENTRY.step, _ENTRY.action, _ENTRY.symmetry
+    routines = (
+        routine(fill_of(keys), 6) if order_words[0] == SHUFFLED else 0,
+        _routine("make") if words[_WORD.rows.tape.span] else 0,
+        _routine("serve_columns") if words[_WORD.column_count] else 0,
+        _routine("serve_fields") if any(out_words[at] for at in fields) else 0,
+        _routine("serve_moves") if out_words[_ENTRY.move] else 0,
+    )
+    done: int = _fill(words, order_words, places, keys, out_words, routines)
+    return done
 
 
 @kernel

@@ -42,11 +42,12 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba.extending import register_jitable
+from numba import types
 
 from tape2048.base.text import as_int
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import add_below, fold
+from tape2048.jit.memory import pointer_to
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -155,7 +156,7 @@ def _make_keys(n: int, seed: int, epoch: int) -> NDArray[np.uint64]:
     return keys
 
 
-@register_jitable
+@helper
 def _product(x: Any, keys: Any, at: Any) -> Any:
     """Return y of the round functions, below 2**w, with the keys from ``at`` on."""
     bits = keys[_LANE_BITS]
@@ -164,14 +165,14 @@ def _product(x: Any, keys: Any, at: Any) -> Any:
     return ((y ^ y >> (bits >> U64(1))) * keys[at + 2]) & lane
 
 
-@register_jitable
+@helper
 def _low_step(high: Any, keys: Any, at: Any) -> Any:
     """Return F, the summand of the low half."""
     y = _product(high, keys, at)
     return y ^ y >> (keys[_LANE_BITS] >> U64(1))
 
 
-@register_jitable
+@helper
 def _high_step(low: Any, keys: Any, at: Any) -> Any:
     """Return G, the summand of the high half."""
     return _product(low, keys, at) * keys[_HIGH_SIZE] >> keys[_LANE_BITS]
@@ -193,46 +194,60 @@ def permuted(i: Any, keys: Any) -> Any:
             return i
 
 
-@register_jitable
-def _permute(start: Any, keys: Any, low: Any, high: Any, out: Any) -> None:
-    """Apply :func:`permuted` to ``start, start + 1, ...``, with memory for their halves.
+def _make_fill(lane: Any, lanes_at: Any, lane_bytes: int) -> Any:
+    @kernel
+    def fill(  # noqa: PLR0917 - words, of which routines take any number
+        start: Any, keys_at: Any, scratch: Any, tile: Any, out_at: Any, count: Any
+    ) -> Any:
+        # Each cast keeps a result in its lane.
+        keys, low, high = _words_at(keys_at), lanes_at(scratch), lanes_at(scratch + tile * U64(lane_bytes))
+        low_bits, n = keys[_LOW_BITS], keys[_N]
+        low_mask = (U64(1) << low_bits) - U64(1)
+        mask, size = lane(low_mask), lane(keys[_HIGH_SIZE])
+        for first in range(U64(0), count, tile):
+            out, within = _words_at(out_at + (first << U64(3))), min(tile, count - first)
+            for t in range(within):
+                i = start + first + t
+                low[t], high[t] = lane(i & low_mask), lane(i >> low_bits)
+            for r in range(keys[_DOUBLE_ROUNDS]):
+                at = _ROUND_KEYS + _DOUBLE_ROUND_WORDS * r
+                key0, factor0, second0 = lane(keys[at]), lane(keys[at + 1]), lane(keys[at + 2])
+                key1, factor1, second1 = lane(keys[at + 3]), lane(keys[at + 4]), lane(keys[at + 5])
+                for t in range(within):
+                    y = lane(fold(lane(lane(high[t] ^ key0) * factor0)) * second0)
+                    low[t] = lane(lane(low[t] + fold(y)) & mask)
+                    y = lane(fold(lane(lane(low[t] ^ key1) * factor1)) * second1)
+                    high[t] = add_below(high[t], y, size)
+            for t in range(within):
+                out[t] = U64(high[t]) << low_bits | U64(low[t])
+            for t in range(within):
+                if out[t] >= n:
+                    out[t] = permuted(out[t], keys)
+        return count
 
-    ``low`` and ``high`` have the dtype of the lanes. Each cast keeps a result in its lane. This is one
-    function, since passing an array costs two atomic updates of its reference count.
+    return fill
+
+
+_words_at = pointer_to(types.uint64)
+_fill_short = _make_fill(np.uint16, pointer_to(types.uint16), 2)
+_fill_long = _make_fill(np.uint32, pointer_to(types.uint32), 4)
+
+
+def fill_of(keys: NDArray[np.uint64]) -> Any:
+    """Return the kernel that writes ``permuted(start + j)``, without checks.
+
+    Its arguments are words: ``start``, the address of ``keys``, of ``tile`` words of memory, ``tile``, the
+    address of the output, and the number of its words.
     """
-    lane = low.dtype.type
-    low_bits, n = keys[_LOW_BITS], keys[_N]
-    low_mask = (U64(1) << low_bits) - U64(1)
-    for t in range(out.shape[0]):
-        i = start + U64(t)
-        low[t], high[t] = lane(i & low_mask), lane(i >> low_bits)
-    mask, size = lane(low_mask), lane(keys[_HIGH_SIZE])
-    for r in range(keys[_DOUBLE_ROUNDS]):
-        at = _ROUND_KEYS + _DOUBLE_ROUND_WORDS * r
-        key0, factor0, second0 = lane(keys[at]), lane(keys[at + 1]), lane(keys[at + 2])
-        key1, factor1, second1 = lane(keys[at + 3]), lane(keys[at + 4]), lane(keys[at + 5])
-        for t in range(out.shape[0]):
-            y = lane(fold(lane(lane(high[t] ^ key0) * factor0)) * second0)
-            low[t] = lane(lane(low[t] + fold(y)) & mask)
-            y = lane(fold(lane(lane(low[t] ^ key1) * factor1)) * second1)
-            high[t] = add_below(high[t], y, size)
-    for t in range(out.shape[0]):
-        out[t] = U64(high[t]) << low_bits | U64(low[t])
-    for t in range(out.shape[0]):
-        if out[t] >= n:
-            out[t] = permuted(out[t], keys)
+    return _fill_short if keys[_LANE_BITS] == 16 else _fill_long
 
 
-@kernel
-def fill_permuted(start: Any, keys: Any, scratch: Any, out: Any) -> None:
+def fill_permuted(
+    start: Any, keys: NDArray[np.uint64], scratch: NDArray[np.uint64], out: NDArray[np.uint64]
+) -> None:
     """Write ``out[j] = permuted(start + j)``, without checks."""
-    size = scratch.shape[0]
-    for first in range(0, out.shape[0], size):
-        tile = out[first : first + size]
-        count = tile.shape[0]
-        if keys[_LANE_BITS] == U64(16):
-            short = scratch.view(np.uint16)
-            _permute(start + U64(first), keys, short[:count], short[size : size + count], tile)
-        else:
-            long = scratch.view(np.uint32)
-            _permute(start + U64(first), keys, long[:count], long[size : size + count], tile)
+    fill_of(keys)(
+        U64(start),
+        *(U64(keys.ctypes.data), U64(scratch.ctypes.data), U64(len(scratch))),
+        *(U64(out.ctypes.data), U64(len(out))),
+    )

@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from tape2048.base.resources import ram_available
 from tape2048.base.threads import map_ordered
 from tape2048.files.bulk_read import allocate
 from tape2048.game.rules import flip, mirror, transpose
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import high64, mix
 from tape2048.jit.memory import keep, prefetch, word
 from tape2048.loader.batch import Batch, BatchLayout
@@ -40,7 +39,7 @@ _CHUNK_ROWS, _AHEAD = 1 << 14, 48
 _PASS_BITS_MAX = 16
 
 
-@register_jitable
+@helper
 def _least(board: Any) -> Any:
     other = mirror(board)
     return min(board, flip(board), other, flip(other))

@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic
 
 from tape2048.game.rules import flip, mirror, transpose
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import extract_nibbles
 from tape2048.jit.memory import prefetch_at
 
@@ -222,7 +222,7 @@ def sums_at(
 U64 = np.uint64
 
 
-@register_jitable
+@helper
 def highest_at_least(board: Any, exponent: Any) -> Any:
     return stage_of((U64(1) << exponent,), board) != U64(0)
 
@@ -253,7 +253,7 @@ def downgraded(board: Any) -> Any:
     return halved
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def _symmetries(board: Any) -> Any:
     b1 = mirror(board)
     b4 = transpose(board)
@@ -261,7 +261,7 @@ def _symmetries(board: Any) -> Any:
     return board, b1, flip(board), flip(b1), b4, b5, flip(b4), flip(b5)
 
 
-@register_jitable(forceinline=True)
+@helper(forceinline=True)
 def value_of(places: Any, table: Any, scales: Any, board: Any) -> Any:
     stage = stage_of(places.stage_begins, board)
     base = stage * places.stage_bytes
@@ -272,7 +272,7 @@ def value_of(places: Any, table: Any, scales: Any, board: Any) -> Any:
     return total
 
 
-@register_jitable
+@helper
 def indices_of(masks: Any, offsets: Any, base: Any, board: Any, out: Any) -> None:
     """Write the indices of a board's entries, in the order of the file, into ``out``, ``u64[8 T]``."""
     boards = _symmetries(board)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from numba.extending import register_jitable
 
 from tape2048.game.rules import legal_mask, max_exponent
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.ntuple.calibration import GAMES_MIN, KNOTS, LOWEST, PHASES, QUANTILES, STEPS, VALUES
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def tile_sum(board: Any) -> Any:
     return total
 
 
-@register_jitable
+@helper
 def phase_at(highest: Any, total: Any) -> Any:
     """Return the phase of a board: the number of a step, plus the fraction of the way to the next one."""
     if highest < U64(LOWEST):
@@ -39,7 +38,7 @@ def phase_at(highest: Any, total: Any) -> Any:
     return float((highest - U64(LOWEST)) * U64(KNOTS)) + min(share, 1.0) * STEPS
 
 
-@register_jitable
+@helper
 def _between(knots: Any, values: Any, at: Any) -> Any:
     """Return the value at a place between ascending knots."""
     above = 1
@@ -50,7 +49,7 @@ def _between(knots: Any, values: Any, at: Any) -> Any:
     return values[above - 1] + part * (values[above] - values[above - 1])
 
 
-@register_jitable
+@helper
 def look_up(table: Any, phase: Any, value: Any) -> Any:
     """Return the score that comes and the probability of the next tile, by a table ``f32[3, K, VALUES]``."""
     knot = int(phase)

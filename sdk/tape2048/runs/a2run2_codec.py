@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 
 U8 = np.uint8
 U64 = np.uint64
@@ -23,7 +22,7 @@ OK, SHORT, BAD_VARINT, BAD_MOVE, BAD_OPTION, BAD_VARIANT = range(6)
 STEP_BYTES_MAX = 10 + 1 + 1 + 4 * 5
 
 
-@register_jitable
+@helper
 def _read_f32_bits(data: Any, at: Any) -> Any:
     """Read four little-endian bytes, which LLVM turns into one load."""
     return (

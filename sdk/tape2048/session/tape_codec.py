@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from tape2048.game.rules import (
     SLIDE_APART,
@@ -32,7 +31,7 @@ from tape2048.game.rules import (
     wins,
 )
 from tape2048.game.spawning import start_fault
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.intrinsics import HAS_PDEP, pdep, pext
 from tape2048.session.tape_layout import WIN_BIT
 
@@ -52,7 +51,7 @@ _FIRST_ROW = U64(0xFFFF000000000000)
 _FIRST_COLUMN = U64(0xF000F000F000F000)
 
 
-@register_jitable
+@helper
 def _turn(board: Any, near: Any, far: Any) -> Any:
     """Transpose a board by the two masks of a transposition. With masks of 0, the board stays unchanged."""
     swap = (board ^ (board >> U64(12))) & near
@@ -61,7 +60,7 @@ def _turn(board: Any, near: Any, far: Any) -> Any:
     return board ^ swap ^ (swap << U64(24))
 
 
-@register_jitable
+@helper
 def slid_by_turning(board: Any, byte: Any) -> Any:
     """Return the afterstate of the byte's move; the portable implementation."""
     is_column = ((byte >> U64(1)) & U64(1)) - U64(1)
@@ -77,7 +76,7 @@ def slid_by_turning(board: Any, byte: Any) -> Any:
     return _turn(board, near, far)
 
 
-@register_jitable
+@helper
 def _slid_by_masks(board: Any, byte: Any) -> Any:
     """Return the afterstate of the byte's move; gathers and scatters each row or column by its mask."""
     is_row = (byte >> U64(1)) & U64(1)
@@ -100,14 +99,14 @@ def _slid_by_masks(board: Any, byte: Any) -> Any:
 _slid: Callable[[Any, Any], Any] = _slid_by_masks if HAS_PDEP else slid_by_turning
 
 
-@register_jitable
+@helper
 def step_forward(board: Any, byte: Any) -> Any:
     """Return the board after a step, in compiled code. Any byte is safe; a wrong byte gives a wrong board."""
     shift = U64(60) - (byte & U64(0x3C))
     return _slid(board, byte) | U64(1) << (shift + ((byte >> U64(6)) & U64(1)))
 
 
-@register_jitable
+@helper
 def step_checked(board: Any, byte: Any) -> tuple[Any, Any]:
     """Return the board after a step, and a ``u64`` that is 0 if it obeys the rules; in compiled code."""
     shift = U64(60) - (byte & U64(0x3C))
@@ -156,7 +155,7 @@ def decode(  # noqa: PLR0917 - a kernel takes arrays
             finals[game[lane]], wrong[game[lane]] = one, U8(bad[lane] | wrongs != U64(0))
 
 
-@register_jitable
+@helper
 def _decode_four(tape: Any, at: Any, count: Any, board: Any, bad: Any, boards: Any) -> None:  # noqa: PLR0917
     at0, at1, at2, at3 = U64(at[0]), U64(at[1]), U64(at[2]), U64(at[3])
     board0, board1, board2, board3 = board[0], board[1], board[2], board[3]

@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,9 +20,11 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+from numba.extending import overload
 
 from tape2048.files.durable import fsync_dir
 from tape2048.jit import compiler
+from tape2048.jit.memory import call_at
 from tape2048_recorder.game.game_loop import _play as play
 from tape2048_recorder.players.simple import Greedy, Random
 
@@ -283,6 +286,67 @@ def test_what_the_cache_lacks_is_announced_once(cache_base: Path) -> None:
             assert (kernel_of_it(2), kernel_of_it(2.5)) == (4, 5.0)
         fresh.kernel(doubled)(np.uint8(2))  # outside
         assert said == expected
+
+
+def pause() -> None:
+    pass
+
+
+@overload(pause)
+def _pause() -> Callable[[], None]:
+    time.sleep(0.5)  # while it compiles
+    return lambda: None
+
+
+@pytest.mark.parametrize("slow_s", [0.2, 100.0])
+def test_a_slow_compilation_is_logged(
+    slow_s: float, cache_base: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before and after it; a kernel that is in the cache is loaded without a word."""
+
+    def paused() -> Any:
+        pause()
+        return 42
+
+    for expected in (["compiling", "compiled"] if slow_s < 1 else [], []):
+        fresh = load()
+        monkeypatch.setattr(fresh, "SLOW_S", slow_s)
+        caplog.clear()
+        assert fresh.kernel(paused)() == 42
+        assert [text.split()[0] for text in caplog.messages] == expected
+
+
+def test_kernels_within_a_kernel_have_no_entry(cache_base: Path) -> None:
+    """Python can call both; the one within is compiled as a part of the other, recursion included."""
+    fresh = load()
+    twice = fresh.kernel(double)
+
+    @fresh.helper
+    def plus_one(x: Any) -> Any:
+        return x + 1
+
+    @fresh.kernel
+    def climbed(x: Any) -> Any:
+        return x if x >= 100 else climbed(twice(plus_one(x)))
+
+    assert climbed(21) == 2 * (2 * (2 * 22 + 1) + 1)
+    assert [path.name.split("-")[0] for path in fresh.cache_dir().glob("*.kernel")] == ["climbed"]
+    assert twice(21) == 42
+    assert plus_one(21) == 22
+
+
+def test_a_routine_is_called_by_its_address(cache_base: Path) -> None:
+    fresh = load()
+
+    @fresh.kernel
+    def minus(a: Any, b: Any) -> Any:
+        return a - b
+
+    @fresh.kernel
+    def called(address: Any, a: Any, b: Any) -> Any:
+        return call_at(address, (a, b))
+
+    assert called(np.uint64(fresh.routine(minus, 2)), np.uint64(9), np.uint64(4)) == 5
 
 
 def test_a_compiler_that_is_switched_off() -> None:

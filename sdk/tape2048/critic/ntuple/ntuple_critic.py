@@ -57,7 +57,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from numba.extending import register_jitable
 
 from tape2048.base.drawing import DrawsBoards
 from tape2048.base.resources import ram_available
@@ -89,7 +88,7 @@ from tape2048.files.training_directory import (
     write_checkpoint,
 )
 from tape2048.game.rules import exps_to_boards, max_exponent
-from tape2048.jit.compiler import kernel
+from tape2048.jit.compiler import helper, kernel
 from tape2048.jit.memory import prefetch
 from tape2048.loader.splits import parts_of_seeds
 from tape2048.ntuple.lookup import SYMMETRIES, indices_of, stage_of
@@ -148,12 +147,12 @@ def new_scratch(tables: CriticTables) -> Scratch:
     return Scratch(places, np.empty((4, len(tables.exponents)), dtype=F32))
 
 
-@register_jitable
+@helper
 def _sigmoid(logit: Any) -> Any:
     return F32(1) / (F32(1) + math.exp(-logit))
 
 
-@register_jitable
+@helper
 def _look_up(tables: Any, board: Any, places: Any) -> Any:
     base = stage_of(tables.stage_begins, board) * tables.stage_size
     indices_of(tables.masks, tables.offsets, base, board, places)
