@@ -68,7 +68,7 @@ class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if (text := record.getMessage()) not in self._reported:
             self._reported.add(text)
-            self._report("warning", text)
+            self._report("info" if record.name == "tape2048.compiler" else "warning", text)
 
 
 class Service:

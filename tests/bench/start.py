@@ -1,4 +1,4 @@
-"""From the command to the first recorded step, with a warm compile cache and with none.
+"""The time to the first recorded step, and to the first batch, with a warm compile cache and with none.
 
 ::
 
@@ -7,9 +7,12 @@
 The command is ``tape2048 record`` in a process of its own. Its first step is recorded when the first block's
 rows are in the file of the session being written: blocks are made as small as they get, so that this is
 milliseconds after the first game ended, and an upper bound of what is asked for.
+
+The first batch is counted in seconds of processor time of a Python process, its imports included.
 """
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -84,6 +87,43 @@ def start_figures(directory: Path, *, rounds: int, cold_rounds: int, players: Se
                 cold.append(first_rows_s(player, directory / f"cold-{i}", Path(cache)))
         if cold:
             figures.append(median_of(cold, name=f"`{player}`, no cache", **how))
+    return figures + (first_batch_figures(directory, rounds=cold_rounds) if cold_rounds else [])
+
+
+FIRST_BATCHES = {
+    "`Corpus.fetch`": "corpus.fetch([0, 1, 2])",
+    "`Corpus.batches`": "next(iter(corpus.batches(1024)))",
+    "`CriticLoader`": "import tape2048.torch as t; next(iter(t.CriticLoader(corpus, batch_size=1024)))",
+}
+_OPENS = "import sys; from tape2048 import Corpus; corpus = Corpus.open(sys.argv[1]); "
+
+
+def first_batch_s(code: str, sessions: Path, cache: Path) -> float:
+    """Seconds of processor time of a process that opens a corpus and makes its first batch."""
+    env = recorder_env(NUMBA_CACHE_DIR=str(cache))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-W", "ignore", "-c", _OPENS + code, str(sessions)]
+    subprocess.run(command, env=env, check=True, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def first_batch_figures(directory: Path, *, rounds: int) -> list[Figure]:
+    """Each first batch with no cache, then with the cache that it filled."""
+    figures = []
+    for storage in ("rows", "tape"):
+        sessions = directory / f"read-{storage}"
+        command = recorder_command(sessions, "random", "--max-games", "100", "--storage", storage)
+        subprocess.run(command, env=recorder_env(), check=True, capture_output=True)
+        for name, code in FIRST_BATCHES.items():
+            cold, warm = [], []
+            for _ in range(rounds):
+                with tempfile.TemporaryDirectory() as cache:
+                    cold.append(first_batch_s(code, sessions, Path(cache)))
+                    warm.append(first_batch_s(code, sessions, Path(cache)))
+            how: dict[str, Any] = {"group": "first batch, processor time", "unit": "s"}
+            figures.append(median_of(cold, name=f"{name}, {storage}, no cache", **how))
+            figures.append(median_of(warm, name=f"{name}, {storage}, warm cache", **how))
     return figures
 
 

@@ -36,7 +36,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numba
 import numpy as np
@@ -51,9 +51,10 @@ from numba.extending import _Intrinsic, register_jitable  # type: ignore[attr-de
 
 F = TypeVar("F")
 
-# Numba's own cache uses these two. They have no types.
+# Numba's own cache uses the first two. They have no types.
 _dumps: Any = serialize.dumps
 _CompileResult: Any = compiler.CompileResult
+_njit: Any = numba.njit  # some options have no types
 
 #: Longest wait, in seconds, for another process that compiles the same function.
 COMPILING_S_MAX = 120.0
@@ -271,7 +272,7 @@ def kernel(function: F) -> F:
             hint="Unset NUMBA_DISABLE_JIT.",
         )
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    within: Any = numba.njit(error_model="numpy", no_cpython_wrapper=True, **_AS_INNER)(function)
+    within: Any = _njit(error_model="numpy", no_cpython_wrapper=True, **_AS_INNER)(function)
     dispatcher.get_call_template, dispatcher.get_overload = within.get_call_template, within.get_overload
     dispatcher._compiling_counter = within._compiling_counter  # noqa: SLF001 - by which recursion is found
     directory = cache_dir()
@@ -293,14 +294,14 @@ def routine(kernel_of_words: Any, count: int) -> int:
     return address
 
 
-class _InnerLibrary(JITCodeLibrary):  # type: ignore[misc]
+class _InnerLibrary(JITCodeLibrary):
     """The code of a kernel within another kernel, without machine code of its own."""
 
     def _finalize_final_module(self) -> None:
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:  # noqa: ARG002 - numba's interface
-        self._ensure_finalized()
+        self._ensure_finalized()  # type: ignore[no-untyped-call]
         return 0
 
     @property
@@ -322,11 +323,12 @@ class _HelperLibrary(_InnerLibrary):
         pass
 
 
-class _InnerCompiler(compiler.Compiler):  # type: ignore[misc]
+class _InnerCompiler(compiler.Compiler):
     library: type[_InnerLibrary] = _InnerLibrary
 
     def __init__(self, typing: Any, target: Any, _library: Any, *others: Any) -> None:
-        super().__init__(typing, target, self.library(target.codegen(), "inner"), *others)
+        library: Any = self.library
+        super().__init__(typing, target, library(target.codegen(), "inner"), *others)  # type: ignore[no-untyped-call]
 
 
 class _HelperCompiler(_InnerCompiler):
@@ -338,6 +340,10 @@ AS_HELPER: dict[str, Any] = {"pipeline_class": _HelperCompiler, "no_cfunc_wrappe
 _AS_INNER = {**AS_HELPER, "pipeline_class": _InnerCompiler}
 
 
+@overload
+def helper(function: F) -> F: ...
+@overload
+def helper(*, forceinline: bool) -> Callable[[F], F]: ...
 def helper(function: Any = None, *, forceinline: bool = False) -> Any:
     """Compile a function as a part of the kernels that call it, as numba's ``register_jitable``."""
     # Optimised by itself first, what a search inlines is 5% faster.

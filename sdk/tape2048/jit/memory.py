@@ -122,8 +122,9 @@ def store_words(builder: Any, address: Any, words: Any) -> None:
 
 def pointer_to(kind: Any) -> Any:
     """Make an intrinsic that turns an address into a pointer to a number type of numba."""
+    target: Any = types.CPointer(kind)  # type: ignore[no-untyped-call]
 
-    @_emits(types.CPointer(kind), _U64)
+    @_emits(target, _U64)
     def pointer(builder: Any, address: Any) -> Any:
         return _pointer(builder, address, ir.IntType(kind.bitwidth))
 

@@ -263,7 +263,9 @@ def test_the_first_start_reports_compiling(cli: Cli, environment: dict[str, str]
     assert 0.25 <= summary["played_s"] < summary["elapsed_s"] - summary["first_step_s"] + 0.01
     assert "compiling" not in cli(command, env=cold, process=True).err
     on_tape = cli(f"{command} --storage tape", env=cold, timeout=180, process=True).err
-    assert on_tape.count(said) == 1, "the loop that writes tapes is another one"
+    assert on_tape.count(f"compiling the game loop for random{said}") == 1, (
+        "the loop that writes tapes is another one"
+    )
 
 
 @pytest.mark.slow
