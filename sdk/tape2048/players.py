@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import hashlib
 import html
@@ -15,14 +14,13 @@ import msgspec
 from tape2048.base.text import counted, printable, read_plain, show_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
 _ENGINE = "exec"  # the player whose moves another program chooses
 _NAMED = 8  # players that a message names
 _NAME_CHARS = 100  # of a player's name
 _DIGITS = 6  # of the SHA-256 in a name
-_SHORT_CHARS = 32  # of a short name, without the digits
 
 #: Values of parameters that a name leaves out: the defaults of the recorder's players.
 _USUAL: Mapping[str, Mapping[str, Any]] = {
@@ -37,8 +35,6 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
 
 # An address, or a part of a text that may be a path.
 _PLACE = re.compile(r"\w+://\S+|[^=:,'\"]+")
-
-_UNNUMBERED = re.compile(rf" @[0-9a-f]{{{_DIGITS}}}$")  # the digits of a name
 
 #: Parameters of a search, which a name describes in words.
 _SEARCH = ("depth", "look_below", "look_twice_below", "look_spawns")
@@ -140,35 +136,6 @@ def player_name(facts: Mapping[str, Any]) -> str:
     digits = "" if name == (player_label(facts) or "unknown player") else f" @{_digits(facts)}"
     room = _NAME_CHARS - len(digits)
     return (f"{name[: room - 1]}…" if len(name) > room else name) + digits
-
-
-def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return short names of players that are shown together, by their names (:func:`player_name`).
-
-    A short name is the network, or else the kind of player. Players that share it also have the words in
-    which they differ, or else the digits of their names. A short name has at most 40 characters.
-
-    Example:
-        >>> short_names(["greedy @e0d432", "ntuple strong, 2-ply below 3 empty cells @b658c6"]).values()
-        dict_values(['greedy', 'strong'])
-    """
-    words = {
-        name: [one.removeprefix("ntuple ") for one in _UNNUMBERED.sub("", name).split(", ")] for name in names
-    }
-    alike: dict[str, list[list[str]]] = {}
-    for each in words.values():
-        alike.setdefault(each[0], []).append(each)
-    found = {}
-    for name, (first, *others) in words.items():
-        differing = [one for one in others if not all(one in each for each in alike[first])]
-        text = re.sub(r" empty cells?\b", "", ", ".join([first, *differing]))
-        found[name] = f"{text[: _SHORT_CHARS - 1]}…" if len(text) > _SHORT_CHARS else text
-    times = collections.Counter(found.values())
-    digits = {name: _UNNUMBERED.search(name) for name in found}
-    return {
-        name: text + match[0] if times[text] > 1 and (match := digits[name]) else text
-        for name, text in found.items()
-    }
 
 
 def _file_name(value: Any) -> str:

@@ -13,7 +13,8 @@ from tape2048.errors import ColumnError, ConfigError
 from tape2048.jit.mix import hashes
 from tape2048.loader.row_view import tables_of
 from tape2048.loader.splits import parts_of_hashes, split_identities
-from tape2048.players import PlayedBy, file_names, is_called, name_players, only_player, short_names
+from tape2048.players import PlayedBy, file_names, is_called, name_players, only_player
+from tape2048.short_names import short_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

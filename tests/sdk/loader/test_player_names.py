@@ -14,8 +14,8 @@ from tape2048.players import (
     player_name,
     player_text,
     plies_of,
-    short_names,
 )
+from tape2048.short_names import short_names
 from tape2048_recorder.players.options import REGISTRY, with_defaults
 
 from ..builders import Game, Spec, write_ours

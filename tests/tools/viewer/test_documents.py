@@ -296,7 +296,7 @@ def test_two_selections_are_compared(tmp_path: Path, paired: bool) -> None:
     """Student's t of pairs from the same seeds, or else Welch's; the parts of the difference add up."""
     games = of_two_players(tmp_path, paired)
     chosen = [games["session"] == number for number in (0, 1)]
-    a, b = (games["max_score"][one].astype(float) for one in chosen)
+    a, b = (games["score"][one].astype(float) for one in chosen)
     found = overview(games, chosen)["comparison"]
     test = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
     interval = test.confidence_interval()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tape2048.errors import ConfigError
+from tape2048.errors import ConfigError, MissingPathError
 from tape2048.loader.filters import choose_runs, session_columns
 from tape2048.session.layout import RUN_DTYPE
 from tape2048_recorder.replay.judging import SUMS
@@ -65,12 +65,14 @@ def test_selection() -> None:
         for entry, one in zip(games_of([1, 2, 4]).sessions, args, strict=True)
     ]
     assert [one.label for one in several] == labels
-    for player, games in (*zip(labels, (1, 2, 4), strict=True), ("greedy:epsilon", 0)):
+    for player, games in zip(labels, (1, 2, 4), strict=True):
         assert choose(GameTable(several), Selection.of({"player": player})).sum() == games
     assert choose(GameTable(several[1:]), Selection.of({"player": "greedy"})).sum() == 6
     assert choose(GAMES, Selection()) is None
     with pytest.raises(ConfigError):
         choose(GAMES, Selection(where="scores > 1"))
+    with pytest.raises(MissingPathError, match="no game is of the player greedy:epsilon"):
+        choose(GameTable(several), Selection.of({"player": "greedy:epsilon"}))
 
 
 @pytest.mark.parametrize("compared", ["<", "<=", ">", ">=", "=", "==", "!=", "<>"])
@@ -142,4 +144,4 @@ def test_ranks_as_of_a_whole_sort(
 
 def test_games_without_sessions() -> None:
     assert len(GameTable([])) == 0
-    assert page_of_games(GameTable([]), None, "max_score", 0, descending=True).tolist() == []
+    assert page_of_games(GameTable([]), None, "score", 0, descending=True).tolist() == []

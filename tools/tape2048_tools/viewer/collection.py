@@ -27,7 +27,7 @@ from tape2048.errors import MissingPathError, TapeError
 from tape2048.files.training_directory import METRICS
 from tape2048.loader.duplicates import Copies, warn_of_doubled
 from tape2048.loader.filters import Filters, check_filters, choose_runs, session_columns
-from tape2048.players import player_label, player_name, player_text, public_player, short_names
+from tape2048.players import player_label, player_name, player_text, public_player
 from tape2048.session.columns import find_columns
 from tape2048.session.former_names import first_hint
 from tape2048.session.layout import METADATA_DB, RUN_DTYPE, SESSION_NAME, name_key
@@ -36,6 +36,7 @@ from tape2048.session.session import Session
 from tape2048.session.stored import session_paths
 from tape2048.session.tape_layout import TAPE_NPY
 from tape2048.session.tape_reader import game_pieces
+from tape2048.short_names import short_names
 from tape2048_recorder.players.options import with_defaults
 from tape2048_recorder.replay.annotation import annotation_of
 from tape2048_recorder.replay.judging import SUMS, summands

@@ -23,9 +23,10 @@ from tape2048.game.moves import UNKNOWN, recover
 from tape2048.game.rules import WON, boards_to_exps, exps_after, exps_to_boards, legal_masks
 from tape2048.game.scores import SPAWN, TWO_TILES, potentials
 from tape2048.ntuple.network import SHIPPED as NETWORKS
-from tape2048.players import PlayedBy, identity_of_player, short_names
+from tape2048.players import PlayedBy, identity_of_player
 from tape2048.runs.sessions import boards_of
 from tape2048.session.session import Session
+from tape2048.short_names import short_names
 from tape2048_recorder.game.game_loop import STEPS_PLAYED, Buffer, play_into
 from tape2048_recorder.players.options import REGISTRY, check_player, make_player, own
 from tape2048_recorder.replay.judging import (

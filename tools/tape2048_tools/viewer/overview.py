@@ -12,9 +12,9 @@ from tape2048.base.intervals import mean_error, wilson
 from tape2048.base.text import unix_s
 from tape2048.errors import TapeError
 from tape2048.loader.duplicates import describe_doubled
-from tape2048.players import short_names
 from tape2048.session.run_table import REACH_TILES, exponents_of
 from tape2048.session.tiles_shown import tiles_of_players
+from tape2048.short_names import short_names
 from tape2048_tools.sessions.summary import quantiles
 from tape2048_tools.viewer.comparison import compare
 from tape2048_tools.viewer.game_data import Judges, read_game, require_opinion

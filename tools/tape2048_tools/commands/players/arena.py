@@ -10,7 +10,7 @@ import msgspec
 
 from tape2048.base.text import counted
 from tape2048.errors import PlayerError
-from tape2048.players import short_names
+from tape2048.short_names import short_names
 from tape2048_tools.commands.players.contests import (
     PLAYING,
     difference_words,

@@ -15,13 +15,14 @@ from tape2048.base.intervals import wilson
 from tape2048.base.text import counted, printable
 from tape2048.errors import StorageError, TapeError
 from tape2048.files.reading import reading
-from tape2048.players import player_label, player_name, short_names
+from tape2048.players import player_label, player_name
 from tape2048.session.layout import METADATA_DB
 from tape2048.session.recorded_order import order_of
 from tape2048.session.run_table import REACH_TILES
 from tape2048.session.session import Session
 from tape2048.session.stored import open_stored, session_paths
 from tape2048.session.tiles_shown import tiles_of_players, tiles_shown
+from tape2048.short_names import short_names
 from tape2048_tools.sessions.summary import (
     Summary,
     brief,
