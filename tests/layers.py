@@ -18,7 +18,7 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 #: The parts of each package, lowest layer first. A part imports from lower layers only.
 LAYERS = {
     "tape2048": [
-        "_version", "errors", "base jit", "files game players", "ntuple session", "stores",
+        "_version", "errors", "base jit", "files game players short_names", "ntuple session", "stores",
         "loader maintenance", "corpus", "critic runs", "torch", "__init__ __main__",
     ],
     "tape2048_recorder": [

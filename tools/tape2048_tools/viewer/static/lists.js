@@ -84,8 +84,8 @@ export function sessionsPage(main, given, shell, about) {
         [sort('session', 'name'), sort('player', 'player'), right(sort('games', 'games')),
           right(sort('rows', 'rows')), right(sort('mean score', 'mean_score')), right(sort('best', 'best_score')),
           ...tiles.map(tile => `>${tileName(tile)}`), right(sort('size', 'bytes'))],
-        document.rows.map((one, row) => [
-          el('span', null, el('a', {href: `#games?session=${one.id}`}, one.name), others[row]), el('span.text', null, player(one)), right(count(one.games)), right(count(one.rows)),
+        document.rows.map((one, row) => [el('span', null, el('a', {href: `#games?session=${one.id}`}, one.name), others[row]),
+          player(one), right(count(one.games)), right(count(one.rows)),
           right([count(one.mean_score), one.mean_score_error && el('small', null, `± ${count(one.mean_score_error)}`)]), right(count(one.best_score)),
           ...tiles.map((tile, i) => el('span', null, percent(one.reach[tile]), cells[row][i])),
           right(bytes(one.bytes))])) : message('No session has this name or player.'),
