@@ -16,7 +16,7 @@ from tape2048 import __version__ as release  # noqa: E402 - found by the paths a
 project = "tape2048"
 author = "the tape2048 authors"
 version = release
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 default_role = "py:obj"
 highlight_language = "none"  # of literal blocks in docstrings, most of which show files
@@ -29,6 +29,7 @@ html_js_files = ["tables.js"]
 html_copy_source = False
 html_show_copyright = False  # LICENSE has it
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # notebooks are stored with their outputs
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 napoleon_use_ivar = True  # attributes are described in their class, and not once more on their own

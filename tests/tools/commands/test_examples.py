@@ -19,12 +19,13 @@ def test_files_are_those_of_the_checkout(cli: Cli, tmp_path: Path) -> None:
     cli("examples --out", str(tmp_path / "new"))
     expected = [
         *(path for path in (CHECKOUT / "examples").iterdir() if path.is_file()),
+        *(CHECKOUT / "examples/notebooks").glob("*.ipynb"),
         *(CHECKOUT / "config").glob("*.toml"),
         CHECKOUT / "systemd/recorder.toml",
     ]
-    written = {path.name: path.read_text() for path in (tmp_path / "new").iterdir()}
+    written = {path.name: path.read_text() for path in (tmp_path / "new").rglob("*.*")}
     assert written == {path.name: path.read_text() for path in expected}
-    assert {"imitate.py", "train_critic.py", "recorder.toml"} <= set(written)
+    assert {"imitate.py", "first-hour.ipynb", "recorder.toml"} <= set(written)
 
 
 def test_nothing_is_replaced_unasked(cli: Cli, tmp_path: Path) -> None:

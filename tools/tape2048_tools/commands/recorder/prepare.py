@@ -94,7 +94,8 @@ def examples(*, out: Path, force: bool) -> None:
     trains a policy network on recorded games and lets it play. train_critic.py is a custom training loop, and
     train_on_columns.py also learns move values. grade_moves.py grades the moves of any program.
     reference_corpus.py records a corpus of five players. Other files run recorders and jobs under Slurm,
-    Kubernetes, systemd and Ray.
+    Kubernetes, systemd and Ray. The notebook first-hour.ipynb leads from a recording to the
+    mistakes of a critic, and your-own-data.ipynb reads games of any program.
     """
     from tape2048_tools.options.critic_options import EXAMPLES, example_toml
 
@@ -104,9 +105,12 @@ def examples(*, out: Path, force: bool) -> None:
     scripts = package / "examples"
     if not scripts.is_dir():  # an editable install: they are in the checkout
         scripts = package.parents[1] / "examples"
-    texts |= {script.name: script.read_text() for script in sorted(scripts.iterdir()) if script.is_file()}
+    files = [
+        path for room in (scripts, scripts / "notebooks") for path in sorted(room.iterdir()) if path.is_file()
+    ]
+    texts |= {str(path.relative_to(scripts)): path.read_text() for path in files}
     with storage_errors(out, "making the directory"):
-        out.mkdir(parents=True, exist_ok=True)
+        (out / "notebooks").mkdir(parents=True, exist_ok=True)
     for path in write_samples({out / name: text for name, text in texts.items()}, force=force):
         print_human(f"wrote {printable(path)}")
 
