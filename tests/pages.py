@@ -295,8 +295,10 @@ def index_for_models() -> str:
     for part, names in re.findall(r":caption: (.*)\n\n((?:.+\n)+?)```", index):
         lines.append(f"\n## {part}\n\n")
         for name in names.split():
-            title = re.search(r"^# (.*)$", (CHECKOUT / f"docs/{name}.md").read_text(), re.MULTILINE)
-            lines.append(f"- [{title[1] if title else name.capitalize()}](docs/{name}.md)\n")
+            page, notebook = (CHECKOUT / f"docs/{name}.{suffix}" for suffix in ("md", "ipynb"))
+            path = page if page.exists() else notebook
+            title = re.search(r'^(?: *")?# (.*?)(?:\\n",)?$', path.read_text(), re.MULTILINE)
+            lines.append(f"- [{title[1] if title else name.capitalize()}](docs/{name}{path.suffix})\n")
     return "".join(lines)
 
 
