@@ -295,8 +295,9 @@ def index_for_models() -> str:
     for part, names in re.findall(r":caption: (.*)\n\n((?:.+\n)+?)```", index):
         lines.append(f"\n## {part}\n\n")
         for name in names.split():
-            title = re.search(r"^# (.*)$", (CHECKOUT / f"docs/{name}.md").read_text(), re.MULTILINE)
-            lines.append(f"- [{title[1] if title else name.capitalize()}](docs/{name}.md)\n")
+            path = f"examples/{name}.ipynb" if name.startswith("notebooks/") else f"docs/{name}.md"
+            title = re.search(r'^(?: *")?# (.*?)(?:\\n",)?$', (CHECKOUT / path).read_text(), re.MULTILINE)
+            lines.append(f"- [{title[1] if title else name.capitalize()}]({path})\n")
     return "".join(lines)
 
 
