@@ -23,7 +23,7 @@ PYTEST_ARGS =
 
 .DEFAULT_GOAL := help
 .PHONY: help record test lint types unit bench peers faults simulate fuzz soak systemd-test docs site words generate \
-  screenshots sample package aarch64 pythons clean
+  screenshots sample notebooks package aarch64 pythons clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -113,6 +113,9 @@ sample: $(VENV)/.installed ## Record the small corpus of `tape2048.sample()` aga
 	for played in "72 --player ntuple:weights=fast,look_below=0" "28 --player ntuple"; do \
 	  $(BIN)/tape2048 record --seed 2048 --workers 1 --storage tape --out $(SAMPLE) --max-games $$played || exit 1; done
 	rm -rf $(SAMPLE)/.recorder
+
+notebooks: $(VENV)/.installed-dev ## Execute the notebooks with their full settings, and store their outputs, two minutes.
+	$(BIN)/python -m tests.notebooks
 
 words: $(BIN)/python ## Count the words of the README and of each page.
 	@wc -w README.md $$(find docs -name '*.md' -not -path '*/_build/*' | sort)

@@ -1,5 +1,6 @@
 """The site: Sphinx with Furo, pages in Markdown (MyST), docstrings by autodoc. ``make docs`` builds it."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ for room in ("sdk", "recorder", "tools"):
     sys.path.insert(0, str(DOCS.parent / room))
 
 from tape2048 import __version__ as release  # noqa: E402 - found by the paths above
+
+shutil.copytree(DOCS.parent / "examples/notebooks", DOCS / "notebooks", dirs_exist_ok=True)
 
 project = "tape2048"
 author = "the tape2048 authors"

@@ -295,10 +295,9 @@ def index_for_models() -> str:
     for part, names in re.findall(r":caption: (.*)\n\n((?:.+\n)+?)```", index):
         lines.append(f"\n## {part}\n\n")
         for name in names.split():
-            page, notebook = (CHECKOUT / f"docs/{name}.{suffix}" for suffix in ("md", "ipynb"))
-            path = page if page.exists() else notebook
-            title = re.search(r'^(?: *")?# (.*?)(?:\\n",)?$', path.read_text(), re.MULTILINE)
-            lines.append(f"- [{title[1] if title else name.capitalize()}](docs/{name}{path.suffix})\n")
+            path = f"examples/{name}.ipynb" if name.startswith("notebooks/") else f"docs/{name}.md"
+            title = re.search(r'^(?: *")?# (.*?)(?:\\n",)?$', (CHECKOUT / path).read_text(), re.MULTILINE)
+            lines.append(f"- [{title[1] if title else name.capitalize()}]({path})\n")
     return "".join(lines)
 
 
