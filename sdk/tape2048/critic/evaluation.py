@@ -338,8 +338,7 @@ def evaluate(
         ['all', 'early', 'middle', 'late', 'undecided']
         >>> print(found)  # doctest: +ELLIPSIS
         1,600 rows of 200 games; intervals: none
-        <BLANKLINE>
-        8192: AUROC
+        8192: too few games: none of 200 games reached the tile. Record at least 810 more.
         ...
 
         A constant, measured on a label of one's own, and on the points that are to come:

@@ -74,6 +74,17 @@ class LabelEvaluation(msgspec.Struct, frozen=True, kw_only=True):
         stages: stages in order.
         scores: scores by stage.
         reliability: for 0/1 labels, predicted and observed shares of all rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from tape2048 import Corpus
+        >>> from tape2048.critic import evaluate
+        >>> corpus = Corpus("selfplay")
+        >>> found = evaluate(
+        ...     lambda boards: np.full(len(boards), 0.5), corpus, labels=corpus.runs["seed"] % 2, replicates=0
+        ... )
+        >>> found.is_binary, found.runs
+        (True, 200)
     """
 
     is_binary: bool

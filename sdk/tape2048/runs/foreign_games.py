@@ -145,7 +145,7 @@ class _FileColumns(NamedTuple):
             f"move ({move}, ...). The first record: {shown[:200]}",
             path=path,
             hint="This is a table of games, without moves. Write rows: tape2048 export --rows."
-            if "max_score" in first
+            if isinstance(first, dict) and "max_score" in first
             else f"Name them with --columns board=NAME,move=NAME,game=NAME. {_PAGE}.",
         )
 

@@ -67,9 +67,10 @@ def write_metadata(
     blocks: NDArray[np.void],
     session: dict[str, Any],
     start_boards: None = None,
+    run_times: None = None,
 ) -> None:
     """As SQLite does: in several writes."""
-    assert start_boards is None, "rows are simulated, and no tapes"
+    assert start_boards is run_times is None, "rows are simulated, and no tapes"
     data = _encode(Metadata(runs.tobytes(), blocks.tobytes(), session))
     fd = system.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:

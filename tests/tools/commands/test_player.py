@@ -278,7 +278,7 @@ def test_record_refuses_boards_before_it_starts(cli: Cli, session: Path, tmp_pat
     starts = tmp_path / "starts.txt"
     for text, said in (
         ("0xB100000000000000\n\n0x0000000000000000\n", "line 3, 0x0000000000000000, has fewer than two"),
-        ("0x1000000000000001\n0x1234123412341230 0x12\n", "line 2 is '0x1234123412341230 0x12'"),
+        ("0x1000000000000001\n0x1234123412341230 0x12\n", "line 2: found '0x1234123412341230 0x12'"),
         ("0x1212212112122121\n", "line 1, 0x1212212112122121, has no legal move"),
         ("0x0300005010000000\n", "line 1, 0x0300005010000000, cannot result from a move and a new 2 or 4"),
         ("# none\n", "found no board, expected at least one"),

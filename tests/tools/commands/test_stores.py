@@ -47,7 +47,7 @@ def test_list_and_show_fetch_no_rows(cli: Cli, url: str, root: Path, tmp_path: P
     for document in (whole, there):
         document.pop("root")
         document.pop("bytes")
-        for name in ("session", "exps", "step_idx"):
+        for name in ("session", "exps", "step"):
             document["best"].pop(name)
     assert there == whole
     one = theirs["sessions"][0]["path"]
