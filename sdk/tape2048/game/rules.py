@@ -16,7 +16,6 @@ names take arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,19 +50,28 @@ SYMMETRY_MOVES = np.array(
 )
 
 
-def slide_line(line: Sequence[int], top: int = EXPONENT_MAX + 1) -> tuple[list[int], int]:
-    """Slide four exponents to the first cell, and merge those below ``top``; return them and the score."""
-    tiles = [exponent for exponent in line if exponent]
-    out: list[int] = []
-    score = 0
-    while tiles:
-        exponent = tiles.pop(0)
-        if tiles and tiles[0] == exponent < top:
-            tiles.pop(0)
-            exponent += 1
-            score += 1 << exponent
-        out.append(exponent)
-    return out + [0] * (4 - len(out)), score
+def _slide_lines(lines: npt.NDArray[Any], top: int = EXPONENT_MAX + 1) -> npt.NDArray[np.uint32]:
+    """Slide lines of exponents, ``[n, 4]``, to the first cell, in place, and merge those below ``top``.
+
+    Returns:
+        The scores, ``u32[n]``.
+    """
+    score = np.zeros(len(lines), np.uint32)
+    _close_gaps(lines)
+    for cell in range(3):
+        merges = (lines[:, cell] == lines[:, cell + 1]) & (lines[:, cell] != 0) & (lines[:, cell] < top)
+        lines[merges, cell] += 1
+        lines[merges, cell + 1] = 0
+        score[merges] += np.uint32(1) << lines[merges, cell]
+    _close_gaps(lines)
+    return score
+
+
+def _close_gaps(lines: npt.NDArray[Any]) -> None:
+    for last in (3, 2, 1):
+        for cell in range(last):
+            gap = lines[:, cell] == 0
+            lines[gap, cell], lines[gap, cell + 1] = lines[gap, cell + 1], 0
 
 
 def _make_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
@@ -71,23 +79,17 @@ def _make_tables() -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16], npt.
 
     Both directions score the same: of a run of equal tiles, two merge once, three once, four twice.
     """
-    lines = [(row >> 12, row >> 8 & 15, row >> 4 & 15, row & 15) for row in range(1 << 16)]
-    slid = [slide_line(line) for line in lines]
-    left = np.array([a << 12 | b << 8 | c << 4 | d for (a, b, c, d), _ in slid])
-    apart = left.copy()
-    for number, (line, (after, _)) in enumerate(zip(lines, slid, strict=True)):
-        if 16 in after:
-            for table, cells in ((left, after), (apart, slide_line(line, EXPONENT_MAX)[0])):
-                a, b, c, d = (min(cell, EXPONENT_MAX) for cell in cells)
-                table[number] = a << 12 | b << 8 | c << 4 | d
-    rows = np.arange(1 << 16, dtype=np.uint32)
-    reverse = (rows >> 12 | (rows >> 4 & 0x00F0) | (rows << 4 & 0x0F00) | (rows << 12 & 0xF000)).astype(
-        np.uint16
-    )
+    rows, shifts = np.arange(1 << 16, dtype=np.uint32), np.array([12, 8, 4, 0], np.uint32)
+    whole = rows[:, None] >> shifts & 15
+    apart = whole.copy()
+    score = _slide_lines(whole)
+    _slide_lines(apart, EXPONENT_MAX)
+    reverse = rows >> 12 | (rows >> 4 & 0x00F0) | (rows << 4 & 0x0F00) | (rows << 12 & 0xF000)
+    slid = [(np.minimum(each, EXPONENT_MAX) << shifts).sum(axis=1) for each in (whole, apart)]
     slide, slide_apart = (
-        np.concatenate([table, reverse[table[reverse]]]).astype(np.uint16) for table in (left, apart)
+        np.concatenate([table, reverse[table[reverse]]]).astype(np.uint16) for table in slid
     )
-    return slide, slide_apart, np.array([score for _, score in slid], dtype=np.uint32)
+    return slide, slide_apart, score
 
 
 #: ``SLIDE`` leaves a single 32768 of two merged tiles: a search values the move by that board.
@@ -392,7 +394,7 @@ def exps_after(board: int, move: int) -> npt.NDArray[np.uint8]:
     """
     exps = boards_to_exps(board).reshape(4, 4)
     lines = (exps if move >= LEFT else exps.T)[:, :: -1 if move & 1 else 1]  # a view
-    lines[:] = [slide_line(line)[0] for line in lines.tolist()]
+    _slide_lines(lines)
     return exps.reshape(16)
 
 
