@@ -475,21 +475,21 @@ def _one_at_a_time(dispatcher: Any, directory: Path | None) -> Callable[[Any], A
 
 @contextlib.contextmanager
 def _logged(dispatcher: Any, signature: Any, directory: Path | None) -> Iterator[None]:
-    begin, is_said = time.monotonic(), threading.Event()
+    begin, is_done, is_said = time.monotonic(), threading.Event(), threading.Event()
 
-    def say() -> None:
-        if signature in dispatcher.stats.cache_misses:  # else it is loaded
-            kept = "at each start" if directory is None else f"once for this version, kept in {directory}"
-            logger.warning("compiling %s: %s", dispatcher.__module__, kept)
-            is_said.set()
+    def watch() -> None:
+        while not is_done.wait(SLOW_S):
+            if signature in dispatcher.stats.cache_misses:  # else it may be loaded
+                kept = "at each start" if directory is None else f"once for this version, kept in {directory}"
+                logger.warning("compiling %s: %s", dispatcher.__module__, kept)
+                is_said.set()
+                return
 
-    timer = threading.Timer(SLOW_S, say)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        is_done.set()
         if is_said.is_set():
             logger.warning("compiled %s in %.1f s", dispatcher.__module__, time.monotonic() - begin)
 
