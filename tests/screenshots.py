@@ -66,6 +66,7 @@ def ready(page: Any) -> None:
     page.locator("#main[data-ready=yes]").wait_for(timeout=120_000)
     for words in ("Reading", "Evaluating", "not read yet"):
         page.locator(f".message:has-text('{words}')").first.wait_for(state="detached", timeout=120_000)
+    page.get_by_text("Judging").first.wait_for(state="hidden", timeout=120_000)
     page.locator(".odds:text('…')").first.wait_for(state="detached", timeout=120_000)
     page.wait_for_timeout(700)
 
