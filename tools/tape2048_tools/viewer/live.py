@@ -17,6 +17,7 @@ from tape2048.game.moves import recover
 from tape2048.game.rules import exps_to_boards
 from tape2048.players import player_text
 from tape2048.session.layout import name_key
+from tape2048.session.tiles_shown import tiles_shown
 from tape2048_recorder.game.kept_starts import load_starts
 from tape2048_recorder.recording.partial import (
     JOURNAL,
@@ -73,7 +74,8 @@ def recorder(root: Path, instance: str) -> dict[str, Any]:
         return {**named, "error": str(error)}
     verdict, config, status = judge(snapshot), snapshot.config, snapshot.status
     text, games = player_text(config), status.recorded_games
-    reach = {str(tile): wilson(round(share * games), games) for tile, share in status.reach.items()}
+    tiles = tiles_shown([status.reach]) if games else []
+    reach = {str(tile): wilson(round(status.reach[tile] * games), games)._asdict() for tile in tiles}
     return {
         **named,
         "state": verdict.state,
@@ -82,7 +84,7 @@ def recorder(root: Path, instance: str) -> dict[str, Any]:
         "text": verdict.text,
         "player": status.player or text,
         "mean_error": mean_error(games, (status.mean_score or 0.0) * games, status.score_squares),
-        "reach": {tile: one._asdict() for tile, one in reach.items()} if games else {},
+        "reach": reach,
         "full": text,
         "rotate_steps": config.get("rotate_steps"),
         "host": snapshot.host,

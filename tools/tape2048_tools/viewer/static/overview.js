@@ -101,7 +101,7 @@ function sampleOf(given, two) {
 /** The names of two selections: their players, or their conditions if the players are the same. */
 function namesOf(parts, given) {
   const players = parts.map(part => part.players.length
-    ? part.players.slice(0, 2).map(one => one.player).join(', ') + (part.players_in_all > 2 ? ', …' : '') : 'no game');
+    ? part.players.map(one => one.player).sort().slice(0, 2).join(', ') + (part.players_in_all > 2 ? ', …' : '') : 'no game');
   if (players[0] !== players[1]) return players;
   const labels = new Map([['where', ''], ['session', 'session'], ...FILTERS]);
   return parts.map((_, i) => {
