@@ -5,7 +5,9 @@
     python -m tests.notebooks          # executes each with its full settings, and stores its outputs, minutes
 """
 
+import os
 import re
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,7 +34,8 @@ def execute(path: Path, directory: Path, **settings: object) -> nbformat.Noteboo
     client = NotebookClient(
         notebook, timeout=300, record_timing=False, resources={"metadata": {"path": str(directory)}}
     )
-    return client.execute()
+    path_with_commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return client.execute(env=os.environ | {"PATH": path_with_commands})
 
 
 def stored(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
