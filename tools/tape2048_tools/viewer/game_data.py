@@ -483,10 +483,10 @@ class Judges:
             return None
         short = short_names(one.player_name for one in (*self.critic.info.players, *others))
         names = list(dict.fromkeys(short[one.player_name] for one in others))
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        more = f" or {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         its = ", ".join(short[one.player_name] for one in self.critic.info.players)
         return (
-            f"The critic was trained on games of {its}, not of {', '.join(names[:_NAMED])}{more}. "
+            f"The critic was trained on games of {its}, not of {' or '.join(names[:_NAMED])}{more}. "
             f"Its probabilities assume that {its} continues the game."
         )
 

@@ -112,7 +112,8 @@ export function varyingTable(caption, headings, rows) {
   const same = headings.map((_, i) => i > 0 && rows.length > 1
     && rows.every(row => told(row[i]) === told(rows[0][i]) && !told(row[i]).endsWith('…')));
   const kept = list => list.filter((_, i) => !same[i]);
-  const common = headings.flatMap((one, i) => same[i] && told(rows[0][i]) ? [`${plain(one)} ${told(rows[0][i])}`] : []);
+  const common = headings.flatMap((one, i) => same[i] && !['', '–'].includes(told(rows[0][i]))
+    ? [`${plain(one)} ${told(rows[0][i])}`] : []);
   return table(common.length ? `${caption} · the same in every row: ${common.join(', ')}` : caption, kept(headings),
     rows.map(kept));
 }
