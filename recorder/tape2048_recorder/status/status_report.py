@@ -422,6 +422,13 @@ def snapshots(out_dir: Path, instance: str | None = None) -> Sequence[Snapshot]:
     return [read_snapshot(out_dir, name) for name in names or ["default"]]
 
 
+def _ago(age_s: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if age_s >= 2 * size:
+            return f"{age_s / size:,.0f} {unit} ago"
+    return f"{age_s:,.0f} s ago"
+
+
 def judge(snapshot: Snapshot) -> Verdict:
     """Derive the present state; in another container or host, only the time of writing is known."""
     process, status = snapshot.process, snapshot.status
@@ -434,7 +441,7 @@ def judge(snapshot: Snapshot) -> Verdict:
     age_s = max(age_s, 0.0) if is_local else abs(age_s)  # a fast clock must not hide the recorder's end
     why = f" ({status.why})" if status.why else ""
     if status.state == "stopped":
-        return Verdict("stopped", running=False, age_s=age_s, text=f"stopped {age_s:,.0f} s ago{why}")
+        return Verdict("stopped", running=False, age_s=age_s, text=f"stopped {_ago(age_s)}{why}")
     if age_s < STALE_S and (is_there or not is_local):
         state = "draining" if status.ending else status.state
         where = "" if is_local else f" on {snapshot.host}; it cannot be signalled from here"
@@ -442,5 +449,5 @@ def judge(snapshot: Snapshot) -> Verdict:
     fate = "is running but does not write it" if is_there else "has ended"
     if not is_local and snapshot.host != platform.node():
         fate = f"on {snapshot.host} cannot be seen from here, and its clock may differ"
-    text = f"stale (last written {age_s:,.0f} s ago; pid {process.pid} {fate})"
+    text = f"stale (last written {_ago(age_s)}; pid {process.pid} {fate})"
     return Verdict("stale", running=False, age_s=age_s, text=text)

@@ -161,6 +161,7 @@ def test_a_status_is_judged(fields: dict[str, Any], age_s: float, state: str, te
         ({}, 1.0, "stale (last written 1 s ago; pid PID has ended)"),
         ({}, -3600.0, "stale (last written 0 s ago; pid PID has ended)"),
         ({"state": "stopped", "why": "SIGTERM"}, 100.0, "stopped 100 s ago (SIGTERM)"),
+        ({"state": "stopped"}, 10_000.0, "stopped 3 h ago"),
     ],
 )
 def test_a_status_of_a_dead_process_is_judged(fields: dict[str, Any], age_s: float, text: str) -> None:
