@@ -574,7 +574,7 @@ def test_the_end_of_a_game_is_judged_first(data: Data, monkeypatch: pytest.Monke
             expected = getattr(whole, name).copy()
             expected[: left[-1]] = np.nan
             assert np.array_equal(found[name], expected, equal_nan=True), name
-    assert len(left) > 3
+    assert left[1] > 0  # a slow first part makes the next one large
     monkeypatch.setattr(Judge, "moves", lambda *_: pytest.fail("judged again"))
     assert unpacked(made.replay(given))["sums"] == whole.sums
 
