@@ -780,7 +780,8 @@ class Corpus(RowView):
             True
         """
         runs = self._tables.runs
-        mark_rows = load_named("tape2048.loader.condition:mark_rows")
+        from tape2048.loader.condition import mark_rows
+
         words = mark_rows(self._tables, condition, session_columns(runs, self.sessions))
         return self._of_bits(words, f"the condition {condition[:200]!r}")
 
@@ -805,7 +806,8 @@ class Corpus(RowView):
             >>> len(kept) == len(np.unique(boards, axis=0)) > len(corpus.unique(symmetry=True))
             True
         """
-        mark_first = load_named("tape2048.loader.unique:mark_first")
+        from tape2048.loader.unique import mark_first
+
         return self._of_bits(mark_first(self._tables, symmetry=bool(symmetry)), "unique")
 
     def _of_bits(self, words: NDArray[np.uint64], what: str) -> Self:
@@ -844,8 +846,8 @@ class Corpus(RowView):
         """Return rows for torch's ``DataLoader``. The error of its own collation names ``CriticLoader``."""
         joins: Any = sys.modules.get("torch.utils.data._utils.collate")
         if joins is not None:
-            joins.default_collate_fn_map.setdefault(np.void, _reject_joining)
-        return [*self.get_batch(rows)]
+            joins.default_collate_fn_map[_Row] = _reject_joining
+        return [*self.get_batch(rows).view(np.dtype((_Row, self.dtype)))]
 
     def get_batch(self, indices: ArrayLike) -> NDArray[np.void]:
         """Return whole rows by number, in any order, repeats allowed: ``dtype[n]``, a new array.
@@ -1121,6 +1123,10 @@ class _Parts(dict[str, _T]):
     def __missing__(self, name: str) -> Never:
         has = ", ".join(map(repr, self))
         raise KeyError(f"no part {name!r}: this split has {has}. Write split(train=0.8, {name}=0.2) for it")
+
+
+class _Row(np.void):  # type: ignore[misc]  # NumPy subclasses it, too
+    """A row of a corpus, which torch can tell from rows of other arrays."""
 
 
 def _reject_joining(_rows: Sequence[Any], **_: Any) -> Never:

@@ -199,11 +199,6 @@ class Judged(NamedTuple):
         found = summands(self.loss, self.luck, self.grade)
         return {name: float(each.sum()) for name, each in found.items()}
 
-    def largest_losses(self, count: int = 50) -> npt.NDArray[np.int64]:
-        """Return the numbers of the moves with a loss, ``i64[k]``, ``k <= count``, the largest loss first."""
-        order = np.argsort(-np.nan_to_num(self.loss), kind="stable")[:count]
-        return order[self.loss[order] > 0]
-
 
 def summands(
     loss: NDArray[np.float32], luck: NDArray[np.float32], grade: NDArray[np.uint8]

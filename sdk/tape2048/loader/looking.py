@@ -93,21 +93,18 @@ class Description:
 def describe(tables: ViewTables, title: str, row_counts: NDArray[np.int64]) -> Description:
     players, player = _by_player(tables)
     scores, steps, exponents = tables.runs["score"], tables.runs["steps"], tables.exponents
-    parts = [(player == i, one.player_name) for i, one in enumerate(players)]
+    parts: list[tuple[Any, str]] = [(player == i, one.player_name) for i, one in enumerate(players)]
+    parts += [(slice(None), "all players")] if len(players) > 1 else []
+    reach = [{exp: float((exponents[mine] >= exp).mean()) for exp in range(5, 17)} for mine, _ in parts]
+    tiles = tiles_shown(reach[: len(players)])
 
-    def reach(mine: Any) -> dict[int, float]:
-        return {exp: float((exponents[mine] >= exp).mean()) for exp in range(5, 17)}
-
-    tiles = tiles_shown(reach(mine) for mine, _ in parts)
-
-    def line(mine: Any, name: str) -> tuple[str, ...]:
-        score, reached = scores[mine], [reach(mine)[exp] for exp in tiles]
+    def line(mine: Any, name: str, reached: dict[int, float]) -> tuple[str, ...]:
+        score = scores[mine]
         facts = (len(score), row_counts[mine].sum(), *(f(score) for f in (np.mean, np.median, np.max)))
         numbers = (f"{fact:,.0f}" for fact in (*facts, steps[mine].mean()))
-        return (*numbers, *(f"{share:.1%}" for share in reached), printable(name))
+        return (*numbers, *(f"{reached[exp]:.1%}" for exp in tiles), printable(name))
 
-    lines = [line(*part) for part in parts]
-    lines += [line(slice(None), "all players")] if len(players) > 1 else []
+    lines = [line(*part, shares) for part, shares in zip(parts, reach, strict=True)]
     headings = (">games", ">rows", ">mean score", ">median", ">best", ">moves a game")
     return Description(title, (*headings, *(f">{1 << exp}" for exp in tiles), "player"), lines)
 

@@ -25,6 +25,7 @@ import itertools
 import logging
 import os
 import re
+import tempfile
 import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -45,6 +46,7 @@ from tape2048.errors import (
     NameTakenError,
     ReplayError,
 )
+from tape2048.files.durable import rename_noreplace
 from tape2048.files.expansion import expanded_max
 from tape2048.files.opening import storage_errors
 from tape2048.files.reading import open_regular, reading
@@ -739,20 +741,17 @@ def as_session(path: Path) -> Path:
     target = root / f"{plain_name(path).partition('.')[0]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     notes = Path(f"{target}.txt")  # what the session lacks, which each opening reports
     if not target.exists():
-        with storage_errors(root, "making the directory"), contextlib.suppress(NameTakenError):
+        with storage_errors(root, "converting into it"):
             root.mkdir(parents=True, exist_ok=True)
-            done = convert(path, target, "session", lossy=True)
-            lost = [
-                f"lost {what}, of {counted(n, 'game')}"
-                for what, n in done.lost.items()
-                if what != FINAL_BOARD
-            ]
-            skipped = done.skipped
-            lost += [
-                f"left out {counted(len(skipped), 'game')}. The first: {one.run}: {one.message}"
-                for one in skipped[:1]
-            ]
-            notes.write_text("\n".join(lost))
+            with tempfile.TemporaryDirectory(dir=root) as scratch:
+                done = convert(path, draft := Path(scratch, "session"), "session", lossy=True)
+                losses = ((what, n) for what, n in done.lost.items() if what != FINAL_BOARD)
+                lost = [f"lost {what}, of {counted(n, 'game')}" for what, n in losses]
+                left_out = f"left out {counted(len(done.skipped), 'game')}. The first:"
+                lost += [f"{left_out} {one.run}: {one.message}" for one in done.skipped[:1]]
+                notes.write_text("\n".join(lost))
+                with contextlib.suppress(NameTakenError):  # another process was first
+                    rename_noreplace(draft, target)
     for note in notes.read_text().splitlines() if notes.exists() else ():
         logging.getLogger("tape2048").warning("%s: %s", path, note)
     return target

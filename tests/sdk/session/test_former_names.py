@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tape2048 import Corpus, errors
+from tape2048.session.former_names import RENAMED
 
 from ..corpora import build
 
@@ -51,3 +54,14 @@ def test_a_former_name(corpus: Corpus, use: Callable[[Corpus], Any], hint: str) 
 )  # fmt: skip
 def test_games_and_rows_know_the_same_columns(corpus: Corpus, condition: str) -> None:
     assert 0 < len(corpus.where(condition)) == len(corpus.rows_where(condition)) < len(corpus)
+
+
+def test_no_page_or_help_has_a_former_name() -> None:
+    """Many conditions of pages and helps are not executed, since they need a long recording."""
+    root, found = Path(__file__).parents[3], set()
+    for pattern in ("README.md", "docs/[!_]*/**/*.md", "examples/*.py", "recorder/**/*.py", "tools/**/*.py"):
+        for path in root.glob(pattern):
+            found |= {*re.findall(r"""where(?: |=|\()["']([^"'\n]*)|such as (\w+ >=)""", path.read_text())}
+    assert len(found) > 15
+    words = {word for both in found for text in both for word in re.findall(r"\w+", text)}
+    assert not words & RENAMED.keys()

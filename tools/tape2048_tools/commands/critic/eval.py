@@ -25,7 +25,7 @@ from tape2048_tools.terminal.click_extras import (
 @new_command(
     "tape2048 critic eval critic/best selfplay",
     "tape2048 critic eval critic/best selfplay --split val --out report.html",
-    'tape2048 critic eval critic/best selfplay --split all --where "id >= 3000"',
+    'tape2048 critic eval critic/best selfplay --split all --where "run_id >= 3000"',
     "tape2048 critic eval critic/best selfplay --oracle 48 --precision 0.02",
     "tape2048 critic eval critic/best other-sessions --split all --player none --csv > table.csv",
 )
@@ -37,7 +37,7 @@ from tape2048_tools.terminal.click_extras import (
     metavar="PART",
     help="Part of the games: unseen, val (or validation), test, train or all.  [default: unseen]",
 )
-@click.option("--where", metavar="SQL", help="Condition on runs, such as id >= 3000.")
+@click.option("--where", metavar="SQL", help="Condition on runs, such as run_id >= 3000.")
 @click.option(
     "--by",
     type=click.Choice(["moves", "tile", "progress"]),
