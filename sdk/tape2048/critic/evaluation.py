@@ -362,6 +362,8 @@ def evaluate(
     for each in (corpus, train):
         if each is not None:
             tables_of(each)
+    if train is not None:
+        load_isotonic()
     report = progress or _Lines()
     if labels is not None:
         if hasattr(critic, "needs_embeddings") or train or baselines or oracle:

@@ -349,11 +349,12 @@ def test_scores_of_a_session(tape: Tape, made: Made, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_a_missing_package_is_named_first(
-    tape: Tape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_scikit_learn_is_needed_to_calibrate_baselines_only(
+    tape: Tape, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.isotonic", None)
-    monkeypatch.setattr("tape2048_tools.critic_report.examine", lambda *_, **__: pytest.fail("it reads"))
-    done = tape("critic", "eval", "default", tmp_path)
+    assert tape("critic", "eval", "default", made.root, "--per-run", "4").code == 0
+    monkeypatch.setattr("tape2048.critic.evaluation.take_sample", lambda *_, **__: pytest.fail("it reads"))
+    done = tape("critic", "eval", made.probe, made.root, "--split", "test")
     assert done.code == MissingPackageError.exit_code
     assert "pip install scikit-learn" in done.err

@@ -102,12 +102,10 @@ def command(
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv both write to standard output: give only one")
-    from tape2048.critic.evaluation import load_isotonic
     from tape2048.files.durable import check_new_file, publishing_file
     from tape2048_tools.critic_report import csv_text, document, examine, read_curves, summary
     from tape2048_tools.terminal.output import print_human, print_json, print_text
 
-    load_isotonic()  # fail at once if its package is missing, not after minutes
     if out is not None:
         check_new_file(out, replace=force)
     evaluation, about = examine(critic, [root], **how)
