@@ -100,7 +100,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
         self.idle[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread could be started
+        except Exception:  # no thread could be started; after a signal, the thread ends by itself
             self._release(request)
             raise
 

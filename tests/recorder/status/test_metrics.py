@@ -138,6 +138,24 @@ def test_http_serves_the_last_snapshot_and_ends() -> None:
     Metrics(config, no_warning).close()  # the port is free again
 
 
+def test_a_signal_while_a_connection_is_answered_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler of a signal can raise where a thread is started, after its connection has ended."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        thread.join()
+        raise SystemExit(143)
+
+    found = server.BoundedServer("127.0.0.1", 0, None)
+    with found, socket.create_connection(found.server_address) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(SystemExit):
+            found.handle_request()
+
+
 @pytest.mark.parametrize(
     ("address", "kind"), [("203.0.113.1:9105", RecorderError), ("127.0.0.1:99999", ConfigError)]
 )
