@@ -271,8 +271,9 @@ class BatchPool:
             if _references(batch) == batch._unused:  # noqa: SLF001 - of this module
                 return batch
         batch = make()
-        self._batches.append(batch)
+        as_in_pool = [batch]  # counted before another thread can see the batch, and refer to it
         batch._unused = _references(batch)  # noqa: SLF001
+        self._batches.extend(as_in_pool)
         return batch
 
 

@@ -116,3 +116,22 @@ def test_a_planted_reuse_is_found(
     monkeypatch.setattr(batch_module, "_references", plant)
     with pytest.raises(AssertionError):
         check_held(LOADERS[loader](corpus, {"batch_size": 16, "fields": FIELDS}), seed=1)
+
+
+def test_a_new_buffer_is_counted_before_another_thread_sees_it(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that looks for a free buffer refers to those that it sees."""
+    pool, new, count = batch_module.BatchPool(), corpus.batches(8).buffer, batch_module._references
+
+    def references(batch: Any) -> int:
+        looked_at = [] if batch._unused else [*pool._batches]  # by another thread, while a new one is counted
+        found = count(batch)
+        del looked_at
+        return found
+
+    monkeypatch.setattr(batch_module, "_references", references)
+    batch = pool.take(new)
+    held = batch.owners[0][1:]
+    del batch
+    assert pool.take(new).owners[0] is not held.base
