@@ -110,7 +110,7 @@ screenshots: $(VENV)/.installed-dev ## Take pictures of every page of the viewer
 SAMPLE := sdk/tape2048/sample_games
 sample: $(VENV)/.installed ## Record the small corpus of `tape2048.sample()` again: 100 games of two players, below 1 MB.
 	rm -rf $(SAMPLE)
-	for played in "72 --player ntuple:weights=fast,look_below=0" "28 --player ntuple"; do \
+	for played in "72 --player ntuple:weights=fast,look=0" "28 --player ntuple"; do \
 	  $(BIN)/tape2048 record --seed 2048 --workers 1 --storage tape --out $(SAMPLE) --max-games $$played || exit 1; done
 	rm -rf $(SAMPLE)/.recorder
 

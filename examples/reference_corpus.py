@@ -38,10 +38,10 @@ class Strength(NamedTuple):
 #: The players, from the weakest to the strongest.
 STRENGTHS = {
     "greedy": Strength("greedy", 180),
-    "fast": Strength("ntuple:weights=fast,look_below=0", 2_300),
-    "small": Strength("ntuple:weights=small,look_below=0", 6_900),
-    "strong": Strength("ntuple:look_below=0", 13_500),
-    "search": Strength("ntuple:look_below=16,look_margin=0", 16_500),
+    "fast": Strength("ntuple:weights=fast,look=0", 2_300),
+    "small": Strength("ntuple:weights=small,look=0", 6_900),
+    "strong": Strength("ntuple:look=0", 13_500),
+    "search": Strength("ntuple:look=16,look_margin=0", 16_500),
 }
 JUDGE = "ntuple"  # the same judge for all players, so that their losses can be compared
 SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}

@@ -2,7 +2,7 @@
 
 Record and annotate games first::
 
-    tape2048 record --player ntuple:look_below=0 --max-steps 6M --seed 1 --record-action
+    tape2048 record --player ntuple:look=0 --max-steps 6M --seed 1 --record-action
     tape2048 annotate selfplay
     python examples/train_on_columns.py selfplay
 """

@@ -18,8 +18,9 @@ ROOTS = {"tape2048": "sdk", "tape2048_recorder": "recorder", "tape2048_tools": "
 #: The parts of each package, lowest layer first. A part imports from lower layers only.
 LAYERS = {
     "tape2048": [
-        "_version", "errors", "base jit", "files game players short_names", "ntuple session", "stores",
-        "loader maintenance", "corpus", "critic runs", "torch", "__init__ __main__",
+        "_version", "errors", "base jit", "files game search_depth short_names", "players",
+        "ntuple session", "stores", "loader maintenance", "corpus", "critic runs", "torch",
+        "__init__ __main__",
     ],
     "tape2048_recorder": [
         "game ipc", "players retention", "record_options lanes models replay", "evaluation",

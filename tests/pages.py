@@ -42,7 +42,7 @@ _EMPTY = '""'
 STRENGTHS = CHECKOUT / "tests/bench/engines/players.jsonl"
 
 #: Players of the table of disk space.
-DISK_SHOWN = ("ntuple:look_below=0", "ntuple", "ntuple:look_below=16,look_margin=0")
+DISK_SHOWN = ("ntuple:look=0", "ntuple", "ntuple:look=16,look_margin=0")
 
 #: Rows per core-hour that a default player must give.
 ROWS_PER_HOUR_MIN = 1e9
@@ -51,10 +51,10 @@ ROWS_PER_HOUR_MIN = 1e9
 PLAYERS_SHOWN = (
     "`greedy`",
     "`ntuple:weights=small`",
-    "`ntuple:look_below=0`",
+    "`ntuple:look=0`",
     "`ntuple` (default)",
-    "`ntuple:look_below=16,look_margin=0`",
-    "`ntuple:look_below=16,look_margin=0,look_twice_below=6`",
+    "`ntuple:look=16,look_margin=0`",
+    "`ntuple:look=16/6,look_margin=0`",
 )
 
 

@@ -32,7 +32,7 @@ DATA = Path(__file__).parent / "data"
 BOARDS = np.array([0x1200, 0x3000000000000011, 0x4321001200005671], np.uint64)
 
 RECORD = "record --workers 1 --seed 1"
-FAST = "ntuple:weights=fast,look_below=0"
+FAST = "ntuple:weights=fast,look=0"
 TOWER = "--tower-dim 8 --tower-layers 1 --tower-heads 2 --tower-ffn 8 --hidden 8 --batch-rows 256"
 CRITIC = "critic train tape --thresholds 128,256 --seed 1 --epochs 1 --json"
 #: The commands that make the files, in this order.

@@ -13,7 +13,7 @@ SMALL = {
     "first-hour": {
         "GAMES": 60,
         "EPOCHS": 1,
-        "PLAYER": "ntuple:weights=fast,look_below=0",
+        "PLAYER": "ntuple:weights=fast,look=0",
         "TILES": (2048, 4096),
     },
     "your-own-data": {"GAMES": 5, "EPOCHS": 1},

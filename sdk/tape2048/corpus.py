@@ -43,7 +43,7 @@ from tape2048.loader.row_view import ViewTables, tables_of
 from tape2048.loader.run_columns import RunColumns, ordinals_of_mask, positive_weights, prevalence
 from tape2048.loader.splits import check_shares, parts_of_hashes, run_hash, split_hash, warn_of_unknown_games
 from tape2048.loader.stages import even_shares, stage_firsts
-from tape2048.players import PlayerTable, name_players
+from tape2048.players import name_players
 from tape2048.session.blocks import impossible_row
 from tape2048.session.former_names import NamedRuns
 from tape2048.session.layout import STEP_DTYPE
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tape2048.loader.batches import Batches
     from tape2048.loader.buffers import Found, HeldLoad, RowBuffers
     from tape2048.loader.gatherer import Gatherer
-    from tape2048.loader.looking import Description
+    from tape2048.loader.looking import Description, PlayerTable
     from tape2048.loader.options import LabelLike
     from tape2048.session.columns import ColumnInfo
     from tape2048.session.games import Game

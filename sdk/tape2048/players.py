@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import html
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tape2048.base.text import counted, printable, read_plain, show_plain
+from tape2048.search_depth import depth_words, look_of, with_look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,8 @@ _DIGITS = 6  # of the SHA-256 in a name
 #: Values of parameters that a name leaves out: the defaults of the recorder's players.
 _USUAL: Mapping[str, Mapping[str, Any]] = {
     "ntuple": {
-        "look_chance": 0.0, "look_deeper_from": 0, "look_unsure": 0.0, "look_margin": 1600.0, "downgrade": -1,
-        "mix": "", "epsilon": 0.0, "temperature": 0.0,
+        "look_chance": 0.0, "look_unsure": 0.0, "look_margin": 1600.0, "downgrade": -1, "mix": "",
+        "epsilon": 0.0, "temperature": 0.0,
     },
     "critic": {"tile": 32768, "weights": "small", "margin": 50.0},
     "expectimax": {},
@@ -37,8 +37,7 @@ _USUAL: Mapping[str, Mapping[str, Any]] = {
 _PLACE = re.compile(r"\w+://\S+|[^=:,'\"]+")
 
 #: Parameters of a search, which a name describes in words.
-_SEARCH = ("depth", "look_below", "look_twice_below", "look_spawns")
-_EVERY_BOARD = 16  # a board has fewer empty cells
+_SEARCH = ("depth", "look")
 
 
 def player_text(facts: Mapping[str, Any]) -> str:
@@ -59,7 +58,7 @@ def file_names(text: str) -> str:
     """Return a text without the directories of paths: ``tdl2048:/home/ada/4x6.w`` becomes tdl2048:4x6.w."""
 
     def last(place: re.Match[str]) -> str:
-        says_nothing = re.fullmatch(r"\d+/\d+|\.\.?/[^/\\]+", place[0])  # a fraction, or ./FILE
+        says_nothing = re.fullmatch(r"\d[\d/+]*|\.\.?/[^/\\]+", place[0])  # a fraction, a depth, or ./FILE
         return place[0] if says_nothing else re.split(r"[/\\](?=.)", place[0])[-1]
 
     return " ".join(_PLACE.sub(last, word) for word in text.split(" "))
@@ -104,7 +103,9 @@ def _split_args(text: str | None) -> dict[str, str]:
 def _player_args(facts: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     name, config = facts.get("player"), facts.get("config")
     args = facts.get("player_args", config.get("player_args") if isinstance(config, dict) else None)
-    return (name, args if isinstance(args, dict) else {}) if isinstance(name, str) else ("", {})
+    if not isinstance(name, str):
+        return "", {}
+    return name, with_look(name, args) if isinstance(args, dict) else {}
 
 
 def player_name(facts: Mapping[str, Any]) -> str:
@@ -118,7 +119,7 @@ def player_name(facts: Mapping[str, Any]) -> str:
     if not args:  # they may be in the text, as `player_text` returns it
         with contextlib.suppress(ValueError):
             kind, given = split_text(kind)
-            args = {key: read_plain(value) for key, value in given.items()}
+            args = {key: value if key == "look" else read_plain(value) for key, value in given.items()}
     words = [":".join(kind.split(":")[-2:]).rpartition("/")[2] or "unknown player"]
     if kind == _ENGINE and isinstance(command := args.get("command"), str):
         words[0] += " " + re.sub(r"^\s*\S*/", "", command)
@@ -139,41 +140,30 @@ def player_name(facts: Mapping[str, Any]) -> str:
 
 
 def _file_name(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else re.split(r"[/\\]", show_plain(value))[-1]
+    return f"{value:g}" if isinstance(value, float) else file_names(show_plain(value))
 
 
 def _search(kind: str, args: Mapping[str, Any]) -> list[str]:
     """Return the depths of a player's search with the boards to which they apply; none if unknown."""
-    depth, below, one = args.get("depth"), args.get("look_below"), 1 + (kind == "critic")
+    depth, phases, plies = args.get("depth"), look_of(kind, args), 1 + (kind == "critic")
     if kind == "expectimax" and isinstance(depth, int):
-        return [f"{one + depth}-ply"]
-    if kind not in _USUAL or not isinstance(below, int) or args.get("mix"):
+        return [f"{plies + depth}-ply"]
+    if kind not in _USUAL or not phases or args.get("mix"):
         return []
-    deeper = min(below, _whole(args, "look_twice_below"))
-    found = [f"{one + 1}-ply {_boards(below)}"] if deeper < below else []
-    deepest = f"{one + _whole(args, 'look_spawns', 2)}-ply"
-    found += [f"{deepest} {_boards(deeper)}"] if deeper else []
-    found += [f"to {deepest} where unsure"] if below and args.get("look_unsure") else []
-    return found or [f"{one}-ply"]
-
-
-def _boards(below: int) -> str:
-    return "always" if below >= _EVERY_BOARD else f"below {counted(below, 'empty cell')}"
-
-
-def _whole(args: Mapping[str, Any], key: str, usual: int = 0) -> int:
-    value = args.get(key)
-    return value if isinstance(value, int) else usual
+    unsure = args.get("look_unsure") and phases[0].depths
+    return depth_words(phases, plies) + [f"to {plies + len(phases[0].below)}-ply where unsure"] * bool(unsure)
 
 
 def plies_of(kind: str, args: Mapping[str, Any]) -> int:
+    """Return the plies of a player's deepest search."""
+    phases, depth = look_of(kind, args), args.get("depth")
     mixed = re.findall(r"(?:^|\+)(\d+)", args["mix"]) if isinstance(args.get("mix"), str) else []
-    one = 1 + (kind == "critic")
-    if not any(map(int, mixed or [_whole(args, "look_below")])):
-        return one + _whole(args, "depth")
-    if not _whole(args, "look_twice_below") and not args.get("look_unsure"):
-        return one + 1
-    return one + _whole(args, "look_spawns", 2) + (_whole(args, "look_deeper_from") > 0)
+    if mixed:
+        phases = [phase._replace(below=(max(map(int, mixed)), *phase.below[1:])) for phase in phases]
+    spawns = [len(phase.depths) for phase in phases] + [depth if isinstance(depth, int) else 0]
+    if args.get("look_unsure") and phases and phases[0].depths:
+        spawns.append(len(phases[0].below))
+    return 1 + (kind == "critic") + max(spawns)
 
 
 def is_called(given: str, label: str, name: str) -> bool:
@@ -224,35 +214,6 @@ class PlayedBy(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{printable(self.player_name)} ({counted(self.games, 'game')})"
-
-
-class PlayerGames(NamedTuple):
-    player: str  #: full name; selects the games with ``where(player=...)``
-    spec: str  #: the player with its parameters, as ``record --player`` takes it; empty if unknown
-    games: int  #: number of games
-    rows: int  #: rows of these games in the view
-    mean_score: float  #: mean final score
-
-
-class PlayerTable(tuple[PlayerGames, ...]):
-    """The players of a corpus, starting with the player of the most games. Prints as a table."""
-
-    __slots__ = ()
-
-    def _cells(self) -> list[tuple[str, ...]]:
-        numbers = ((f"{one.games:,}", f"{one.rows:,}", f"{one.mean_score:,.0f}") for one in self)
-        names = (printable(one.player) for one in self)
-        cells = [(*row, name) for row, name in zip(numbers, names, strict=True)]
-        return [("games", "rows", "mean score", "player"), *cells]
-
-    def __repr__(self) -> str:
-        cells = self._cells()
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:3]
-        return "\n".join("  ".join([*map(str.rjust, row, widths), row[3]]) for row in cells)
-
-    def _repr_html_(self) -> str:
-        rows = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in self._cells())
-        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
 def identity_of_player(facts: Mapping[str, Any]) -> tuple[str, str]:

@@ -25,9 +25,9 @@ from .games import Games
 
 #: Ours, the sketch's ``look_below``, and games of each a round.
 PLAYERS = (
-    ("ntuple:look_below=0", 0, 40),
+    ("ntuple:look=0", 0, 40),
     ("ntuple", 3, 6),
-    ("ntuple:look_below=16,look_margin=0", 16, 1),
+    ("ntuple:look=16,look_margin=0", 16, 1),
 )
 
 

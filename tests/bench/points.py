@@ -33,14 +33,14 @@ from tape2048_recorder.replay.replay import replayer
 from tape2048_tools.options.recorder_options import parse_player
 
 PLAYERS = (
-    "ntuple:look_below=0",
+    "ntuple:look=0",
     "ntuple",
-    "ntuple:look_below=16,look_margin=0",
+    "ntuple:look=16,look_margin=0",
     "ntuple:weights=small",
-    "ntuple:weights=fast,look_below=0",
+    "ntuple:weights=fast,look=0",
 )
 OTHERS = "greedy", "expectimax"
-JUDGED = "ntuple:look_below=0", "ntuple", "ntuple:weights=small"
+JUDGED = "ntuple:look=0", "ntuple", "ntuple:weights=small"
 PARTS = "until 4096", "with an 8192", "with a 16384"
 CLASSES = (0, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 1)
 SIZES = (50, 170, 300, 550, 1_700, 5_500, 17_000, np.inf)
@@ -200,7 +200,7 @@ def targets(games: int, directory: Path) -> None:
     from tape2048.torch import CriticLoader
     from tape2048_tools.critic_report import rollouts_of
 
-    parts = recorded("ntuple:weights=small,look_below=0", 2000 + games, directory).split(
+    parts = recorded("ntuple:weights=small,look=0", 2000 + games, directory).split(
         test=2000 / (2000 + games), train=games / (2000 + games)
     )
     corpus, test = parts["train"], parts["test"]

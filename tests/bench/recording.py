@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.bench.recording [--players random greedy ntuple:look_below=0] [--rounds 5] [--seconds 8]
+    python -m tests.bench.recording [--players random greedy ntuple:look=0] [--rounds 5] [--seconds 8]
     python -m tests.bench.recording --storage tape
     python -m tests.bench.recording --columns "values loss" --players ntuple
 
@@ -39,16 +39,16 @@ from .figures import CHECKOUT, ROUNDS_MIN, TREES, Benchmark, Figure, alternate, 
 
 #: The players that are measured. Playing at 25M steps/s and more, the first two are limited by memory.
 PLAYERS = (
-    "random", "greedy", "expectimax:depth=1", "ntuple:look_below=0", "ntuple",
-    "ntuple:look_below=16,look_margin=0",
+    "random", "greedy", "expectimax:depth=1", "ntuple:look=0", "ntuple",
+    "ntuple:look=16,look_margin=0",
 )  # fmt: skip
-TAPE_PLAYERS = ("random", "greedy", "ntuple:look_below=0", "ntuple")
+TAPE_PLAYERS = ("random", "greedy", "ntuple:look=0", "ntuple")
 
 #: Blocks of each worker that a rate is told from.
 BLOCKS_MIN = 3
 
 #: What a bare process plays between two looks at the clock: 20 to 100 ms.
-CHUNK_GAMES = {"random": 10_000, "greedy": 5_000, "expectimax:depth=1": 20, "ntuple:look_below=0": 20}
+CHUNK_GAMES = {"random": 10_000, "greedy": 5_000, "expectimax:depth=1": 20, "ntuple:look=0": 20}
 
 
 class Recorded(NamedTuple):

@@ -126,13 +126,13 @@ def _best_ahead(table: Any, board: Any) -> Any:
 
 
 @kernel
-def play(table: Any, seeds: Any, look_below: Any) -> int:
+def play(table: Any, seeds: Any, look: Any) -> int:
     """Play the games of these seeds, looking a spawn ahead where fewer cells are empty; returns the moves."""
     moves = 0
     for i in range(seeds.shape[0]):
         board, _, state, gamma = new_game(seeds[i], U64(0))
         while True:
-            if count_empty(board) < look_below:
+            if count_empty(board) < look:
                 _, after, _ = _best_ahead(table, board)
             else:
                 _, after, _ = _best_now(table, board)

@@ -4,7 +4,7 @@
 
     python -m tests.bench.tapes [--rows 200000000] [--cold 100000000] [--rounds 7] [--directory .]
 
-Games of ``ntuple:look_below=0``, four million rows of them again and again. Batches in memory are made in one
+Games of ``ntuple:look=0``, four million rows of them again and again. Batches in memory are made in one
 thread, from rows at addresses that no call has touched before. Cold files as in ``loading``.
 """
 
@@ -34,7 +34,7 @@ from .games import play as play_boards
 ROWS = 200_000_000
 COLD_ROWS = 100_000_000
 BATCH = 4096
-PLAYER = "ntuple:look_below=0"
+PLAYER = "ntuple:look=0"
 #: Different games, about four million rows of them.
 GAMES = 600
 

@@ -21,7 +21,7 @@ def status_now(**fields: Any) -> Status:
 
 def snapshot_now(*, age_s: float = 0.0, **fields: Any) -> Snapshot:
     """What this process would have written some seconds ago as a recorder; ``fields`` are the snapshot's."""
-    config = RecorderConfig(player_args={"look_below": 16})
+    config = RecorderConfig(player_args={"look": 16})
     process = Process.of(os.getpid())
     assert process is not None
     well: dict[str, Any] = {

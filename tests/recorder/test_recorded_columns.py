@@ -33,14 +33,14 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def playing(weights: str, **how: Any) -> dict[str, Any]:
     """A recorder's settings: random moves, too, so that there are losses."""
-    args = {"weights": weights, "look_below": 4, "epsilon": 0.2}
+    args = {"weights": weights, "look": 4, "epsilon": 0.2}
     return {"player": "ntuple", "player_args": args, "columns": "values loss", "seed": 5, **how}
 
 
 def assert_columns_hold(root: Path, weights: str) -> list[Session]:
     """Every session has the values of its rows' boards, and the losses of its moves, where it has moves."""
     assert_sessions_valid(root)
-    player = make_player("ntuple", {"weights": weights, "look_below": 4})
+    player = make_player("ntuple", {"weights": weights, "look": 4})
     found = [Session.open(path) for path in sessions(root)]
     for session in found:
         values, loss = session.column("values").values, session.column("loss").values
@@ -70,7 +70,7 @@ def test_each_session_has_those_of_its_rows(
         assert session.column("loss").info.facts == facts
         assert (facts["maker"], facts["judge_sha256"]) == ("tape2048 record", session.meta["player_sha256"])
         assert facts["judge"].startswith("ntuple:weights=")
-        assert "look_below=4" in facts["judge"]
+        assert "look=4" in facts["judge"]
     corpus = Corpus.open(root)
     batch = next(iter(corpus.batches(64, fields=("values", "loss"))))
     assert batch.values.shape == (64, 4)

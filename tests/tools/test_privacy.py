@@ -23,7 +23,7 @@ def test_no_file_for_others_names_the_home_of_the_recorder(cli: Cli, tmp_path: P
     play, out, store = home / "play", home / "out", home / "store"
     out.mkdir()
     store.mkdir()
-    player = f"ntuple:weights={network},look_below=0"
+    player = f"ntuple:weights={network},look=0"
     record = ["record", "--player", player, "--workers", "1", "--max-games", "12"]
     cli(*record, "--out", play, "--seed", "1", process=True)
     cli(*record, "--out", home / "spool", "--to", store, process=True)

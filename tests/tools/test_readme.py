@@ -7,7 +7,7 @@ from pathlib import Path
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 RECORD = [sys.executable, "-m", "tape2048_tools.cli", "record"]
-PLAYER = "ntuple:weights=fast,look_below=0"  # reaches 4096 in half of its games
+PLAYER = "ntuple:weights=fast,look=0"  # reaches 4096 in half of its games
 
 
 def test_the_program_learns(tmp_path: Path) -> None:

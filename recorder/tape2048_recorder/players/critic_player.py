@@ -7,7 +7,7 @@ The value of a move is the expectation of the critic's probability over the next
     \sum_{c\ empty} \frac{1}{n} \sum_{e \in \{1, 2\}} p_e\, P(b_{c,e}), \qquad p_1 = 0.9,\ p_2 = 0.1
 
 where :math:`P` is the critic's probability, which is at most that of any lower tile, and 0 on a board without
-a legal move. With fewer empty cells than ``look_below``, :math:`P` is replaced by the value of the best next
+a legal move. With fewer empty cells than ``look``, :math:`P` is replaced by the value of the best next
 move, which looks two spawns ahead.
 
 The critic predicts games of the player that it learned from, so this is one step of policy iteration (Sutton
@@ -61,13 +61,13 @@ class CriticPlayer(NamedTuple):
     offsets: tuple[np.uint64, ...]
     stage_begins: tuple[np.uint64, ...]
     stage_size: np.uint64
-    look_below: np.uint64
+    look: np.uint64
     guide: ntuple.NTuple
     cache_places: npt.NDArray[np.uint64]
     identity: npt.NDArray[np.uint8]
 
 
-def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float) -> CriticPlayer:
+def make(*, critic: str, tile: int, look: int, weights: str, margin: float) -> CriticPlayer:
     """Return the player; ConfigError if the critic lacks the tile, ModelError if the file is no critic."""
     from tape2048.critic.ntuple.ntuple_critic import NTupleCritic
 
@@ -84,7 +84,7 @@ def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float
     # A margin of 0 allows all moves, as look_margin does.
     guide = ntuple.make(weights=weights, downgrade=OF_NETWORK, look_margin=margin)
     layout = str(found.layout).removeprefix("Network")  # older sessions hash it in this form
-    digest = hashlib.sha256(f"critic:2:{tile}:{look_below}:{found.step}:{layout}\n".encode())
+    digest = hashlib.sha256(f"critic:2:{tile}:{look}:{found.step}:{layout}\n".encode())
     digest.update(columns.tobytes())
     digest.update(guide.identity.tobytes() if margin else b"")
     return CriticPlayer(
@@ -96,7 +96,7 @@ def make(*, critic: str, tile: int, look_below: int, weights: str, margin: float
         found.layout.offsets,
         found.tables.stage_begins,
         U64(found.layout.stage_size),
-        U64(look_below),
+        U64(look),
         guide,
         np.empty(SYMMETRIES * len(found.layout.tuples), U64),
         np.frombuffer(digest.digest(), np.uint8),
@@ -149,7 +149,7 @@ def _choose(player: Any, board: Any, state: Any, gamma: Any) -> Any:
         seen = downgraded(board)
     moves = worth_a_look(player.guide, afterstates(seen))
     options = afterstates(board)
-    twice = count_empty(board) < player.look_below
+    twice = count_empty(board) < player.look
     best, equal = _NOTHING, U64(0)
     while moves != U64(0):
         bit = moves & (~moves + U64(1))

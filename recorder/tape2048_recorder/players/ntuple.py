@@ -4,15 +4,12 @@ Without look-ahead (1-ply), the value of a move is :math:`r + V(s)`: its merge s
 of the afterstate (see :mod:`tape2048.ntuple.lookup`). Look-ahead replaces :math:`V(s)` by the expectation,
 over the next spawns, of the value of the best next move. Looking ``d`` spawns ahead is (d + 1)-ply search.
 
-**Depth.** The depth of look-ahead depends on the number of empty cells:
+**Depth.** ``look`` gives the number of spawns by the number of empty cells, and by the number of different
+large tiles (:mod:`tape2048.search_depth`). Sequences of spawns that are less probable than about
+``look_chance`` are cut off in a search of two or more spawns.
 
-* fewer than ``look_below``: one spawn. 0 is never, 16 always, since a board has at least two tiles;
-* also fewer than ``look_twice_below``: ``look_spawns`` spawns, and one more on boards with at least
-  ``look_deeper_from`` different tiles from 1024 up. Sequences of spawns that are less probable than about
-  ``look_chance`` are cut off.
-
-With ``look_unsure`` above 0, the search continues by single spawns, up to ``look_spawns``, while the last one
-changed the best value by more than ``look_unsure`` points: a value that changes is often wrong.
+With ``look_unsure`` above 0, the search continues by single spawns while the last one changed the best value
+by more than ``look_unsure`` points: a value that changes is often wrong.
 
 **Moves.** Look-ahead applies to the moves whose :math:`r + V(s)` is within ``look_margin`` points of the
 best, because a move that looks far worse is seldom better. If only one move is left, it is played without
@@ -24,8 +21,8 @@ moves (:func:`downgraded`). The default is the tile in the network's file.
 **Diverse games.** ``epsilon`` is the probability of a uniformly random legal move. ``temperature`` (in points
 of score) draws moves with :math:`P(m) \propto e^{value_m / temperature}`, by the maximum of values with
 Gumbel noise (Gumbel 1954; Maddison et al., "A* sampling", 2014). All draws, including ties, come from the
-game's generator. ``mix`` draws the ``look_below`` of each game by its seed (:func:`mix_choices`): with
-``"0:2+3:1"``, two games of three are 1-ply.
+game's generator. ``mix`` draws the first number of each phase of ``look`` by the game's seed
+(:func:`mix_choices`): with ``"0:2+3:1"``, two games of three are 1-ply.
 
 **Values.** With :math:`E_0(s) = V(s)`, the network's value of an afterstate, the value ``d`` spawns ahead is
 
@@ -77,10 +74,11 @@ from tape2048.ntuple.network import (
     places_for,
 )
 from tape2048.ntuple.placed import PlacedNetwork, load_placed
+from tape2048.search_depth import FORMER, SearchPhase
 from tape2048_recorder.game import rng
 from tape2048_recorder.game.player_api import NO_MOVE, chooses, values_moves
 from tape2048_recorder.players.options import own, sha256_of
-from tape2048_recorder.players.parameters import OF_NETWORK, parse_mix
+from tape2048_recorder.players.parameters import OF_NETWORK, parse_mix, phases_of
 
 U64 = np.uint64
 F32 = np.float32
@@ -88,16 +86,8 @@ F32 = np.float32
 _NOTHING = F32(-np.inf)
 _LEAST = np.int64(-(2**62))
 
-#: Settings that are always hashed. Table and scales are hashed in the order of the file.
-_HASHED = (
-    "mix_looks",
-    "mix_ends",
-    "look_twice_below",
-    "look_margin",
-    "downgrade_exponent",
-    "epsilon",
-    "temperature",
-)
+#: Settings that are hashed as they are. Table and scales are hashed in the order of the file.
+_HASHED = ("look_margin", "downgrade_exponent", "epsilon", "temperature")
 
 _MIX_SALT = U64(0x6D69786D69786D69)  # separates the mixture from other uses of a game's increment
 
@@ -105,17 +95,18 @@ _MIX_SALT = U64(0x6D69786D69786D69)  # separates the mixture from other uses of 
 class NTuple(NamedTuple):
     """A network and the settings of its search.
 
-    A game's ``look_below`` is the first of ``mix_looks`` whose end in ``mix_ends`` (both ``u64[n]``) is above
-    a hash of the game's increment. The last end is not read. ``downgrade_exponent`` 0 means never.
-    ``identity`` (``u8[32]``) is the SHA-256 of the settings, and of the network in the order of its file.
+    A row of ``phases`` (``u64[P, 1 + D]``) has the fewest large tiles of a phase, and the numbers of empty
+    cells below which it looks 1, 2, ... ``D`` spawns ahead. A mixture replaces the first number by the first
+    of ``mix_looks`` whose end in ``mix_ends`` (both ``u64[n]``) is above a hash of the game's increment; the
+    last end is not read. ``downgrade_exponent`` 0 means never. ``identity`` (``u8[32]``) is the SHA-256 of
+    the settings, and of the network in the order of its file.
     """
 
     mix_looks: npt.NDArray[np.uint64]
     mix_ends: npt.NDArray[np.uint64]
-    look_twice_below: np.uint64
-    look_spawns: np.int64
-    look_deeper_from: np.uint64
+    phases: npt.NDArray[np.uint64]
     look_unsure: np.float32
+    unsure_spawns: np.int64
     look_margin: np.float32
     downgrade_exponent: np.uint64
     epsilon: np.float64
@@ -150,11 +141,8 @@ def stand_in(*, weights: str, downgrade: int, **settings: Any) -> NTuple:
 def of_network(
     network: Network | PlacedNetwork,
     *,
-    look_below: int = 0,
-    look_twice_below: int = 0,
-    look_spawns: int = 2,
+    look: str | int = 0,
     look_chance: float = 0.0,
-    look_deeper_from: int = 0,
     look_unsure: float = 0.0,
     look_margin: float = 0.0,
     downgrade: int = 0,
@@ -163,17 +151,18 @@ def of_network(
     temperature: float = 0.0,
     identity: bytes = b"",
 ) -> NTuple:
-    """Return the player with this network; ConfigError for an invalid mixture."""
-    looks, ends = parse_mix(mix) if mix else ([look_below], [0])
+    """Return the player with this network; ConfigError for an invalid depth or mixture."""
+    phases = phases_of(str(look))
+    deepest = max(len(phase.below) for phase in phases)
+    looks, ends = parse_mix(mix) if mix else ([], [])
     placed = PlacedNetwork.of(network) if isinstance(network, Network) else network
     places, columns = places_for(placed.layout, placed.table)
     player = NTuple(
         np.array(looks, dtype=U64),
         np.array(ends, dtype=U64),
-        U64(look_twice_below),
-        np.int64(look_spawns),
-        U64(look_deeper_from),
+        np.array([[one.tiles, *one.below, *(0,) * (deepest - len(one.below))] for one in phases], U64),
         np.float32(look_unsure),
+        np.int64(len(phases[0].below)),
         np.float32(look_margin),
         U64(max(downgrade.bit_length() - 1, 0)),
         np.float64(epsilon),
@@ -182,14 +171,19 @@ def of_network(
         np.ascontiguousarray(placed.scales[:, columns]),
         placed.table,
         *costs_of(look_chance),
-        empty_table(look_spawns + (look_deeper_from > 0) if look_twice_below or look_unsure else 0),
+        empty_table(deepest),
         np.frombuffer(identity, np.uint8),
     )
     if identity:
         return player
     layout = placed.layout
-    fields: dict[str, Any] = {name: getattr(player, name) for name in _HASHED}
-    fields |= {
+    former = _former_depth(phases)  # keeps the hash of older sessions
+    below, twice, spawns, tiles = (former or FORMER | {"look_below": 0}).values()
+    fields: dict[str, Any] = {
+        "mix_looks": player.mix_looks if mix else np.array([below], U64),
+        "mix_ends": player.mix_ends if mix else np.zeros(1, U64),
+        "look_twice_below": U64(twice),
+        **{name: getattr(player, name) for name in _HASHED},
         "masks": layout.masks,
         "offsets": layout.offsets,
         **_stages(layout),
@@ -197,19 +191,32 @@ def of_network(
         "scales": placed.scales,
     }
     last: dict[str, Any] = {}
-    if (look_spawns, look_chance, look_deeper_from) != (2, 0.0, 0):  # defaults keep the older sessions' hash
+    if (spawns, look_chance, tiles) != (2, 0.0, 0):
         last = {
-            "look_spawns": np.int64(look_spawns),
+            "look_spawns": np.int64(spawns),
             "look_chance": np.float64(look_chance),
-            "look_deeper_from": U64(look_deeper_from),
+            "look_deeper_from": U64(tiles),
         }
     if look_unsure:
         last["look_unsure"] = np.float32(look_unsure)
+    if former is None:
+        last["phases"] = player.phases
     found = placed.remember(
         sha256_of("ntuple", fields | last),
         lambda: sha256_of("ntuple", {**fields, "table": placed.tables(), **last}),
     )
     return player._replace(identity=np.frombuffer(bytes.fromhex(found), np.uint8))
+
+
+def _former_depth(phases: list[SearchPhase]) -> dict[str, int] | None:
+    """Return the parameters of earlier versions with which a player searches like this; None if none do."""
+    first, *later = phases
+    below, *deeper = first.below
+    twice, spawns = (deeper or [0])[0], max(len(first.below), 2)
+    tiles = later[0].tiles if later else 0
+    if len(set(deeper)) > 1 or later not in ([], [SearchPhase(tiles, (below, *(twice,) * spawns))]):
+        return None
+    return dict(zip(FORMER, (below, twice, spawns, tiles), strict=True))
 
 
 def _stages(layout: NetworkLayout) -> dict[str, npt.NDArray[np.uint64]]:
@@ -518,13 +525,12 @@ def expected(player: Any, after: Any, spawns: Any, budget: Any) -> Any:
 
 @helper
 def _look_of(player: Any, gamma: Any) -> Any:
-    if player.mix_looks.shape[0] == 1:
-        return player.mix_looks[0]
+    """Return the number of empty cells that a mixture draws for a game; 0 if the player is no mixture."""
     draw = mix(gamma ^ _MIX_SALT)
-    i = 0
-    while i + 1 < player.mix_looks.shape[0] and draw >= player.mix_ends[i]:
-        i += 1
-    return player.mix_looks[i]
+    for i in range(player.mix_looks.shape[0]):
+        if draw < player.mix_ends[i] or i + 1 == player.mix_looks.shape[0]:
+            return player.mix_looks[i]
+    return U64(0)
 
 
 @kernel
@@ -535,7 +541,7 @@ def _fill_looks(player: Any, seeds: Any, out: Any) -> None:
 
 
 def mix_choices(player: NTuple, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the ``look_below`` of the games of these seeds, ``u64[n]`` to ``u64[n]``."""
+    """Return the number of empty cells that a mixture draws for the games of these seeds, both ``u64[n]``."""
     out = np.empty(len(seeds), dtype=U64)
     _fill_looks(player, seeds, out)
     return out
@@ -568,14 +574,19 @@ def _big_tiles(board: Any) -> Any:
 
 
 @helper
-def _spawns_ahead(player: Any, board: Any, look_below: Any) -> Any:
-    empty = count_empty(board)
-    if empty >= look_below:
+def _spawns_ahead(player: Any, board: Any, empty: Any, mixed: Any) -> Any:
+    """Return the number of spawns to look ahead; ``mixed`` is the first number of cells of a mixture."""
+    phase = player.phases.shape[0] - 1
+    if phase > 0:
+        tiles = _big_tiles(board)
+        while tiles < player.phases[phase, 0]:
+            phase -= 1
+    if empty >= (mixed if player.mix_looks.shape[0] else player.phases[phase, 1]):
         return 0
-    if empty >= player.look_twice_below:
-        return 1
-    deeper = player.look_deeper_from != U64(0) and _big_tiles(board) >= player.look_deeper_from
-    return player.look_spawns + np.int64(deeper)
+    spawns = 1
+    while spawns + 1 < player.phases.shape[1] and empty < player.phases[phase, spawns + 1]:
+        spawns += 1
+    return spawns
 
 
 @helper(forceinline=True)
@@ -643,10 +654,10 @@ def _best_move_ahead(player: Any, options: Any, empty: Any, spawns: Any) -> Any:
     if moves & (moves - U64(1)) == U64(0):
         return moves, False, spawns
     bit, tied, value = _best_of(player, options, moves, spawns)
-    if player.look_unsure == F32(0) or spawns >= player.look_spawns:
+    if player.look_unsure == F32(0) or spawns >= player.unsure_spawns:
         return bit, tied, spawns
     before = _best_of(player, options, moves, spawns - 1)[2]
-    while abs(value - before) > player.look_unsure and spawns < player.look_spawns:
+    while abs(value - before) > player.look_unsure and spawns < player.unsure_spawns:
         before, spawns = value, spawns + 1
         bit, tied, value = _best_of(player, options, moves, spawns)
     return bit, tied, spawns
@@ -693,7 +704,7 @@ def _chosen(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any
     if options[4] == U64(0):
         return NO_MOVE, board, state
     empty = count_empty(board)
-    spawns = _spawns_ahead(player, board, _look_of(player, gamma))
+    spawns = _spawns_ahead(player, board, empty, _look_of(player, gamma))
     draws = player.epsilon > 0.0 or player.temperature > 0.0
     bit, tied = U64(0), draws
     if spawns > 0 and (player.look_unsure != F32(0) or (values is None and not draws)):
@@ -724,10 +735,11 @@ def _choose_valued(player: Any, board: Any, state: Any, gamma: Any, values: Any)
 @kernel
 def _fill_move_values(player: Any, boards: Any, out: Any) -> None:
     for i in range(boards.shape[0]):
-        options = afterstates(boards[i])
-        spawns = _spawns_ahead(player, boards[i], player.mix_looks[0])
+        options, empty = afterstates(boards[i]), count_empty(boards[i])
+        mixed = player.mix_looks[0] if player.mix_looks.shape[0] else U64(0)
+        spawns = _spawns_ahead(player, boards[i], empty, mixed)
         if spawns > 0 and player.look_unsure != F32(0):
-            spawns = _best_move_ahead(player, options, count_empty(boards[i]), spawns)[2]
+            spawns = _best_move_ahead(player, options, empty, spawns)[2]
         _fill_values(player, options, spawns, out[i])
 
 

@@ -18,6 +18,7 @@ import msgspec
 from tape2048.base.lazy import load_named
 from tape2048.base.settings import Setting, Settings, read_table, settings_of
 from tape2048.errors import ConfigError
+from tape2048.search_depth import with_look
 
 ArgValue = int | float | str | bool
 
@@ -113,12 +114,12 @@ def check_player(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]
             f"no player is called {name!r}" + (f"; did you mean {match[0]!r}?" if match else ""),
             hint=f"Use one of: {', '.join(REGISTRY)}, python:package.module:factory, exec:./program.",
         )
-    return msgspec.structs.asdict(read_table(kind.settings, dict(args), f"player {name!r}"))
+    return msgspec.structs.asdict(read_table(kind.settings, with_look(name, args), f"player {name!r}"))
 
 
 def with_defaults(name: str, args: Mapping[str, ArgValue]) -> dict[str, ArgValue]:
     """Return the parameters of a player, with defaults and unchecked. A Python player has no defaults."""
-    return {key: setting.default for key, setting in _parameters(name).items()} | dict(args)
+    return {key: setting.default for key, setting in _parameters(name).items()} | with_look(name, args)
 
 
 def takes_text(name: str, key: str) -> bool:

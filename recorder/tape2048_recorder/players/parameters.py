@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -19,6 +20,7 @@ from tape2048.errors import ConfigError
 from tape2048.files.known_files import named_file
 from tape2048.ntuple.network import TILES, network_path
 from tape2048.ntuple.tdl2048 import split_name
+from tape2048.search_depth import FORMER, SearchPhase, parse_look
 from tape2048.session.layout import TOP_TILE
 
 _UNCUT_SPAWNS_MAX = 3  # deepest search without look_chance, in spawns
@@ -32,7 +34,7 @@ _FILES: dict[str, dict[str, Callable[[str], Path]]] = {
     "critic": {"critic": critic_path, "weights": network_path},
 }
 
-Spawns = Annotated[int, msgspec.Meta(ge=0, le=16)]
+Cells = Annotated[int, msgspec.Meta(ge=0, le=16)]
 Points = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
@@ -45,49 +47,33 @@ class ExpectimaxArgs(Settings, frozen=True):
 class NTupleArgs(Settings, frozen=True):
     """Parameters of ``ntuple``."""
 
+    removed = MappingProxyType(dict.fromkeys(FORMER, "`look` sets the depth of the search"))
+
     weights: Annotated[
         str,
         about("a shipped network (`strong`, `small` or `fast`), a network's file, or `tdl2048:FILE`"),
     ] = "strong"
-    look_below: Annotated[
-        Spawns,
+    look: Annotated[
+        str,
         about(
-            "search one spawn ahead (2-ply) on boards with fewer empty cells than this; 0: never, 16: always"
+            "where to search ahead: `BELOW` looks one spawn ahead (2-ply) on boards with fewer empty cells "
+            "than this (0: never, 16: always), `BELOW/BELOW` two spawns (3-ply) below the second number, and "
+            "so on. `3+4:16/2` is `16/2` on boards with at least 4 different tiles from 1024 up, else `3`",
+            form="[TILES:]BELOW[/BELOW...], joined by +",
         ),
-    ] = 3
-    look_twice_below: Annotated[
-        Spawns,
-        about(
-            "on boards with fewer empty cells than this (and than `look_below`), search `look_spawns` spawns "
-            "ahead: 3-ply by default; 0: never"
-        ),
-    ] = 0
-    look_spawns: Annotated[
-        int,
-        about(
-            "depth of the deeper search, in spawns; more than 3 needs `look_chance`",
-            ge=2,
-            le=5,
-        ),
-    ] = 2
+    ] = "3"
     look_chance: Annotated[
         Share,
-        about("in a deeper search, skip sequences of spawns less probable than about this; 0: skip none"),
-    ] = 0.0
-    look_deeper_from: Annotated[
-        int,
         about(
-            "in a deeper search, look one more spawn ahead on boards with at least this many different tiles "
-            "from 1024 up; 0: never",
-            ge=0,
-            le=6,
+            "in a search of two or more spawns, skip sequences of spawns less probable than about this; 0: "
+            "skip none"
         ),
-    ] = 0
+    ] = 0.0
     look_unsure: Annotated[
         Points,
         about(
-            "search one more spawn ahead, up to `look_spawns`, while the last one changed the best value by "
-            "more than this, in points of score; 0: never"
+            "search one more spawn ahead, up to as many as the first phase of `look` has numbers, while the "
+            "last one changed the best value by more than this, in points of score; 0: never"
         ),
     ] = 0.0
     look_margin: Annotated[
@@ -106,8 +92,8 @@ class NTupleArgs(Settings, frozen=True):
     mix: Annotated[
         str,
         about(
-            "values of `look_below` with weights, from which each game draws one: `0:2+3:1` plays 2 games of "
-            "3 without search; empty: `look_below`"
+            "numbers of empty cells with weights, from which each game draws the first of each phase of "
+            "`look`: `0:2+3:1` plays 2 games of 3 without search; empty: none"
         ),
     ] = ""
     epsilon: Annotated[Share, about("probability of a random legal move")] = 0.0
@@ -121,11 +107,11 @@ class NTupleArgs(Settings, frozen=True):
         network_path(self.weights)
         if self.mix:
             parse_mix(self.mix)
-        if self.look_spawns + (self.look_deeper_from > 0) > _UNCUT_SPAWNS_MAX and not self.look_chance:
+        phases = phases_of(self.look)
+        if max(len(phase.below) for phase in phases) > _UNCUT_SPAWNS_MAX and not self.look_chance:
             raise ConfigError(
-                f"found look_spawns = {self.look_spawns}, look_deeper_from = {self.look_deeper_from} and "
-                f"look_chance = 0, expected at most {_UNCUT_SPAWNS_MAX} spawns in all: more take minutes per "
-                "move",
+                f"found look = {self.look!r} and look_chance = 0, expected at most {_UNCUT_SPAWNS_MAX} "
+                "numbers in a phase: more spawns take minutes per move",
                 hint="Set look_chance=0.001 to skip improbable sequences of spawns.",
             )
         if self.downgrade not in {OF_NETWORK, 0, *TILES}:
@@ -140,8 +126,8 @@ class CriticArgs(Settings, frozen=True):
 
     critic: Annotated[str, about("an n-tuple critic's file, or `default`: the shipped critic")] = "default"
     tile: Annotated[int, about("the tile to reach: a tile of the critic", ge=4, le=TOP_TILE)] = 32768
-    look_below: Annotated[
-        Spawns,
+    look: Annotated[
+        Cells,
         about(
             "look two spawns ahead instead of one on boards with fewer empty cells than this; 0: never, 16: "
             "always"
@@ -175,8 +161,19 @@ def with_digests(name: str, args: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def phases_of(look: str) -> list[SearchPhase]:
+    """Return the phases of ``look``; ConfigError for other text."""
+    try:
+        return parse_look(look)
+    except ValueError as error:
+        raise ConfigError(
+            f"found look = {look!r}, expected {error}",
+            hint="Write look=16/4, for example: 3-ply with fewer than 4 empty cells, and else 2-ply.",
+        ) from error
+
+
 def parse_mix(text: str) -> tuple[list[int], list[int]]:
-    """Parse a mixture such as ``"0:2+1:1+16:0.5"`` (``look_below:weight``); ConfigError for other text.
+    """Parse a mixture such as ``"0:2+1:1+16:0.5"`` (``cells:weight``); ConfigError for other text.
 
     Returns ``(looks, ends)``: a random ``r`` of 64 bits selects the first part with ``r < ends[i]``.
     """
@@ -190,8 +187,8 @@ def parse_mix(text: str) -> tuple[list[int], list[int]]:
     total = sum(weight for _, weight in parts)
     if not all(0 <= look <= 16 and weight > 0 for look, weight in parts) or not math.isfinite(total):
         raise ConfigError(
-            f"found mix = {text!r}, expected look_below:weight joined by +, with look_below from 0 to 16 and "
-            "weights above 0",
+            f"found mix = {text!r}, expected cells:weight joined by +, with cells from 0 to 16 and weights "
+            "above 0",
             hint='Write mix = "0:2+3:1", for example, to play two games of three without look-ahead.',
         )
     sums = itertools.accumulate(weight for _, weight in parts)

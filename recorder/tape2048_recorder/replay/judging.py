@@ -89,6 +89,7 @@ from tape2048.ntuple.lookup import downgraded
 from tape2048.ntuple.mapped import check_tables
 from tape2048.ntuple.outcomes import UNCALIBRATED, look_up, outcomes, phase_at, reach_falls, tile_sum
 from tape2048.players import player_name, player_text, plies_of
+from tape2048.search_depth import ALWAYS, look_of
 from tape2048.session.layout import START_BOARDS
 from tape2048_recorder.game.rng import game_seeds, start_boards
 from tape2048_recorder.players.ntuple import best_answers, move_values
@@ -112,7 +113,6 @@ _P_TWO, _P_FOUR = 0.9, 0.1
 
 _PIECE_BOARDS = 1024  # boards that a thread values at a time; each leads to about 50 boards
 _CHILDREN_MAX = 30  # most boards to which a move can lead: a 2 or a 4 in 15 cells
-_ALWAYS = 16  # the look_below with which every board is searched
 _STARTS = 64  # number of first boards, whose mean value is the judge's expectation of a game
 #: Standard deviation of a player's scores divided by their mean: 0.4 to 0.6.
 _SPREAD = 0.6
@@ -244,7 +244,7 @@ def check_judge(name: str, args: Mapping[str, Any]) -> JudgeArgs:
 
 def leaf_player(judge: JudgeArgs) -> NTuple:
     """Return the player that values boards for a judge: 1-ply, or 2-ply if it searches two spawns ahead."""
-    depth = {"look_below": _ALWAYS, "look_margin": 0.0} if judge.ahead > 1 else {"look_below": 0}
+    depth: dict[str, float] = {"look": ALWAYS, "look_margin": 0.0} if judge.ahead > 1 else {"look": 0}
     args = check_player("ntuple", {"weights": judge.weights, "downgrade": judge.downgrade, **depth})
     player: NTuple = make_player("ntuple", args)
     return player
@@ -377,9 +377,8 @@ class Judge:
         args = facts.get("player_args") if facts.get("player") in {"ntuple", "critic"} else None
         if not isinstance(args, dict):
             return cls.of_player(plays=str(facts.get("player_sha256"))), None
-        deep = facts["player"] == "ntuple" and (
-            args.get("look_below") == _ALWAYS or plies_of("ntuple", args) > 2
-        )
+        always = any(phase.below[0] == ALWAYS for phase in look_of(facts["player"], args))
+        deep = facts["player"] == "ntuple" and (always or plies_of("ntuple", args) > 2)
         network = {key: args[key] for key in ("weights", "downgrade") if key in args}
         try:
             plays = str(facts.get("player_sha256"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+import html
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from tape2048.base.resources import ram_available
 from tape2048.base.text import aligned, counted, html_table, printable
 from tape2048.errors import CorpusError
 from tape2048.loader.run_columns import facts_of_runs
-from tape2048.players import PlayerGames, PlayerTable, identity_of_player, player_label
+from tape2048.players import identity_of_player, player_label
 from tape2048.session.column_draft import shared_columns
 from tape2048.session.games import Game
 from tape2048.session.tiles_shown import tiles_shown
@@ -26,6 +27,35 @@ if TYPE_CHECKING:
     from tape2048.players import PlayedBy
     from tape2048.session.columns import ColumnInfo
     from tape2048.session.session import Session
+
+
+class PlayerGames(NamedTuple):
+    player: str  #: full name; selects the games with ``where(player=...)``
+    spec: str  #: the player with its parameters, as ``record --player`` takes it; empty if unknown
+    games: int  #: number of games
+    rows: int  #: rows of these games in the view
+    mean_score: float  #: mean final score
+
+
+class PlayerTable(tuple[PlayerGames, ...]):
+    """The players of a corpus, starting with the player of the most games. Prints as a table."""
+
+    __slots__ = ()
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        numbers = ((f"{one.games:,}", f"{one.rows:,}", f"{one.mean_score:,.0f}") for one in self)
+        names = (printable(one.player) for one in self)
+        cells = [(*row, name) for row, name in zip(numbers, names, strict=True)]
+        return [("games", "rows", "mean score", "player"), *cells]
+
+    def __repr__(self) -> str:
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:3]
+        return "\n".join("  ".join([*map(str.rjust, row, widths), row[3]]) for row in cells)
+
+    def _repr_html_(self) -> str:
+        rows = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in self._cells())
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
 def _reader_of(session: Session) -> Session | None:

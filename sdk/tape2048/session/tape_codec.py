@@ -94,7 +94,7 @@ def _slid_by_masks(board: Any, byte: Any) -> Any:
     )
 
 
-# For games of `ntuple:look_below=0`, masks decode 241 million rows a second, and turning 166 million (one
+# For games of `ntuple:look=0`, masks decode 241 million rows a second, and turning 166 million (one
 # core, Rocket Lake).
 _slid: Callable[[Any, Any], Any] = _slid_by_masks if HAS_PDEP else slid_by_turning
 

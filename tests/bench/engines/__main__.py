@@ -52,9 +52,9 @@ _ZIAP = "ziap-2048-tdl/nw4x6/weights.bin"  # ./2048 train -e 20 -a 1.0 -l 0.5 -c
 _WEAK = "aszczepanski-2048/data/2048_strategies/2048_a_weak_player.bin.txt"
 
 ENTRIES = [
-    Entry("ntuple:look_below=16,look_margin=0", "`ntuple:look_below=16,look_margin=0`: 2-ply", "", _STRONG),
+    Entry("ntuple:look=16,look_margin=0", "`ntuple:look=16,look_margin=0`: 2-ply", "", _STRONG),
     Entry("ntuple", "`ntuple` (default)", "", _STRONG),
-    Entry("ntuple:look_below=0", "`ntuple:look_below=0`: 1-ply", "", _STRONG),
+    Entry("ntuple:look=0", "`ntuple:look=0`: 1-ply", "", _STRONG),
     Entry("expectimax", "`expectimax`"),
     engine("macroxue -d 3", "macroxue/2048-ai, depth 3, small tables", "macroxue", most=5),
     engine("nneonneo", "nneonneo/2048-ai, its own depth", "nneonneo", most=2),
@@ -64,29 +64,31 @@ ENTRIES = [
     engine(f"aszczepanski {_WEAK} 1", "aszczepanski/2048, 1-ply, its weak strategy", _WEAK, most=5),
 ]  # fmt: skip
 
-_SEARCH = "ntuple:look_below=16,look_margin=0"
+_SEARCH = "ntuple:look=16,look_margin=0"
 
 #: The players of the first table, and the games of each.
 PLAYERS = [
     Entry("random", "`random`: random legal moves", most=100_000),
     Entry("greedy", "`greedy`: best immediate merge", most=100_000),
     Entry("expectimax", "`expectimax`: 2-ply, hand-made features", most=1000),
-    Entry("ntuple:weights=fast,look_below=0", "1-ply, smallest network", most=2000),
-    Entry("ntuple:weights=small,look_below=0", "1-ply, small network", most=2000),
+    Entry("ntuple:weights=fast,look=0", "1-ply, smallest network", most=2000),
+    Entry("ntuple:weights=small,look=0", "1-ply, small network", most=2000),
     Entry("ntuple:weights=small", "2-ply at critical moves, small network", most=2000),
-    Entry("ntuple:look_below=0", "1-ply", most=2000),
+    Entry("ntuple:look=0", "1-ply", most=2000),
     Entry("ntuple", "`ntuple` (default): 2-ply at critical moves", most=2000),
     Entry(_SEARCH, "2-ply", most=2000),
     *(
         Entry(
-            f"{_SEARCH},look_twice_below={below}",
+            f"ntuple:look=16/{below},look_margin=0",
             f"2-ply, 3-ply with fewer than {below} empty cells",
             most=games,
         )
         for below, games in ((2, 1000), (4, 300), (6, 300))
     ),
     Entry(
-        f"{_SEARCH},look_spawns=4,look_chance=0.01,look_unsure=500", "2-ply, deeper where unsure", most=200
+        "ntuple:look=16/0/0/0,look_margin=0,look_chance=0.01,look_unsure=500",
+        "2-ply, deeper where unsure",
+        most=200,
     ),
 ]
 

@@ -27,13 +27,13 @@ GAMES = 6
 #: Players of all depths, that leave moves out, draw them, and choose on smaller boards.
 NTUPLES: dict[str, dict[str, Any]] = {
     "1-ply": {},
-    "2-ply": {"look_below": 16},
-    "2-ply, few moves": {"look_below": 5, "look_margin": 20.0},
-    "3-ply": {"look_below": 16, "look_twice_below": 3, "look_margin": 100.0},
-    "random": {"look_below": 4, "epsilon": 0.3},
-    "soft": {"look_below": 4, "temperature": 50.0},
+    "2-ply": {"look": 16},
+    "2-ply, few moves": {"look": 5, "look_margin": 20.0},
+    "3-ply": {"look": "16/3", "look_margin": 100.0},
+    "random": {"look": 4, "epsilon": 0.3},
+    "soft": {"look": 4, "temperature": 50.0},
     "mixed": {"mix": "0:1+16:1"},
-    "downgraded": {"look_below": 8, "downgrade": 64},
+    "downgraded": {"look": 8, "downgrade": 64},
 }
 
 
@@ -80,7 +80,7 @@ def expected_values(name: str, played: dict[str, Any]) -> npt.NDArray[np.float32
         return move_values(player(name), boards)
     looks = mix_choices(player(name), played["runs"]["seed"]).repeat(played["runs"]["rows"])
     assert {*looks.tolist()} == {0, 16}
-    deep, now = (move_values(of_network(NETWORK, look_below=look), boards) for look in (16, 0))
+    deep, now = (move_values(of_network(NETWORK, look=look), boards) for look in (16, 0))
     return np.where((looks == 16)[:, None], deep, now)
 
 

@@ -80,7 +80,7 @@ def test_small_blocks_change_no_game(
 
 
 def test_long_games_free_their_chunks() -> None:
-    network = make_player("ntuple", {"weights": "fast", "look_below": 0})
+    network = make_player("ntuple", {"weights": "fast", "look": 0})
     games = Games(6)
     table = make_table(lambda boards, *_: move_values(network, boards), games, lanes=3, rows_max=64)
     play_out(table)

@@ -85,7 +85,7 @@ def test_it_chooses_the_likeliest_move(
     goal = TILES.index(tile)
     while goal < 2 and max(cells) >= TILES[goal].bit_length() - 1:
         goal += 1
-    move, after, _ = choice(player(path, tile, look_below=16 * (spawns - 1)), cells, state)
+    move, after, _ = choice(player(path, tile, look=16 * (spawns - 1)), cells, state)
     values = slow_values(path, cells, goal, spawns)
     legal = reference.legal_moves(cells)
     if not legal:
@@ -112,7 +112,7 @@ def test_moves_are_within_the_margin(path: Path, margin: float, cells: list[int]
 
 
 def test_each_setting_makes_another_player(path: Path) -> None:
-    made = [player(path), player(path, 64), player(path, look_below=3), player(path, margin=10.0)]
+    made = [player(path), player(path, 64), player(path, look=3), player(path, margin=10.0)]
     hashes = {player_sha256("critic", one) for one in made}
     assert len(hashes) == len(made)
     assert player_sha256("critic", player(path)) in hashes

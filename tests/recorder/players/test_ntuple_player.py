@@ -65,7 +65,7 @@ def seeds_of(games: int, seed: int = 3) -> npt.NDArray[np.uint64]:
 @settings(max_examples=50)
 @given(cells=boards, state=words)
 def test_a_choice_is_legal_with_its_afterstate(kind: str, look: int, cells: list[int], state: int) -> None:
-    move, after, _ = choice(make(kind, look_below=look), cells, state)
+    move, after, _ = choice(make(kind, look=look), cells, state)
     if reference.legal_moves(cells):
         assert move in reference.legal_moves(cells)
         assert after == reference.seen_slide(cells, move)[0]
@@ -76,7 +76,7 @@ def test_a_choice_is_legal_with_its_afterstate(kind: str, look: int, cells: list
 @pytest.mark.parametrize("kind", DTYPES)
 @pytest.mark.parametrize("look", [0, 2, 16])
 def test_looking_ahead_is_an_expectation(kind: str, look: int) -> None:
-    player = make(kind, look_below=look)
+    player = make(kind, look=look)
     cases = [cells for cells in slow.random_boards(32, seed=12, highest=8) if reference.legal_moves(cells)]
     found = move_values(player, slow.packed(cases))
     differ = 0
@@ -97,7 +97,7 @@ def test_looking_ahead_is_an_expectation(kind: str, look: int) -> None:
 @pytest.mark.parametrize("kind", DTYPES)
 @pytest.mark.parametrize("margin", [1, 400, 100_000])
 def test_the_look_ahead_is_at_moves_within_the_margin(kind: str, margin: float) -> None:
-    player = make(kind, look_below=16, look_margin=margin)
+    player = make(kind, look=16, look_margin=margin)
     chosen_otherwise = full_boards = 0
     for cells in slow.random_boards(40, seed=13, highest=8):
         now = slow_values(kind, tuple(cells), looks_ahead=False)
@@ -117,8 +117,8 @@ def test_the_look_ahead_is_at_moves_within_the_margin(kind: str, margin: float) 
 
 
 def always(spawns: int, chance: float = 0.0, margin: float = 0.0, **how: Any) -> NTuple:
-    looks = {"look_below": 16, "look_twice_below": 16, "look_spawns": spawns, "look_chance": chance}
-    return of_network(network(), look_margin=margin, **looks, **how)
+    how = {"look": "/".join(["16"] * spawns), **how}
+    return of_network(network(), look_chance=chance, look_margin=margin, **how)
 
 
 def without_table(player: NTuple) -> NTuple:
@@ -202,7 +202,7 @@ def both_ways(player: Any, afters: Any, out: Any) -> None:
 @pytest.mark.parametrize("kind", DTYPES)
 def test_listing_leaves_changes_no_bit(kind: str) -> None:
     """Also of boards with 15 empty cells, and with none that slides."""
-    player = make(kind, look_below=16)
+    player = make(kind, look=16)
     cases = [cells for cells in slow.random_boards(600, seed=3) if 0 < cells.count(0) < 16]
     cases += [[e if i == cell else 0 for i in range(16)] for cell in range(16) for e in (1, 2, 15)]
     cases += [[1, 2, 1, 2, 2, 1, 2, 1] * 2, [15] * 15 + [0]]
@@ -219,19 +219,19 @@ def test_a_search_deepens_with_big_tiles() -> None:
     crowded = [10, 11, 12, 13, 1, 2, 1, 2, 3, 1, 2, 1, 2, 3, 1, 0]
     plain = [1, 2, 3, 4, 1, 2, 1, 2, 3, 1, 2, 1, 2, 3, 1, 0]
     boards = slow.packed([crowded, plain])
-    deeper = move_values(always(2, look_deeper_from=4), boards)
+    deeper = move_values(make(look="16/16+4:16/16/16"), boards)
     two, three = move_values(always(2), boards), move_values(always(3), boards)
     assert np.array_equal(deeper, np.stack([three[0], two[1]]), equal_nan=True)
     assert not np.array_equal(two[0], three[0], equal_nan=True)
-    assert np.array_equal(move_values(always(2, look_deeper_from=5), boards), two, equal_nan=True)
+    assert np.array_equal(move_values(make(look="16/16+5:16/16/16"), boards), two, equal_nan=True)
 
 
 @pytest.mark.parametrize("unsure", [300.0, 1000.0])
 def test_a_search_deepens_while_the_best_value_changes(unsure: float) -> None:
-    """But not where there is one move, nor deeper than ``look_spawns``."""
+    """But not where there is one move, nor deeper than ``look`` has numbers."""
     cases = [BY_LEGAL[1], *(cells for empty in range(3) for cells in late_boards(20, empty, seed=empty))]
     boards = slow.packed(cases)
-    depths = [make(look_below=0), make(look_below=16), always(2), always(3)]
+    depths = [make(look=0), make(look=16), always(2), always(3)]
     values = np.stack([move_values(player, boards) for player in depths])
     best, moves = np.nanmax(values, axis=2), np.isfinite(values[0]).sum(axis=1)
     spawns = np.ones(len(cases), dtype=int)
@@ -239,28 +239,29 @@ def test_a_search_deepens_while_the_best_value_changes(unsure: float) -> None:
         changed = np.abs(best[deeper - 1] - best[deeper - 2]) > unsure
         spawns[(spawns == deeper - 1) & changed & (moves > 1)] = deeper
     assert set(spawns) == {1, 2, 3}
-    player = of_network(network(), look_below=16, look_spawns=3, look_unsure=unsure)
+    player = of_network(network(), look="16/0/0", look_unsure=unsure)
     found = move_values(player, boards)
     assert np.array_equal(found, values[spawns, np.arange(len(cases))], equal_nan=True)
     for cells, mine in zip(cases, found, strict=True):
         assert mine[choice(player, cells)[0]] == np.nanmax(mine)
 
 
-@pytest.mark.parametrize("args", [{"look_spawns": 4}, {"look_spawns": 3, "look_deeper_from": 2}])
-def test_a_search_without_an_end_is_refused(args: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="more take minutes per move"):
-        options.check_player("ntuple", args)
-    assert options.check_player("ntuple", {**args, "look_chance": 0.001})["look_chance"] == 0.001
-    assert options.check_player("ntuple", {"look_spawns": 3})["look_spawns"] == 3
+@pytest.mark.parametrize("look", ["16/4/4/4", "3+4:16/16/16/16"])
+def test_a_search_without_an_end_is_refused(look: str) -> None:
+    with pytest.raises(ConfigError, match="more spawns take minutes per move"):
+        options.check_player("ntuple", {"look": look})
+    assert options.check_player("ntuple", {"look": look, "look_chance": 0.001})["look_chance"] == 0.001
+    assert options.check_player("ntuple", {"look": "16/4/4"})["look"] == "16/4/4"
 
 
 def test_the_hash_of_a_player_from_before_stays() -> None:
     """Sessions that it played can be replayed."""
     default = load_network("small")
-    player = of_network(default, look_below=3, look_margin=6400.0, downgrade=default.downgrade)
+    player = of_network(default, look=3, look_margin=6400.0, downgrade=default.downgrade)
     assert bytes(player.identity).hex().startswith("999dc842ec55a79e")
-    others = [{"look_spawns": 3}, {"look_chance": 0.01}, {"look_deeper_from": 1}, {"look_unsure": 1.0}]
-    assert len({bytes(of_network(network(), **how).identity) for how in ({}, *others)}) == 5
+    others = [{"look_chance": 0.01}, {"look_unsure": 1.0}]
+    others += [{"look": look} for look in ("0/0/0", "0+1:0/0/0", "0+4:3", "0+4:3/3", "0+3:3", "0+3:3+4:3")]
+    assert len({bytes(of_network(network(), **how).identity) for how in ({}, *others)}) == 9
 
 
 def slow_downgraded(cells: list[int]) -> list[int]:
@@ -279,7 +280,7 @@ def test_downgrading_halves_large_tiles(cells: list[int]) -> None:
 
 @pytest.mark.parametrize("look", [0, 3])
 def test_moves_are_chosen_on_the_downgraded_board(look: int) -> None:
-    player, plain = make(look_below=look, downgrade=16384), make(look_below=look)
+    player, plain = make(look=look, downgrade=16384), make(look=look)
     differ = downgraded_boards = 0
     for cells in slow.random_boards(200, seed=14, highest=9):
         cells[5] = 13 + len(reference.empty_cells(cells)) % 3
@@ -313,7 +314,7 @@ def test_ties_are_drawn_uniformly(count: int, look: int) -> None:
     values = slow.move_values(network(spread=0), cells, looks_ahead=bool(look))
     best = [move for move in values if values[move] == pytest.approx(max(values.values()), abs=1e-3)]
     assert look or best == legal
-    counts = counts_of(of_network(network(spread=0), look_below=look), cells, 60_000)
+    counts = counts_of(of_network(network(spread=0), look=look), cells, 60_000)
     assert counts[best].sum() == 60_000
     assert look or evenly(counts, best), "expectations are rounded, and may differ in the last bit"
 
@@ -368,7 +369,7 @@ def test_a_mixture_is_read_with_its_weights() -> None:
     ["a", "0:", "0:x", "0:0", "0:-1", "17", "-1", "0:nan", "0:inf", "0:1e308+1:1e308", "0++1", "+", "0:1:1"],
 )
 def test_a_mixture_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected look_below:weight joined by"):
+    with pytest.raises(ConfigError, match="expected cells:weight joined by"):
         of_network(network(), mix=text)
 
 
@@ -381,7 +382,7 @@ def test_a_mixture_is_recovered_from_the_seed() -> None:
     mixed = of_network(network("i16"), mix="0:1+4:1+16:1")
     choices = mix_choices(mixed, seeds)
     scores = scores_of(mixed, seeds)
-    alone = {look: scores_of(make("i16", look_below=look), seeds) for look in (0, 4, 16)}
+    alone = {look: scores_of(make("i16", look=look), seeds) for look in (0, 4, 16)}
     assert set(choices.tolist()) == {0, 4, 16}
     assert scores.tolist() == [alone[int(look)][i] for i, look in enumerate(choices)]
     for look, others in alone.items():
@@ -416,7 +417,7 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
     save_network(network("i16"), tmp_path / "same.ntuple")
     save_network(network("i16", seed=2), tmp_path / "other.ntuple", compress=False)
     cases: list[dict[str, Any]] = [
-        {}, {"look_below": 0}, {"mix": "0:1+2:1"}, {"mix": "0:1+2:2"}, {"look_twice_below": 1},
+        {}, {"look": 0}, {"mix": "0:1+2:1"}, {"mix": "0:1+2:2"}, {"look": "3/1"},
         {"look_margin": 100.0}, {"downgrade": 0}, {"downgrade": 8192}, {"epsilon": 0.1},
         {"temperature": 5}, {"weights": str(tmp_path / "other.ntuple")},
     ]  # fmt: skip
@@ -429,13 +430,19 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
     assert options.player_sha256("ntuple", same) == hashes[0], "where the file lies does not matter"
 
 
+#: Texts that are no depths, and depths whose phases are in no order.
+DEPTHS = ("", "17", "-1", "1.5", "3/", "3/17", "3+", "3,4:5", "3+4:", "3+7:16", "3+x:16", "1/1/1/1/1/1/1")
+PHASES = ("4:16", "3+4:16+4:16/2", "3+5:16+4:3", "3+16")
+
+
 @pytest.mark.parametrize(
     ("args", "kind", "said"),
     [
         ({"weights": "nowhere"}, ConfigError, "found no network at 'nowhere'"),
         ({"weights": 5}, ConfigError, "expected text"),
-        ({"look_below": 17}, ConfigError, "expected a whole number from 0 to 16"),
-        ({"look_below": 1.5}, ConfigError, "expected a whole number from 0 to 16"),
+        *(({"look": look}, ConfigError, r"found look = .*, expected \[TILES:\]BELOW") for look in DEPTHS),
+        *(({"look": look}, ConfigError, "without TILES, and then ascending TILES") for look in PHASES),
+        ({"look_below": 17}, ConfigError, "'look_below' was removed: `look` sets the depth"),
         ({"mix": "x"}, ConfigError, "found mix = 'x'"),
         ({"downgrade": 5}, ConfigError, "expected 0 or a tile from 4 to 32768"),
         ({"downgrade": 2}, ConfigError, "expected 0 or a tile from 4 to 32768"),
@@ -443,7 +450,7 @@ def test_what_it_is_shows_in_its_hash(weights: str, tmp_path: Path) -> None:
         ({"epsilon": math.nan}, ConfigError, "expected a number from 0 to 1"),
         ({"temperature": -1}, ConfigError, "expected a number from 0 to 1000000"),
         ({"temperature": True}, ConfigError, "expected a number"),
-        ({"look_belov": 1}, ConfigError, "The nearest is 'look_below'"),
+        ({"look_margim": 1}, ConfigError, "The nearest is 'look_margin'"),
     ],
 )
 def test_parameters_that_cannot_be_are_refused(

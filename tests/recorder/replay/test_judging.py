@@ -292,13 +292,13 @@ def test_judges_are_refused() -> None:
     for ahead in (0, 3):
         with pytest.raises(ConfigError, match=f"ahead: found {ahead}"):
             Judge.of_player("ntuple", {"ahead": ahead})
-    with pytest.raises(ConfigError, match="'look_below', expected weights, downgrade or ahead"):
-        Judge.of_player("ntuple", {"look_below": 16})
+    with pytest.raises(ConfigError, match="'look', expected weights, downgrade or ahead"):
+        Judge.of_player("ntuple", {"look": 16})
     with pytest.raises(ConfigError, match="expected a tile of the critic: 32, 64"):
         Judge.of_critic(critic, 128, thresholds=(32, 64), sha256="")
 
 
-OWN = {"player": "ntuple", "player_args": {"weights": "fast", "look_below": 3}}
+OWN = {"player": "ntuple", "player_args": {"weights": "fast", "look": 3}}
 
 
 def with_args(**args: object) -> dict[str, object]:
@@ -309,9 +309,9 @@ def with_args(**args: object) -> dict[str, object]:
     ("facts", "weights", "ahead"),
     [
         (OWN, "fast", 1),
-        (with_args(look_below=16), "fast", 2),
-        (with_args(look_below=1, look_twice_below=1, look_spawns=2), "fast", 2),
-        ({"player": "critic", "player_args": {"weights": "fast", "look_below": 16}}, "fast", 1),
+        (with_args(look=16), "fast", 2),
+        (with_args(look="1/1"), "fast", 2),
+        ({"player": "critic", "player_args": {"weights": "fast", "look": 16}}, "fast", 1),
         ({"player": "greedy", "player_args": {}}, "strong", 1),
         ({"player": "ntuple", "player_args": None}, "strong", 1),
         ({}, "strong", 1),
@@ -343,8 +343,8 @@ def games(count: int, mean_score: float, reached: int = 0) -> npt.NDArray[np.voi
     ("facts", "runs", "weak"),
     [
         (OWN, games(1000, 1e6), ""),
-        (with_args(look_below=0), games(1000, 1e6), ""),
-        (with_args(look_below=16, look_twice_below=3, look_spawns=2), None, "is weaker, up to 3-ply"),
+        (with_args(look=0), games(1000, 1e6), ""),
+        (with_args(look="16/3"), None, "is weaker, up to 3-ply"),
         (with_args(weights="strong"), games(1000, 140_000), ""),
         (with_args(weights="strong"), games(1000, 160_000), "is weaker, 1.5 times the 100,000 points"),
         (with_args(weights="strong"), games(1000, 150_000), "may be weaker, 1,000 known games cannot tell"),

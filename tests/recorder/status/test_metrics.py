@@ -89,7 +89,7 @@ def test_the_textfile_holds_the_snapshot(tmp_path: Path) -> None:
     assert found["tape2048_disk_full_seconds", (here,)] == 3600
     assert found["tape2048_worker_restarts_total", (here,)] == 4
     (facts,) = [dict(labels) for name, labels in found if name == "tape2048_build_info"]
-    assert facts["player"] == "ntuple:look_below=16"
+    assert facts["player"] == "ntuple:look=16"
     assert {name for name, _ in found} == names(FULL)
     assert [path.name for path in tmp_path.iterdir()] == ["tape2048.prom"]
 

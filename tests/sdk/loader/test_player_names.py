@@ -66,18 +66,24 @@ def test_a_short_name_selects_the_player(given: str) -> None:
         (
             "ntuple",
             {"look_below": 16, "look_twice_below": 16, "look_spawns": 3, "look_deeper_from": 2},
-            "ntuple, 4-ply always, look_deeper_from=2",
+            "ntuple, 4-ply always, from 2 large tiles 5-ply always",
+        ),
+        ("ntuple", {"look": 3}, "ntuple, 2-ply below 3 empty cells"),
+        (
+            "ntuple",
+            {"look": "0+5:16/2/2"},
+            "ntuple, 1-ply, from 5 large tiles 2-ply always, 4-ply below 2 empty cells",
         ),
         (
             "ntuple",
             {"look_below": 16, "look_spawns": 4, "look_unsure": 500.0},
             "ntuple, 2-ply always, to 5-ply where unsure, look_unsure=500",
         ),
-        ("ntuple", {"look_below": 3, "mix": "0:2+3:1"}, "ntuple, look_below=3, mix=0:2+3:1"),
+        ("ntuple", {"look": 3, "mix": "0:2+3:1"}, "ntuple, look=3, mix=0:2+3:1"),
         ("expectimax", {"depth": 2}, "expectimax, 3-ply"),
         (
             "critic",
-            {"critic": "default", "weights": "fast", "look_below": 0},
+            {"critic": "default", "weights": "fast", "look": 0},
             "critic default, 2-ply, weights=fast",
         ),
         (
@@ -125,11 +131,11 @@ def test_names_differ_where_players_do() -> None:
         ({"look_below": 16, "look_twice_below": 4, "look_spawns": 3, "look_deeper_from": 2}, 5),
         ({"look_below": 16, "look_spawns": 4, "look_unsure": 500.0}, 5),
         ({"look_below": 0, "mix": "0:2+3:1"}, 2),
-        ({"look_below": 3, "mix": "0:2+0:1"}, 1),
+        ({"look": 3, "mix": "0:2+0:1"}, 1),
     ],
 )
 def test_plies(args: Any, plies: int) -> None:
-    """An absent ``look_spawns`` is 2, and a mixture replaces ``look_below``."""
+    """Also by parameters of earlier versions. A mixture replaces the first number of each phase."""
     assert plies_of("ntuple", args) == plies
 
 

@@ -297,16 +297,16 @@ def test_the_last_used_networks_are_kept(cache: Path, tmp_path: Path) -> None:
 
 
 def test_a_players_hash_is_the_same_from_a_kept_table(cache: Path, name: str) -> None:
-    args = {"weights": name, "look_below": 2}
+    args = {"weights": name, "look": 2}
 
     def sha256() -> str:
         return player_sha256("ntuple", make_player("ntuple", args))
 
     first = sha256()
     assert sha256() == first
-    args["look_below"] = 3
+    args["look"] = 3
     assert sha256() != first
     shutil.rmtree(cache)
     cache.write_text("no directory")
-    args["look_below"] = 2
+    args["look"] = 2
     assert sha256() == first

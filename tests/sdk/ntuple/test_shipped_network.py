@@ -37,8 +37,8 @@ def test_a_shipped_network_is_made_by_its_preset(name: str) -> None:
 
 #: Games of the strong network, whose kernels take 20 s to compile.
 STRONG: list[tuple[dict[str, Any], list[int]]] = [
-    ({"weights": "strong", "look_below": 0}, [342380, 378296, 136044]),
-    ({"weights": "strong", "look_below": 16, "look_margin": 0}, [270432]),
+    ({"weights": "strong", "look": 0}, [342380, 378296, 136044]),
+    ({"weights": "strong", "look": 16, "look_margin": 0}, [270432]),
 ]
 
 
@@ -47,7 +47,7 @@ STRONG: list[tuple[dict[str, Any], list[int]]] = [
     ("args", "scores"),
     [
         (
-            {"weights": "small", "look_below": 0},
+            {"weights": "small", "look": 0},
             [263560, 153240, 70832, 79956, 289684, 260716, 364792, 59908],
         ),
         ({"weights": "small"}, [157132, 342204, 279388, 283924]),

@@ -162,7 +162,7 @@ def test_processes_share_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ("text", "args"),
     [
         ("tdl2048:nets/4x6=1.w", {"weights": "tdl2048:nets/4x6=1.w"}),
-        ("tdl2048@2048+4096:a.w,look_below=0", {"weights": "tdl2048@2048+4096:a.w", "look_below": "0"}),
+        ("tdl2048@2048+4096:a.w,look=0", {"weights": "tdl2048@2048+4096:a.w", "look": "0"}),
     ],
 )
 def test_a_file_is_a_player(text: str, args: dict[str, str]) -> None:

@@ -71,7 +71,7 @@ def test_both_heads_learn_from_columns(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_from_annotated_sessions_to_a_network(tmp_path: Path) -> None:
-    for line in ("record --player ntuple:look_below=0 --max-games 60 --seed 1", "annotate selfplay"):
+    for line in ("record --player ntuple:look=0 --max-games 60 --seed 1", "annotate selfplay"):
         subprocess.run(
             [sys.executable, "-m", "tape2048_tools.cli", *line.split()],
             cwd=tmp_path, check=True, capture_output=True, timeout=300,

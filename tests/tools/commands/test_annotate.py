@@ -70,7 +70,7 @@ def test_a_dry_run_writes_nothing(cli: Cli, root: Path, empty_session: Path) -> 
     ("args", "code", "said"),
     [
         (["annotate", "{session}", "--judge", "random"], 78, "found the judge 'random', expected ntuple"),
-        (["annotate", "{session}", "--judge", "ntuple:look_below=9"], 78, "searches all moves"),
+        (["annotate", "{session}", "--judge", "ntuple:look=9"], 78, "searches all moves"),
         (["annotate", "{runs}"], 3, "tape2048 convert"),
         (["critic", "score", "default", "{runs}"], 3, "tape2048 convert"),
         (["critic", "score", "default", "{session}", "--name", "tokens"], 2, "built-in field"),

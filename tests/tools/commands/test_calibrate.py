@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str
     """Recorded games of a network, the network with their calibration, and the command's document."""
     root = tmp_path_factory.mktemp("calibrate")
     weights = shutil.copy(network_path("fast"), root / "plain.ntuple")
-    player = f"ntuple:weights={weights},look_below=0"
+    player = f"ntuple:weights={weights},look=0"
 
     def command(*args: object) -> str:
         words = [sys.executable, "-m", "tape2048_tools.cli", *map(str, args)]
@@ -80,7 +80,7 @@ def test_the_player_is_the_same_and_other_calibrations_stay(made: Any) -> None:
 
 def test_a_judge_of_another_player_is_uncalibrated(made: Any) -> None:
     _, weights, _ = made
-    args = check_player("ntuple", {"weights": str(weights), "look_below": 2})
+    args = check_player("ntuple", {"weights": str(weights), "look": 2})
     judge, _ = Judge.of_recorded({"player": "ntuple", "player_args": args, "player_sha256": "a" * 64})
     assert judge.calibration is None
     assert judge.name.endswith("uncalibrated")
@@ -108,7 +108,7 @@ def test_annotate_writes_calibrated_points(made: Any, cli: Cli, tmp_path: Path) 
 def test_games_of_two_players_are_refused(made: Any, cli: Cli, tmp_path: Path) -> None:
     games, *_ = made
     shutil.copytree(games, tmp_path / "games")
-    player = "ntuple:weights=fast,look_below=2"
+    player = "ntuple:weights=fast,look=2"
     cli("record --max-games 1 --out games --player", player, process=True)
     found = cli("player calibrate games --out x.ntuple", expect=errors.ConfigError)
     assert "found games of 2 players" in found.err
@@ -123,12 +123,12 @@ def test_games_without_a_network_are_refused(root: Path, cli: Cli, tmp_path: Pat
 
 def test_moves_played_on_are_those_of_the_seed(cli: Cli) -> None:
     """The mean of whole games from each legal move, by any number of threads."""
-    player = make_player("ntuple", check_player("ntuple", {"weights": "fast", "look_below": 0}))
+    player = make_player("ntuple", check_player("ntuple", {"weights": "fast", "look": 0}))
     one, two = (play_moves_on(BOARD, player, games=20, seed=3, threads=threads) for threads in (1, 2))
     assert one == two
     assert [found.move for found in one] == [0, 1, 2, 3]
     assert all(found.score > 1000 and found.error > 0 and 0 <= found.reached <= 20 for found in one)
-    how = "--player", "ntuple:weights=fast,look_below=0", "--games", 20, "--seed", 3, "--json"
+    how = "--player", "ntuple:weights=fast,look=0", "--games", 20, "--seed", 3, "--json"
     document = cli("player play-on", hex(BOARD), *how).json
     assert [found["score"] for found in document["moves"]] == [found.score for found in one]
     assert document["tile"] == 1024

@@ -28,12 +28,12 @@ def test_show_lists_every_setting(cli: Cli) -> None:
 def test_show_says_where_each_value_comes_from(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "r.toml").write_text('out_dir = "x"\n[player_args]\nlook_below = 2\n')
+    (tmp_path / "r.toml").write_text('out_dir = "x"\n[player_args]\nlook = 2\n')
     monkeypatch.setenv("TAPE2048_ROTATE_S", "1h")
     out = cli("config show --config r.toml to=s3://b/g workers=2 record_action=true --origin").out
     lines = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
     assert lines["out_dir"] == ["x", "r.toml:1"]
-    assert lines["player_args"] == ["look_below=2", "r.toml:2"]
+    assert lines["player_args"] == ["look=2", "r.toml:2"]
     assert lines["rotate_s"] == ["3600", "TAPE2048_ROTATE_S"]
     assert lines["workers"] == ["2", "--workers"]
     assert lines["to"] == ["s3://b/g", "--to"]

@@ -121,7 +121,7 @@ def test_a_player_that_is_named_twice_plays_once(cli: Cli, monkeypatch: pytest.M
 
 
 def test_eval_as_json(cli: Cli, quantised: Path) -> None:
-    player = f"ntuple:weights={quantised},look_below=1"
+    player = f"ntuple:weights={quantised},look=1"
     document = cli("player eval", player, "--games", "10", "--seed", "3", "--json").json
     assert (document["games"], document["seed"]) == (10, 3)
     result = document["players"][player]

@@ -180,7 +180,7 @@ def test_games_that_two_sessions_hold_count_once(
 def test_any_player_fits_100_columns(cli: Cli, tmp_path: Path, name: str) -> None:
     root = tmp_path / "r"
     for at in range(30):  # more players than are shown
-        args = {"weights": f"/a/long/path/{'w' * 300}.npz", "look_below": at}
+        args = {"weights": f"/a/long/path/{'w' * 300}.npz", "look": at}
         meta = {**META, "player": name, "player_args": args, "player_sha256": f"{at:02x}" * 32, "config": {}}
         write_session(root / session_name(at), GAMES[:1], meta)
     shown = [cli("show", place) for place in (root, root / session_name(0))]

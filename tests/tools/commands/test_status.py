@@ -63,7 +63,7 @@ def test_the_facts_are_there_in_words(cli: Cli, tmp_path: Path) -> None:
         "1,500,000 steps/s", "6,000 finished, 5,900 of them on disk, 15,000,000 steps, mean score 52,000",
         "2048 92%", "80 GB free, full in 2:00:00",
         "disk_full 2 (1:01 in all)", "3 workers (0 silent)", "262,144 rows, 0 sessions",
-        "1 published (280 MB)", "ntuple:look_below=16 with 2 of 2 workers",
+        "1 published (280 MB)", "ntuple:look=16 with 2 of 2 workers",
     ):  # fmt: skip
         assert text in out
     assert "in the model" not in out

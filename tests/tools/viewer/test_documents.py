@@ -500,7 +500,7 @@ def test_a_game_has_the_same_sums_and_warning_everywhere(
     cli: Cli, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     """A player that sometimes searches 4-ply, and a 2-ply judge of the same network."""
-    player = "ntuple:weights=fast,look_below=1,look_twice_below=1,look_spawns=3"
+    player = "ntuple:weights=fast,look=1/1/1"
     cli("record", "--player", player, "--max-games", "2", "--workers", "1", "--out", tmp_path, process=True)
     (path,) = tmp_path.glob("2*")
     warning = "The judge ntuple:weights=fast, 2-ply is weaker than ntuple fast"
@@ -599,8 +599,8 @@ def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
     assert (other["by"], other["weak"]) == ("ntuple:weights=fast, 2-ply, uncalibrated", None)
     assert (other["uncalibrated"], other["assumes"], other["grade"].any()) == (True, None, False)
     assert not {"reach", "spread"} & other.keys()
-    assert found(look_below=16)["by"] == "ntuple:weights=fast, 3-ply, uncalibrated"
-    deep = {"look_below": 16, "look_twice_below": 3, "look_spawns": 3}
+    assert found(look=16)["by"] == "ntuple:weights=fast, 3-ply, uncalibrated"
+    deep = {"look": "16/3/3"}
     assert "searches up to 4-ply with the same network, and it 3-ply" in found(**deep)["weak"]
     missing = found(weights="/nowhere/my.ntuple")
     assert "/nowhere/my.ntuple" in missing["warning"]
@@ -608,7 +608,7 @@ def test_a_game_says_how_far_its_judge_is_to_be_trusted(data: Data) -> None:
 
 
 @pytest.mark.parametrize("judge", [OWN_JUDGE, "ntuple:weights=fast"])
-@pytest.mark.parametrize("player", ["greedy", "ntuple:weights=fast,look_below=0"])
+@pytest.mark.parametrize("player", ["greedy", "ntuple:weights=fast,look=0"])
 def test_columns_have_the_judge_that_made_them(
     data: Data, cli: Cli, tmp_path: Path, judge: str, player: str
 ) -> None:
@@ -819,7 +819,7 @@ def test_a_board_is_played_on_by_the_judges_best_moves(data: Data) -> None:
     assert nothing["count"] == 0
 
 
-@pytest.mark.parametrize("player", ["greedy", "expectimax:depth=1", "ntuple:weights=fast,look_below=0"])
+@pytest.mark.parametrize("player", ["greedy", "expectimax:depth=1", "ntuple:weights=fast,look=0"])
 def test_a_board_is_played_on_by_any_built_in_player(data: Data, player: str) -> None:
     given = {"board": "0x0100021034215987", "seed": "3", "player": player, "moves": "200"}
     packed = data.play_on(given)
@@ -851,8 +851,8 @@ def test_choices_of_a_player(data: Data) -> None:
     entry = data.collection.session(row["session"])
     (game,) = read_game(entry.path, [int(row["run"])], replayed=True)
     given = {"session": row["session"], "run": row["run"]}
-    found = data.choices({**given, "player": "ntuple:weights=fast,look_below=0,downgrade=0"})["moves"]
-    values = move_values(make_player("ntuple", {"weights": "fast", "look_below": 0}), game.states[:-1])
+    found = data.choices({**given, "player": "ntuple:weights=fast,look=0,downgrade=0"})["moves"]
+    values = move_values(make_player("ntuple", {"weights": "fast", "look": 0}), game.states[:-1])
     assert values[np.arange(len(found)), found].tolist() == np.nanmax(values, axis=1).tolist()
     greedy = data.choices({**given, "player": "greedy"})["moves"]
     assert len(greedy) == row["steps"]

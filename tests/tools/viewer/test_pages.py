@@ -512,7 +512,7 @@ def test_a_planted_blunder_comes_first_in_the_list(
 def test_two_games_of_one_seed_stand_side_by_side(
     second_viewer: SecondViewer, new_page: Callable[..., Any], cli: Cli
 ) -> None:
-    more_of = {second_viewer.first: "", second_viewer.second: ",look_below=16,look_margin=0"}
+    more_of = {second_viewer.first: "", second_viewer.second: ",look=16,look_margin=0"}
     for root, more in more_of.items():
         flags = ["--player", f"ntuple:weights=fast{more}", "--max-games", "1", "--seed", "5"]
         cli("record", *flags, "--workers", "1", "--out", str(root), process=True)

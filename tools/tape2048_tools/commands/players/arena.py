@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @new_command(
-    "tape2048 arena ntuple ntuple:look_below=16 expectimax --games 1000",
+    "tape2048 arena ntuple ntuple:look=16 expectimax --games 1000",
     "tape2048 arena 'exec:./engine --depth 3' ntuple --games 500 --out arena.jsonl",
     "tape2048 arena python:players.py:make greedy --from starts.npy --json",
 )

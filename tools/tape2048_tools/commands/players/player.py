@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
 @new_group(
     "tape2048 player info strong",
-    "tape2048 player eval ntuple:look_below=0 ntuple --games 1000",
-    "tape2048 player match ntuple ntuple:look_below=16 --games 1000",
+    "tape2048 player eval ntuple:look=0 ntuple --games 1000",
+    "tape2048 player match ntuple ntuple:look=16 --games 1000",
     "tape2048 player quantise runs/mine/network.safetensors --out mine.ntuple --step 16",
 )
 def command() -> None:
@@ -138,7 +138,7 @@ def _trained(facts: dict[str, Any]) -> str:
 
 @command.subcommand(
     "tape2048 player eval ntuple",
-    "tape2048 player eval ntuple:look_below=0 ntuple:look_below=16 --games 5000 --json",
+    "tape2048 player eval ntuple:look=0 ntuple:look=16 --games 5000 --json",
     "tape2048 player eval ntuple:weights=runs/mine/network.ntuple",
     "tape2048 player eval ntuple --from starts.npy --games 1000",
     name="eval",
@@ -158,7 +158,7 @@ def evaluate_players(*, players: tuple[str, ...], as_json: bool, **playing: Any)
 
 
 @command.subcommand(
-    "tape2048 player match ntuple ntuple:look_below=16 --games 2000",
+    "tape2048 player match ntuple ntuple:look=16 --games 2000",
     "tape2048 player match ntuple:weights=runs/mine/network.ntuple ntuple --from starts.npy --json",
     name="match",
 )
