@@ -40,6 +40,8 @@ _EMPTY = '""'
 
 #: A line for each player of the table of strength, written by ``python -m tests.bench.engines``.
 STRENGTHS = CHECKOUT / "tests/bench/engines/players.jsonl"
+#: The players of the curve, measured by `python -m tests.bench.depths`.
+DEPTHS = CHECKOUT / "tests/bench/depths.jsonl"
 
 #: Players of the table of disk space.
 DISK_SHOWN = ("ntuple:look=0", "ntuple", "ntuple:look=16,look_margin=0")
@@ -236,6 +238,39 @@ def strength_table() -> str:
     return table([*head, "games with a 32768 per core-hour", "rows from such games"], rows)
 
 
+def depths() -> Iterator[dict[str, Any]]:
+    """Yield the measured figures of each search depth; ``wins`` (games with a 32768) per hour, default 1."""
+    found = [json.loads(line) for line in DEPTHS.read_text().splitlines()]
+    for one in found:
+        one["wins"] = one["speed"] * one["rate"] / one["moves"]
+        margin = "" if one["look_margin"] == 1600 else f",look_margin={one['look_margin']:g}"
+        one["player"] = f"ntuple:look={one['look']}{margin}"
+        one["name"] = f"`{one['player']}`" + (" (default)" if one["player"] == "ntuple:look=3" else "")
+        one["best"] = not any(
+            other["speed"] > one["speed"] and other["rate"] > one["rate"] for other in found
+        )
+    for one in found:
+        yield one | {"wins": one["wins"] / (found[0]["speed"] * found[0]["rate"] / found[0]["moves"])}
+
+
+def depth_table() -> str:
+    """Return the table of search depths, the fastest first."""
+    rows = (
+        [
+            one["name"],
+            f"{one['mean_score']:,} ± {one['mean_score_error']:,}",
+            f"{one['rate']:.1%} ± {one['rate_error']:.1%}",
+            f"{one['rows']:.0%}",
+            f"{one['speed']:.2f}",
+            f"{one['wins']:.2f}",
+            "yes" if one["best"] else "",
+        ]
+        for one in sorted(depths(), key=lambda one: -one["speed"])
+    )
+    head = ["player", "mean score", "games with a 32768", "rows from these", "speed", "such games per hour"]
+    return table([*head, "none is both faster and better"], rows)
+
+
 def disk_table() -> str:
     """Return what a core that plays all day records, with the players that users choose."""
     days = ((one["player"], one["rows"] * 24) for one in strengths() if one["player"] in DISK_SHOWN)
@@ -329,9 +364,58 @@ def loaders_chart() -> str:
     return "".join([*parts, "</svg>\n"])
 
 
+def depth_chart() -> str:
+    """Return a chart, in SVG, of the page's table of search depths."""
+    found = sorted(depths(), key=lambda one: -one["rate"])
+    width, height, left, top, bottom = 640, 420, 60, 48, 44
+    least, most = (limit(one["speed"] for one in found) for limit in (min, max))
+    low, high = (round(100 * limit(one["rate"] for one in found)) // 5 * 5 for limit in (min, max))
+    high += 5
+    wide, tall = width - left - 24, height - top - bottom
+
+    def x_of(speed: float) -> float:
+        return left + math.log(speed / least) / math.log(most / least) * (wide - 130)
+
+    def y_of(rate: float) -> float:
+        return top + (high - rate) / (high - low) * tall
+
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+        f' viewBox="0 0 {width} {height}" role="img">\n'
+        "<title>Share of games with a 32768, and speed, by search depth</title>\n"
+        f'<style>{_CHART_STYLE}</style>\n<rect class="paper" width="100%" height="100%" rx="8"/>\n'
+        '<text class="title" x="16" y="28">Games with a 32768, by speed (the default is 1)</text>\n'
+    )
+    parts = [head]
+    for rate in range(low, high + 1, 5):
+        y = y_of(rate)
+        parts.append(f'<text class="value" x="{left - 10}" y="{y + 5:.0f}">{rate}%</text>')
+        parts.append(f'<rect x="{left}" y="{y:.0f}" width="{wide}" height="1" opacity=".4"/>\n')
+    parts += [
+        f'<text x="{x_of(speed) - 8:.0f}" y="{height - 16}">{speed:g}</text>\n'
+        for speed in (0.125, 0.25, 0.5, 1, 2)
+        if least <= speed <= most
+    ]
+    for one in found:
+        x, y = x_of(one["speed"]), y_of(100 * one["rate"])
+        kind, default = "own" if one["best"] else "other", one["player"] == "ntuple:look=3"
+        parts.append(f'<rect class="{kind}" x="{x - 5:.0f}" y="{y - 5:.0f}" width="10" height="10" rx="5"/>')
+        if one["best"] or default:
+            text = one["player"].removeprefix("ntuple:look=").replace("look_margin=", "margin ")
+            text = html.escape(text.replace(",", ", ") + " (default)" * default)
+            parts.append(f'<text x="{x + 9:.0f}" y="{y + 5:.0f}">{text}</text>')
+        parts.append("\n")
+    return "".join([*parts, "</svg>\n"])
+
+
 #: The pages with generated parts.
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "docs/explanation/strength.md": {"players": strength_table, "choices": strength_choices},
+    "docs/explanation/strength.md": {
+        "players": strength_table,
+        "choices": strength_choices,
+        "depths": depth_table,
+    },
+    "docs/explanation/depths.svg": {"chart": depth_chart},
     "README.md": {
         "players": functools.partial(rows_of, "docs/explanation/strength.md", PLAYERS_SHOWN),
     },

@@ -65,7 +65,8 @@ def file_names(text: str) -> str:
 
 
 def public_player(name: str, args: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return a player's name and parameters without directories."""
+    """Return a player's name and present parameters, without directories."""
+    args = with_look(name, args)
     found = {key: file_names(value) if isinstance(value, str) else value for key, value in args.items()}
     return file_names(name) if name.startswith(("python:", f"{_ENGINE}:")) else name, found
 

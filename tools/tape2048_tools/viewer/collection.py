@@ -28,6 +28,7 @@ from tape2048.files.training_directory import METRICS
 from tape2048.loader.duplicates import Copies, warn_of_doubled
 from tape2048.loader.filters import Filters, check_filters, choose_runs, session_columns
 from tape2048.players import player_label, player_name, player_text, public_player
+from tape2048.search_depth import with_look
 from tape2048.session.columns import find_columns
 from tape2048.session.former_names import first_hint
 from tape2048.session.layout import METADATA_DB, RUN_DTYPE, SESSION_NAME, name_key
@@ -75,7 +76,8 @@ def brief_player(facts: Mapping[str, Any]) -> str:
     if not isinstance(name, str) or not isinstance(args, dict):
         return player_text(facts)
     normal = with_defaults(name, {})
-    return player_text({"player": name, "player_args": {k: v for k, v in args.items() if normal.get(k) != v}})
+    brief = {key: value for key, value in with_look(name, args).items() if normal.get(key) != value}
+    return player_text({"player": name, "player_args": brief})
 
 
 @dataclass(frozen=True, eq=False)
