@@ -264,6 +264,41 @@ def test_the_hash_of_a_player_from_before_stays() -> None:
     assert len({bytes(of_network(network(), **how).identity) for how in ({}, *others)}) == 9
 
 
+@pytest.mark.parametrize(
+    ("former", "look", "sha256", "score"),
+    [
+        ({"look_below": 3}, "3", "9757fe8b5a216cdf", 152_588),
+        ({"look_below": 3, "look_spawns": 3}, "3/0/0", "a830845a34c7a51a", 152_588),
+        ({"look_below": 3, "look_twice_below": 2, "look_unsure": 30.0}, "3/2", "d5bd60334d0b2f1f", 76_700),
+        (
+            {
+                "look_below": 3, "look_twice_below": 2, "look_spawns": 3, "look_deeper_from": 2,
+                "look_chance": 0.01,
+            },
+            "3/2/2+2:3/2/2/2", "da2f678309e2961c", 153_856,
+        ),
+        ({"look_below": 3, "look_unsure": 30.0}, "3/0", "47cb12d0b8c1a259", 151_480),
+        ({"look_below": 0, "mix": "0:2+3:1"}, "0", "6e840d8a6f41832a", 4128),
+        (
+            {
+                "look_below": 16, "look_twice_below": 16, "look_spawns": 4, "look_chance": 0.01,
+                "look_unsure": 100.0,
+            },
+            "16/16/16/16", "27caed1bfdfc9065", 131_668,
+        ),
+    ],
+)  # fmt: skip
+def test_parameters_of_earlier_versions_play_the_same_games(
+    former: dict[str, Any], look: str, sha256: str, score: int
+) -> None:
+    """As ``look``, with the hash and the game that the earlier version had."""
+    recorded = {"weights": "fast", "look_margin": 1600.0, **former}
+    assert options.check_player("ntuple", recorded)["look"] == look
+    player = options.make_player("ntuple", recorded)
+    assert options.player_sha256("ntuple", player).startswith(sha256)
+    assert scores_of(player, rng.game_seeds(5, np.zeros(1, np.uint64))).tolist() == [score]
+
+
 def slow_downgraded(cells: list[int]) -> list[int]:
     missing = [e for e in range(1, max(cells)) if e not in cells]
     if not missing:
