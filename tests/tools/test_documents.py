@@ -12,12 +12,15 @@ import click
 import pytest
 
 from tape2048.base.settings import settings_of
+from tape2048.critic.ntuple.ntuple_critic import NTupleCritic
 from tape2048.errors import MissingPathError, TapeError
+from tape2048.ntuple.calibrated_network import own_calibration
+from tape2048_recorder.players.options import make_player, player_sha256
 from tape2048_recorder.record_options import ROW_BYTES_MAX, RecorderConfig, load_config
 from tape2048_tools.cli import COMMANDS, cli
 from tape2048_tools.commands.runs.a2pack_command import command as a2pack
 
-from ..pages import PARTS, error_tree, player_for, with_parts
+from ..pages import PARTS, error_tree, with_parts
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -140,8 +143,12 @@ def test_every_error_has_advice() -> None:
     assert TapeError("found", hint="that").advice == "that"
 
 
-def test_the_default_player_is_chosen_by_its_criterion() -> None:
-    assert player_for("default") == RecorderConfig().player
+def test_the_default_player_is_judged_by_the_shipped_critic_and_calibrated() -> None:
+    config = RecorderConfig()
+    args = config.all_player_args
+    sha256 = player_sha256(config.player, make_player(config.player, args))
+    assert [one.sha256 for one in NTupleCritic.load("default").info.players] == [sha256]
+    assert own_calibration(config.player, args, sha256) is not None
 
 
 def tables_of(section: str) -> Iterator[list[list[str]]]:

@@ -310,6 +310,8 @@ def with_args(**args: object) -> dict[str, object]:
     [
         (OWN, "fast", 1),
         (with_args(look=16), "fast", 2),
+        (with_args(look="0+4:16"), "fast", 2),
+        (with_args(look="0+4:3"), "fast", 1),
         (with_args(look="1/1"), "fast", 2),
         ({"player": "critic", "player_args": {"weights": "fast", "look": 16}}, "fast", 1),
         ({"player": "greedy", "player_args": {}}, "strong", 1),
