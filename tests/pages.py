@@ -255,6 +255,7 @@ def depth_table() -> str:
     rows = (
         [
             one["name"],
+            f"{one['games']:,}",
             f"{one['mean_score']:,} ± {one['mean_score_error']:,}",
             f"{one['rate']:.1%} ± {one['rate_error']:.1%}",
             f"{one['rows']:.0%}",
@@ -264,7 +265,15 @@ def depth_table() -> str:
         ]
         for one in sorted(depths(), key=lambda one: -one["speed"])
     )
-    head = ["player", "mean score", "games with a 32768", "rows from these", "speed", "such games per hour"]
+    head = [
+        "player",
+        "games",
+        "mean score",
+        "games with a 32768",
+        "rows from these",
+        "speed",
+        "such games per hour",
+    ]
     return table([*head, "none is both faster and better"], rows)
 
 
