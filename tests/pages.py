@@ -274,7 +274,7 @@ def depth_table() -> str:
         "speed",
         "such games per hour",
     ]
-    return table([*head, "none is both faster and better"], rows)
+    return table([*head, "such games per hour", "none is both faster and better"], rows)
 
 
 def disk_table() -> str:
