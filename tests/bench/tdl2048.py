@@ -106,7 +106,7 @@ def main() -> None:
         counts = (len(boards), (behind > 0).sum(), (behind > bound).sum(), (ruled_behind > bound).sum())
         rows.append([name, *(f"{count:,}" for count in counts), f"{np.nanmax(np.abs(theirs - ruled)):.3f}"])
     heads = ["search", "boards", "other moves", "beyond rounding", "so by their rule", "most points apart"]
-    print(table(heads, rows))
+    print(table(heads, iter(rows)))
 
 
 if __name__ == "__main__":
