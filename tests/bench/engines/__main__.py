@@ -4,14 +4,21 @@
 
     git clone URL .peers/engines/OWNER-NAME            # for each row of ENGINES
     tests/bench/engines/build.sh
-    python -m tests.bench.engines [--games 30] [--share 1] [--skip NAME] [--no-page]
+    python -m tests.bench.engines [--games 100] [--cpu-minutes 30] [--share 1] [--skip NAME] [--no-page]
+
+Each player plays until it has finished the games or used the processor time. Unfinished games count for its
+speed, and not for its scores. A slow engine plays one game at a time. Its first game does not count for its
+speed, because the engine may compute tables in it.
 
 A killed run continues with the same command. What is skipped or not built is named below the table. Then run
 ``make generate``, which writes the table of the players here.
 """
 
 import argparse
+import contextlib
+import itertools
 import json
+import math
 import os
 import shlex
 import shutil
@@ -19,11 +26,18 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
+import msgspec
+import numpy as np
 from tests.bench.figures import CHECKOUT, cpu_name
 from tests.bench.peers import CACHE
 from tests.pages import STRENGTHS, table, with_parts
 
 from tape2048 import Corpus
+from tape2048_recorder.evaluation.arena_file import ArenaFile
+from tape2048_recorder.evaluation.evaluated_games import Played
+from tape2048_recorder.evaluation.paired_games import play
+from tape2048_recorder.players.engine import EnginePlayer
+from tape2048_tools.commands.players.contests import make_players
 
 PAGE = CHECKOUT / "docs/explanation/strength.md"
 
@@ -38,12 +52,13 @@ class Entry(NamedTuple):
     name: str
     file: str = ""  # that has to exist
     memory: str = "-"  # of a player in this process
-    most: int = 10**9  # games of a slow engine
+    most: int = 10**9  # games
+    is_slow: bool = False  # it plays one game at a time
 
 
-def engine(command: str, name: str, file: str, most: int = 10**9) -> Entry:
+def engine(command: str, name: str, file: str, *, is_slow: bool = False) -> Entry:
     """Return an engine of this directory."""
-    return Entry(f"exec:start_timeout_s=600,move_timeout_s=600,./{command}", name, file, most=most)
+    return Entry(f"exec:start_timeout_s=600,move_timeout_s=600,./{command}", name, file, is_slow=is_slow)
 
 
 _STRONG = "805 MB"  # of the network's table
@@ -56,12 +71,12 @@ ENTRIES = [
     Entry("ntuple", "`ntuple` (default)", "", _STRONG),
     Entry("ntuple:look=0", "`ntuple:look=0`: 1-ply", "", _STRONG),
     Entry("expectimax", "`expectimax`"),
-    engine("macroxue -d 3", "macroxue/2048-ai, depth 3, small tables", "macroxue", most=5),
-    engine("nneonneo", "nneonneo/2048-ai, its own depth", "nneonneo", most=2),
+    engine("macroxue -d 3", "macroxue/2048-ai, depth 3, small tables", "macroxue", is_slow=True),
+    engine("nneonneo", "nneonneo/2048-ai, its own depth", "nneonneo", is_slow=True),
     engine(f"moporgic -n 4x6patt -i {_TDL} -e 1 -d 2p", "moporgic/TDL2048, 2-ply, 100,000 games", _TDL),
     engine(f"moporgic -n 4x6patt -i {_TDL} -e 1", "moporgic/TDL2048, 1-ply, 100,000 games", _TDL),
     engine(f"ziap {_ZIAP} 0", "ziap/2048-tdl, 1-ply, 20,000 games", _ZIAP),
-    engine(f"aszczepanski {_WEAK} 1", "aszczepanski/2048, 1-ply, its weak strategy", _WEAK, most=5),
+    engine(f"aszczepanski {_WEAK} 1", "aszczepanski/2048, 1-ply, its weak strategy", _WEAK),
 ]  # fmt: skip
 
 _SEARCH = "ntuple:look=16,look_margin=0"
@@ -95,20 +110,75 @@ PLAYERS = [
 _TILES = ("16384", "32768", "65536")
 
 
-def arena(entry: Entry, games: int, file: str = "arena.jsonl") -> Any:
-    """Return a player's facts from an arena on one thread, whose games are kept for the next run."""
-    command = [sys.executable, "-m", "tape2048_tools.cli", "arena", entry.player]
-    command += ["--games", str(min(games, entry.most)), "--threads", "1", "--out", file, "--json"]
-    done = subprocess.run(command, cwd=DIRECTORY, stdout=subprocess.PIPE, text=True, check=False)
-    return json.loads(done.stdout)["players"][entry.player]
+class _Spent(Exception):  # noqa: N818 - it never leaves this module
+    """The player has used its processor time."""
+
+
+def arena(entry: Entry, games: int, file: str = "arena.jsonl", minutes: float = math.inf) -> dict[str, Any]:
+    """Return a player's facts from games on one thread, which are kept for the next run.
+
+    The file is of ``tape2048 arena``. A line without moves has the processor time of a process of an engine
+    until its first answer.
+    """
+    count, path = min(games, entry.most), DIRECTORY / file
+    contestant = make_players([entry.player])[entry.player]
+    engine = getattr(contestant.player, "player", None)
+    with ArenaFile(path, 1, None) as kept, contextlib.suppress(_Spent):
+        results = kept.results(entry.player, contestant.sha256, count)
+        before_s = results.cpu_s
+
+        def keep(part: Played) -> None:
+            if part.moves:
+                kept.add(entry.player, contestant.sha256, part)
+
+        def check(*_: object) -> None:
+            used_s = engine.used.cpu_s + before_s if isinstance(engine, EnginePlayer) else results.cpu_s
+            if used_s > 60 * minutes:
+                raise _Spent
+
+        check()
+        if isinstance(engine, EnginePlayer) and len(results.missing):
+            engine.batch = 1 if entry.is_slow else engine.batch
+            kept.add(entry.player, contestant.sha256, _until_first_answer(engine))
+        play(contestant.player, games=count, seed=1, threads=1, progress=check, results=results, take=keep)
+    sys.stderr.writelines(f"{why}\n" for why in results.forfeits.values())
+    found = msgspec.to_builtins(results.strength(), str_keys=True) if results.played.any() else {"games": 0}
+    lines = [
+        one for one in map(json.loads, path.read_text().splitlines()[1:]) if one["player"] == entry.player
+    ]
+    return {**found, "peak_bytes": results.peak_bytes, **_times(lines, first_apart=entry.is_slow)}
+
+
+def _until_first_answer(engine: EnginePlayer) -> Played:
+    none, board = np.empty(0, np.uint64), np.array([0x1200 << 48], np.uint64)
+    engine(board, np.array([0b1010], np.uint8), np.array([[1, 2, *[0] * 14]], np.uint8))
+    return Played(none, none, none.astype(np.uint8), 0, engine._begun.cpu_s + engine.used.cpu_s)
+
+
+def _times(lines: list[dict[str, Any]], *, first_apart: bool) -> dict[str, Any]:
+    """Return the speed, the time until the first answer, and that from there to the end of the first game."""
+    started = [after for before, after in itertools.pairwise(lines) if after["moves"] and not before["moves"]]
+    later = [one for one in lines if one["moves"] and not (first_apart and one in started)]
+    timed = later or started  # if a slow engine finished no game
+    return {
+        "moves_per_cpu_s": sum(one["moves"] for one in timed) / sum(one["cpu_s"] for one in timed),
+        "setup_s": next((one["cpu_s"] for one in lines if not one["moves"]), None),
+        "first_game_s": started[0]["cpu_s"] if first_apart and started[0]["numbers"] else None,
+    }
 
 
 def row(entry: Entry, facts: dict[str, Any]) -> list[str]:
     """Return a row of the table."""
-    shares = " / ".join(f"{facts['reach'][tile][0]:.0%}" for tile in _TILES)
+    shares = score = "-"
+    if facts["games"]:
+        shares = " / ".join(f"{facts['reach'][tile][0]:.0%}" for tile in _TILES)
+        score = f"{facts['mean_score']:,.0f}"
+    if facts["games"] > 1:
+        score += f" ± {facts['mean_score_error']:,.0f}"
     memory = f"{facts['peak_bytes'] / 1e6:,.0f} MB" if facts["peak_bytes"] else entry.memory
-    score = f"{facts['mean_score']:,.0f} ± {facts['mean_score_error']:,.0f}"
-    return [entry.name, str(facts["games"]), score, shares, f"{facts['moves_per_cpu_s']:,.0f}", memory]
+    times = ["-" if facts[name] is None else f"{facts[name]:,.1f} s" for name in ("setup_s", "first_game_s")]
+    speed = f"{facts['moves_per_cpu_s']:,.0f}"
+    return [entry.name, str(facts["games"]), score, shares, speed, *times, memory]
 
 
 def lengths(entry: Entry, games: int) -> dict[str, Any]:
@@ -146,18 +216,31 @@ def players(share: float) -> None:
 def main() -> None:
     """Play, print and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--games", type=int, default=30)
+    parser.add_argument("--games", type=int, default=100)
+    parser.add_argument("--cpu-minutes", type=float, default=30, help="processor time of each player")
+    parser.add_argument("--results", default="arena.jsonl", help="file of results in .peers/engines")
     parser.add_argument("--share", type=float, default=1, help="share of the games of the first table")
     parser.add_argument("--skip", action="append", default=[], help="players with this in their name")
     parser.add_argument("--no-page", action="store_true", help="leave the page in docs/ as it is")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.chdir(DIRECTORY)
+    os.sched_setaffinity(0, {max(cores := os.sched_getaffinity(0))})  # an engine shares a core with the arena
     chosen = [each for each in ENTRIES if not any(name in each.name for name in args.skip)]
     there = [each for each in chosen if not each.file or (DIRECTORY / each.file).exists()]
-    played = ((each, arena(each, args.games)) for each in there)
-    rows = [(each, facts) for each, facts in played if facts["games"]]
-    rows.sort(key=lambda each: (-each[1]["speed_class"], -each[1]["mean_score"]))
-    heads = ["player", "games", "mean score", " / ".join(_TILES), "moves/CPU s", "memory"]
+    rows = [(each, arena(each, args.games, args.results, args.cpu_minutes)) for each in there]
+    os.sched_setaffinity(0, cores)
+    rows.sort(key=lambda each: (-len(f"{each[1]['moves_per_cpu_s']:.0f}"), -each[1].get("mean_score", 0)))
+    heads = [
+        "player",
+        "games",
+        "mean score",
+        " / ".join(_TILES),
+        "moves/CPU s",
+        "set-up",
+        "first game",
+        "memory",
+    ]
     missing = [each.name for each in ENTRIES if each not in there]
     text = table(heads, (row(*each) for each in rows))
     command = shlex.join(["python", "-m", "tests.bench.engines", *sys.argv[1:]])

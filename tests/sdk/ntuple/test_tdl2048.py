@@ -18,6 +18,7 @@ from tape2048.ntuple.network import load_network, read_network, save_network, tu
 from tape2048.ntuple.placed import load_placed
 from tape2048.ntuple.tdl2048 import read_tables
 from tape2048.players import split_text
+from tape2048_recorder.players.ntuple import move_values
 from tape2048_recorder.players.options import make_player, player_sha256
 
 Values = npt.NDArray[np.float32]
@@ -94,6 +95,25 @@ def test_values_are_those_of_tdl2048(tmp_path: Path) -> None:
     boards = [0x1200, 0x123456789A000000, 0x123456789AB00000, 0xFFFFFFFFFFFFFFFF, 0x1023004510B67011, 0]
     expected = [-15407.0, -6045.0, -5751.0, -7528.0, 2066.0, -25856.0]
     assert load_network(name).values(np.array(boards, np.uint64)).tolist() == expected
+
+
+def test_search_is_that_of_tdl2048(tmp_path: Path) -> None:
+    """TDL2048 adds a point for the second move.
+
+    The values are of ``moporgic_values -n 2x4patt -i a.w -e 1 -d 2p``.
+    """
+    data = weight_file(table("0123", values_of(0) + 2048), table("4567", values_of(1) + 2048))
+    name = written(tmp_path / "a.w", data)
+    player = make_player("ntuple", {"weights": name, "look_below": 16, "look_margin": 0})
+    boards = [0x1200 << 48, 0x123456789A000000, 0xB9A7113200411000, 0x1023004510B67011]
+    expected = [
+        [np.nan, 21747.90625, np.nan, 23225.60546875],
+        [np.nan, 31398.466796875, np.nan, 34726.66796875],
+        [33487.71875, 33500.86328125, 37208.83203125, 32001.080078125],
+        [39193.13671875, 37941.015625, 33513.06640625, 31676.6171875],
+    ]
+    ours = move_values(player, np.array(boards, np.uint64))
+    assert ours + 1 == pytest.approx(np.array(expected), abs=0.01, nan_ok=True)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
