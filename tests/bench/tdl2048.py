@@ -34,7 +34,7 @@ ANSWER = np.dtype([("value", "<f4"), ("moves", "<f4", 4), ("best", "<i4"), ("shi
 MOVES = np.array([0, 3, 1, 2])
 ROUNDING = 2.0**-20  # of a sum of f32
 #: Our parameters and TDL2048's options of each search.
-SEARCHES = {"1-ply": ({"look_below": 0}, []), "2-ply": ({"look_below": 16, "look_margin": 0}, ["-d", "2p"])}
+SEARCHES = {"1-ply": ({"look": 0}, []), "2-ply": ({"look": 16, "look_margin": 0}, ["-d", "2p"])}
 
 
 @kernel
@@ -97,7 +97,7 @@ def main() -> None:
         boards = boards[legal_masks(boards) > 0]
         theirs, moves = their_answers(boards, ["-n", args.network, "-i", str(args.file), "-e", "1", *options])
         ours, ruled = move_values(player, boards).astype(float), np.full((len(boards), 4), np.nan)
-        if settings["look_below"]:
+        if settings["look"]:
             _fill_by_their_rule(own(player), boards, ruled)
         else:
             ruled = ours

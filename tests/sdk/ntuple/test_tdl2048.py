@@ -104,7 +104,7 @@ def test_search_is_that_of_tdl2048(tmp_path: Path) -> None:
     """
     data = weight_file(table("0123", values_of(0) + 2048), table("4567", values_of(1) + 2048))
     name = written(tmp_path / "a.w", data)
-    player = make_player("ntuple", {"weights": name, "look_below": 16, "look_margin": 0})
+    player = make_player("ntuple", {"weights": name, "look": 16, "look_margin": 0})
     boards = [0x1200 << 48, 0x123456789A000000, 0xB9A7113200411000, 0x1023004510B67011]
     expected = [
         [np.nan, 21747.90625, np.nan, 23225.60546875],
