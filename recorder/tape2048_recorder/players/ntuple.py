@@ -178,7 +178,7 @@ def of_network(
         return player
     layout = placed.layout
     former = _former_depth(phases)  # keeps the hash of older sessions
-    below, twice, spawns, tiles = (former or FORMER | {"look": 0}).values()
+    below, twice, spawns, tiles = (former or FORMER | {"look_below": 0}).values()
     fields: dict[str, Any] = {
         "mix_looks": player.mix_looks if mix else np.array([below], U64),
         "mix_ends": player.mix_ends if mix else np.zeros(1, U64),
