@@ -2,7 +2,6 @@
 
 ::
 
-    tests/bench/engines/build.sh  # see tests/bench/engines/__main__.py
     python -m tests.bench.tdl2048 .peers/engines/moporgic-TDL2048/4x6patt.w -n 4x6patt
 
 In a search, TDL2048 adds a point for every move, and counts values below 0 as 0. The last two columns apply
