@@ -4,8 +4,8 @@
 
     python -m tests.bench.engines [--games 100] [--cpu-minutes 30] [--share 1] [--skip NAME] [--no-page]
 
-An engine plays if its program is in ``.peers/engines``: an adapter of this directory, compiled with the engine's
-own sources.
+An engine plays if its program is in ``.peers/engines``: an adapter of this directory, compiled with the
+engine's own sources.
 
 Each player plays until it has finished the games or used the processor time. Unfinished games count for its
 speed, and not for its scores. A slow engine plays one game at a time. Its first game does not count for its
