@@ -94,7 +94,7 @@ def store_run(
     return final
 
 
-@helper
+@helper(forceinline=True)
 def _chosen(player: Any, board: Any, state: Any, gamma: Any, columns: Any, row: Any) -> Any:
     """Choose a move; write its loss and all moves' values to a row of ``columns``, unless that is None.
 
