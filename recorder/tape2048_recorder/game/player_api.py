@@ -70,7 +70,7 @@ def values_moves(player_class: type) -> Callable[[Any], Any]:
     """Return a decorator for the implementation of :func:`choose_valued` for a player's ``NamedTuple``."""
 
     def register(function: Any) -> Any:
-        @overload(choose_valued, jit_options=cast("Any", AS_HELPER))
+        @overload(choose_valued, jit_options=cast("Any", AS_HELPER | {"forceinline": True}))
         def _resolve(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
             return function if _is_of(player, player_class) else None
 
