@@ -36,7 +36,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tape2048_recorder.daemon.daemon import Daemon
 from tape2048_recorder.daemon.supervisor import WorkerPlace
 
 from .figures import CHECKOUT, ROUNDS_MIN, TREES, Benchmark, Figure, alternate, in_turns, median_of, ratios
@@ -145,15 +144,15 @@ class _Stamps:
     """When each worker's blocks were confirmed, and what CPU time had been spent by then."""
 
     def __init__(self) -> None:
-        self.blocks: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        # Of the workers, the daemon's loop, its process, and in that the thread that deletes sessions.
+        self.blocks: dict[int, list[tuple[float, int, float]]] = defaultdict(list)  # with CPU time
+        # The time, and the CPU time of the daemon's loop, its process, and the thread that deletes sessions.
         self.costs: list[tuple[float, float, float, float]] = []
 
-    def note(self, daemon: Daemon, worker: WorkerPlace, rows: int, deleting_s: float) -> None:
+    def note(self, worker: WorkerPlace, rows: int, deleting_s: float) -> None:
         now = time.monotonic()
-        self.blocks[worker.index].append((now, rows))
-        pids = [w.process.pid for w in daemon.supervisor.workers if w.process is not None]
-        costs = (sum(map(_cpu_s, pids)), time.thread_time(), time.process_time(), deleting_s)
+        assert worker.process is not None
+        self.blocks[worker.index].append((now, rows, _cpu_s(worker.process.pid)))
+        costs = (now, time.thread_time(), time.process_time(), deleting_s)
         self.costs[1:] = [costs]
         if not self.costs:
             self.costs.append(costs)
@@ -166,17 +165,20 @@ class _Stamps:
         )
 
     def result(self, sessions: int) -> Recorded:
-        rate = 0.0
+        rate = worker_s = 0.0
         rows = 0
         for worker, blocks in self.blocks.items():
             if len(blocks) < BLOCKS_MIN:
                 raise RuntimeError(f"worker {worker} wrote {len(blocks)} blocks: too few to tell a rate")
-            worker_rows = sum(count for _, count in blocks[1:])
+            worker_rows = sum(count for _, count, _ in blocks[1:])
+            worker_s += blocks[-1][2] - blocks[0][2]
             rate += worker_rows / (blocks[-1][0] - blocks[0][0])
             rows += worker_rows
-        spent = [after - before for before, after in zip(self.costs[0], self.costs[-1], strict=True)]
-        workers, loop, process, deleting = (seconds * 1e9 / rows for seconds in spent)
-        return Recorded(rate, workers, loop, process - loop - deleting, deleting, sessions)
+        elapsed, *spent = (
+            after - before for before, after in zip(self.costs[0], self.costs[-1], strict=True)
+        )
+        loop, process, deleting = (seconds * 1e9 / (rate * elapsed) for seconds in spent)
+        return Recorded(rate, worker_s * 1e9 / rows, loop, process - loop - deleting, deleting, sessions)
 
 
 def _cpu_s(pid: int) -> float:
@@ -208,7 +210,7 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
         block = worker.unconfirmed
         confirm(self, worker)
         if block is not None and worker.unconfirmed is None and self._phase == "recording":
-            stamps.note(self, worker, block.rows, deleting.cpu_s)
+            stamps.note(worker, block.rows, deleting.cpu_s)
             if stamps.enough(seconds, len(self.supervisor.workers)):
                 self.stop("measured for long enough")
 
