@@ -15,8 +15,9 @@ To add a player, write a module::
         ...
         return move, afterstate, state  # three u64; NO_MOVE without a legal move
 
-Then add a row to :data:`tape2048_recorder.players.options.REGISTRY`. A player that computes values of moves
-also needs a function for :func:`choose_valued`, and ``valued=True`` in its row.
+The function cannot create arrays. Then add a row to
+:data:`tape2048_recorder.players.options.REGISTRY`. A player that computes values of moves also needs a
+function for :func:`choose_valued`, and ``valued=True`` in its row.
 """
 
 from __future__ import annotations

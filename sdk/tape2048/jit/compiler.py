@@ -290,7 +290,7 @@ def kernel(function: Any = None, *, allocates: bool = False) -> Any:
     if directory is not None:
         dispatcher._cache = _DiskCache(function, directory)  # noqa: SLF001 - as enable_caching() does
     dispatcher.compile = _one_at_a_time(dispatcher, directory)
-    return dispatcher  # type: ignore[no-any-return]
+    return dispatcher
 
 
 @functools.cache
