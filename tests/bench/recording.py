@@ -5,6 +5,7 @@
     python -m tests.bench.recording [--players random greedy ntuple:look=0] [--rounds 5] [--seconds 8]
     python -m tests.bench.recording --storage tape
     python -m tests.bench.recording --columns "values loss" --players ntuple
+    python -m tests.bench.recording --loops [--seconds 0.3] [--rounds 15] [--columns "values loss"]
 
 **Ratio.** A round plays for some seconds in bare processes, one for each worker, that keep no rows. Then a
 recorder with as many workers records into memory (``/dev/shm``). Its rate is each worker's rows between its
@@ -18,6 +19,9 @@ a few GB are written and deleted before the first round.
 
 With ``--columns``, a recorder with these columns is compared with a recorder without them, in rows per second
 of CPU time.
+
+With ``--loops``, only the compiled loops are compared, in slices of one thread's CPU time: other processes
+disturb them least.
 """
 
 import json
@@ -32,10 +36,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tape2048_recorder.daemon.daemon import Daemon
 from tape2048_recorder.daemon.supervisor import WorkerPlace
 
-from .figures import CHECKOUT, ROUNDS_MIN, TREES, Benchmark, Figure, alternate, median_of
+from .figures import CHECKOUT, ROUNDS_MIN, TREES, Benchmark, Figure, alternate, in_turns, median_of, ratios
 
 #: The players that are measured. Playing at 25M steps/s and more, the first two are limited by memory.
 PLAYERS = (
@@ -67,8 +70,8 @@ class Recorded(NamedTuple):
         return self.worker_ns + self.daemon_ns + self.publish_ns
 
 
-def play_bare(player: str, seconds: float, workers: int) -> float:
-    """Steps a second of as many bare loops as there would be workers."""
+def play_bare(player: str, seconds: float, workers: int) -> tuple[float, float]:
+    """Steps a second of as many bare loops as there would be workers, and their CPU time a step in ns."""
     children = [_child("play", player=player, index=index) for index in range(workers)]
     try:
         for child in children:
@@ -77,7 +80,8 @@ def play_bare(player: str, seconds: float, workers: int) -> float:
         for child in children:
             child.stdin.write(f"{seconds}\n".encode())
             child.stdin.flush()
-        return sum(json.loads(child.communicate()[0]) for child in children)
+        rates, cpu_ns = zip(*(json.loads(child.communicate()[0]) for child in children), strict=True)
+        return sum(rates), sum(cpu_ns) / workers
     finally:
         for child in children:
             child.kill()
@@ -127,27 +131,28 @@ def _play_child(player: str, index: int) -> None:
     seconds = float(sys.stdin.readline())
     steps, first_id = 0, index << 40
     begin = now = time.monotonic()
+    cpu_begin = time.process_time()
     while now - begin < seconds:
         ids = np.arange(first_id, first_id + games, dtype=np.uint64)
         steps += play_unrecorded(compiled, fresh, game_seeds(1, ids), scores, highest)
         first_id += games
         now = time.monotonic()
-    sys.stdout.write(json.dumps(steps / (now - begin)))
+    sys.stdout.write(json.dumps((steps / (now - begin), (time.process_time() - cpu_begin) * 1e9 / steps)))
 
 
 class _Stamps:
     """When each worker's blocks were confirmed, and what CPU time had been spent by then."""
 
     def __init__(self) -> None:
-        self.blocks: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        # Of the workers, the daemon's loop, its process, and in that the thread that deletes sessions.
+        self.blocks: dict[int, list[tuple[float, int, float]]] = defaultdict(list)  # with CPU time
+        # The time, and the CPU time of the daemon's loop, its process, and the thread that deletes sessions.
         self.costs: list[tuple[float, float, float, float]] = []
 
-    def note(self, daemon: Daemon, worker: WorkerPlace, rows: int, deleting_s: float) -> None:
+    def note(self, worker: WorkerPlace, rows: int, deleting_s: float) -> None:
         now = time.monotonic()
-        self.blocks[worker.index].append((now, rows))
-        pids = [w.process.pid for w in daemon.supervisor.workers if w.process is not None]
-        costs = (sum(map(_cpu_s, pids)), time.thread_time(), time.process_time(), deleting_s)
+        assert worker.process is not None
+        self.blocks[worker.index].append((now, rows, _cpu_s(worker.process.pid)))
+        costs = (now, time.thread_time(), time.process_time(), deleting_s)
         self.costs[1:] = [costs]
         if not self.costs:
             self.costs.append(costs)
@@ -160,17 +165,20 @@ class _Stamps:
         )
 
     def result(self, sessions: int) -> Recorded:
-        rate = 0.0
+        rate = worker_s = 0.0
         rows = 0
         for worker, blocks in self.blocks.items():
             if len(blocks) < BLOCKS_MIN:
                 raise RuntimeError(f"worker {worker} wrote {len(blocks)} blocks: too few to tell a rate")
-            worker_rows = sum(count for _, count in blocks[1:])
+            worker_rows = sum(count for _, count, _ in blocks[1:])
+            worker_s += blocks[-1][2] - blocks[0][2]
             rate += worker_rows / (blocks[-1][0] - blocks[0][0])
             rows += worker_rows
-        spent = [after - before for before, after in zip(self.costs[0], self.costs[-1], strict=True)]
-        workers, loop, process, deleting = (seconds * 1e9 / rows for seconds in spent)
-        return Recorded(rate, workers, loop, process - loop - deleting, deleting, sessions)
+        elapsed, *spent = (
+            after - before for before, after in zip(self.costs[0], self.costs[-1], strict=True)
+        )
+        loop, process, deleting = (seconds * 1e9 / (rate * elapsed) for seconds in spent)
+        return Recorded(rate, worker_s * 1e9 / rows, loop, process - loop - deleting, deleting, sessions)
 
 
 def _cpu_s(pid: int) -> float:
@@ -202,7 +210,7 @@ def _record_child(player: str, seconds: float, workers: int, out_dir: str, how: 
         block = worker.unconfirmed
         confirm(self, worker)
         if block is not None and worker.unconfirmed is None and self._phase == "recording":
-            stamps.note(self, worker, block.rows, deleting.cpu_s)
+            stamps.note(worker, block.rows, deleting.cpu_s)
             if stamps.enough(seconds, len(self.supervisor.workers)):
                 self.stop("measured for long enough")
 
@@ -253,6 +261,7 @@ def ratio_figures(
     columns = how.pop("columns", None)
     out_dir = directory / "sessions"
     found: list[Recorded] = []
+    bare: list[float] = []
 
     def recorded() -> float:
         found.append(record(player, seconds, workers, out_dir, columns=columns, **how))
@@ -260,10 +269,12 @@ def ratio_figures(
 
     def other() -> float:
         if columns is None:
-            return play_bare(player, seconds, workers)
+            rate, cpu_ns = play_bare(player, seconds, workers)
+            bare.append(cpu_ns)
+            return rate
         return 1e9 / record(player, seconds, workers, out_dir, **how).cpu_ns
 
-    ones, others, ratios = alternate(recorded, other, rounds)
+    ones, others, shares = alternate(recorded, other, rounds)
     tape = how.get("storage") == "tape"
     group = f"`{player}`, {workers} workers{', on tape' if tape else ''}"
     less, unit = "unrecorded", "steps/s"
@@ -276,10 +287,16 @@ def ratio_figures(
     return [
         median_of(others, group=group, name=less, unit=unit),
         median_of(ones, group=group, name="recorded", unit=unit),
-        median_of(ratios, group=group, name=f"recorded of {less}", unit="ratio"),
+        median_of(shares, group=group, name=f"recorded of {less}", unit="ratio"),
         median_of(
             [one.publish_ns / one.cpu_ns for one in found],
             group=group, name="publishing, of the recorder's CPU", unit="ratio",
+        ),
+        *(
+            [median_of(
+                ratios(bare, [one.cpu_ns for one in found]),
+                group=group, name=f"recorded of {less}, CPU time", unit="ratio",
+            )] if bare else []
         ),
         *(
             median_of([getattr(one, field) for one in found], group=group, name=name, unit="CPU-ns/row")
@@ -288,11 +305,77 @@ def ratio_figures(
     ]  # fmt: skip
 
 
+def loop_figures(player: str, columns: str, rounds: int, seconds: float) -> list[Figure]:
+    """The CPU time of a step in slices of unrecorded play and of play into buffers, and the ratios."""
+    import numpy as np
+
+    from tape2048_recorder.game.game_loop import BUFFER_FULL, GAMES_PLAYED, Buffer, play_into, play_unrecorded
+    from tape2048_recorder.game.rng import game_seeds
+    from tape2048_recorder.players.options import make_player
+    from tape2048_recorder.record_options import split_player
+
+    name, args = split_player(player)
+    compiled = make_player(name, args or {})
+    games = CHUNK_GAMES.get(player, 1)
+    fresh, scores, highest = np.empty(0, np.uint64), np.empty(games, np.uint64), np.empty(games, np.uint8)
+
+    def slices(play: Callable[[Any, Any], int]) -> Callable[[], float]:
+        ids = np.arange(games, dtype=np.uint64)
+
+        def timed() -> float:
+            nonlocal ids
+            steps, begin = 0, time.thread_time()
+            while (spent := time.thread_time() - begin) < seconds or not steps:
+                steps += play(ids, game_seeds(1, ids))
+                ids = ids + np.uint64(games)
+            return spent * 1e9 / steps
+
+        timed()
+        return timed
+
+    def into(storage: str, columns: str = "") -> Callable[[], float]:
+        how = {"storage": storage, "columns": columns.split(), "record_action": False, "sample_rate": 1}
+        buffer = Buffer(rows_max=1 << 18, runs_max=1 << 15, **how)
+
+        def play(ids: Any, seeds: Any) -> int:
+            before = buffer.steps_played
+            buffer.give(ids, seeds)
+            while (status := play_into(buffer, compiled, steps_max=50_000)) != GAMES_PLAYED:
+                if status == BUFFER_FULL:
+                    buffer.drop_block()
+            return buffer.steps_played - before
+
+        return slices(play)
+
+    found = in_turns({
+        "unrecorded": slices(lambda _, seeds: play_unrecorded(compiled, fresh, seeds, scores, highest)),
+        "into rows": into("rows"), "into tape": into("tape"),
+        **({f"into rows with {columns}": into("rows", columns)} if columns else {}),
+    }, rounds)  # fmt: skip
+    return [
+        figure
+        for how, times in found.items()
+        for figure in (
+            median_of(times, group=f"`{player}`, loop", name=how, unit="CPU-ns/step"),
+            median_of(
+                ratios(found["unrecorded"], times), group=f"`{player}`, loop", name=f"unrecorded / {how}",
+                unit="ratio",
+            ),
+        )
+    ]  # fmt: skip
+
+
 def measure(
     directory: Path, *, players: Sequence[str], rounds: int, seconds: float, workers: int, block_rows: int,
-    storage: str, columns: str, keep: bool,
+    storage: str, columns: str, keep: bool, loops: bool,
 ) -> list[Figure]:  # fmt: skip
     """The ratio of each player."""
+    if loops:
+        return [
+            figure
+            for player in players or TAPE_PLAYERS
+            for figure in loop_figures(player, columns, rounds, seconds)
+        ]
     return [
         figure
         for player in players or (TAPE_PLAYERS if storage == "tape" else PLAYERS)
@@ -307,7 +390,7 @@ BENCHMARK = Benchmark(
     measure,
     sizes={
         "players": (), "rounds": ROUNDS_MIN, "seconds": 8.0, "workers": 2, "block_rows": 0, "storage": "rows",
-        "columns": "", "keep": False,
+        "columns": "", "keep": False, "loops": False,
     },
     smallest={"players": ("random",), "rounds": 1, "seconds": 0.5, "workers": 1},
     in_memory=True,

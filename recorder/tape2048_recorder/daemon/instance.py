@@ -269,7 +269,7 @@ class Ledger:
         have = np.concatenate(
             [np.empty(0, dtype=np.uint64), *(np.arange(*span, dtype=np.uint64) for span in held)]
         )
-        left = np.setdiff1d(have, ids)
+        left = np.setdiff1d(have, ids, assume_unique=True)
         if len(left) + len(ids) != len(have):
             return False
         breaks = np.flatnonzero(np.diff(left) != 1) + 1

@@ -15,8 +15,9 @@ To add a player, write a module::
         ...
         return move, afterstate, state  # three u64; NO_MOVE without a legal move
 
-Then add a row to :data:`tape2048_recorder.players.options.REGISTRY`. A player that computes values of moves
-also needs a function for :func:`choose_valued`, and ``valued=True`` in its row.
+The function cannot create arrays. Then add a row to
+:data:`tape2048_recorder.players.options.REGISTRY`. A player that computes values of moves also needs a
+function for :func:`choose_valued`, and ``valued=True`` in its row.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def values_moves(player_class: type) -> Callable[[Any], Any]:
     """Return a decorator for the implementation of :func:`choose_valued` for a player's ``NamedTuple``."""
 
     def register(function: Any) -> Any:
-        @overload(choose_valued, jit_options=cast("Any", AS_HELPER))
+        @overload(choose_valued, jit_options=cast("Any", AS_HELPER | {"forceinline": True}))
         def _resolve(player: Any, board: Any, state: Any, gamma: Any, values: Any) -> Any:
             return function if _is_of(player, player_class) else None
 

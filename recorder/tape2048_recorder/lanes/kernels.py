@@ -436,7 +436,8 @@ def close_free(lanes: Any) -> int:
         ):
             words[i] = words[playing]
         lanes.legal[i] = lanes.legal[playing]
-        lanes.exps[i] = lanes.exps[playing]
+        for half in range(2):
+            lanes.exps[i, half] = lanes.exps[playing, half]
     lanes.counts[_PLAYING] = playing
     lanes.counts[_OVER] = U64(0)
     return int(playing)

@@ -391,7 +391,7 @@ LANES = 64
 _TINY = 1e-300  # keeps 0 / 0 at 0 where all weights so far are 0
 
 
-@kernel
+@kernel(allocates=True)
 def rank_weighted(owners: Any, labels: Any, last_of_tie: Any, weights: Any, out: Any) -> None:
     """Rank rows for ``LANES`` weightings."""
     true = np.zeros(LANES)

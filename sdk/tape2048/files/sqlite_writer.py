@@ -74,8 +74,13 @@ def _refusal(path: str | os.PathLike[str]) -> OSError | None:
 
 
 def insert_rows(
-    database: sqlite3.Connection, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+    database: sqlite3.Connection,
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    at_once: int = 1,
 ) -> None:
-    """Insert rows into a table. All names are trusted."""
-    marks = ", ".join("?" * len(columns))
-    database.executemany(f"INSERT INTO {table}({', '.join(columns)}) VALUES ({marks})", rows)  # noqa: S608
+    """Insert rows into a table. Each item of ``rows`` has ``at_once`` rows in it. All names are trusted."""
+    marks = ", ".join([f"({', '.join('?' * len(columns))})"] * at_once)
+    database.executemany(f"INSERT INTO {table}({', '.join(columns)}) VALUES {marks}", rows)  # noqa: S608

@@ -64,7 +64,7 @@ START_FAULTS = (
 )
 
 
-@kernel
+@kernel(allocates=True)
 def start_fault(board: Any) -> Any:
     """Return why no game has a move to make on a board, as an index of :data:`START_FAULTS`; 0: none found.
 

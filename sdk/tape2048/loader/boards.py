@@ -356,7 +356,7 @@ def copy_bits(source: Any, begins: Any, target: Any, targets: Any, counts: Any) 
             begin, to, left = begin + some, to + some, left - some
 
 
-@kernel
+@kernel(allocates=True)
 def spread_bits(source: Any, words: Any) -> Any:
     """Return a mask with its k-th set bit replaced by bit k of the source."""
     target, k = np.empty_like(words), U64(0)

@@ -529,7 +529,7 @@ def _number(order: Any, first: Any, begin: Any, target: Any, count: Any) -> None
         keep(target, k, word(order.listed, at) if order.kind == LISTED else first + at)
 
 
-@kernel
+@kernel(allocates=True)
 def _fill(  # noqa: C901, PLR0912, PLR0915, PLR0917 - the loop that all batches share; a kernel takes arrays
     words_: Any, order_words: Any, places: Any, keys: Any, out_words: Any, routines_: Any
 ) -> Any:

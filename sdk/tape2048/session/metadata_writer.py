@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+#: Rows in one statement of SQL: 50 take 40% of the time of one after the other.
+_ROWS_AT_ONCE = 50
+
 
 def write_metadata(
     path: str | os.PathLike[str],
@@ -126,7 +129,9 @@ def _insert(
     # Modulo 2**64, which keeps the bit pattern.
     values = np.stack([column.astype(np.int64) for column in columns.values()], axis=1)
     values = values[np.argsort(values[:, 0], kind="stable")]
-    insert_rows(database, table, [*columns], (row.tolist() for row in values))
+    whole = values[: len(values) // _ROWS_AT_ONCE * _ROWS_AT_ONCE].reshape(-1, _ROWS_AT_ONCE * len(columns))
+    insert_rows(database, table, [*columns], (row.tolist() for row in whole), at_once=_ROWS_AT_ONCE)
+    insert_rows(database, table, [*columns], values[len(whole) * _ROWS_AT_ONCE :].tolist())
 
 
 def _insert_packed(

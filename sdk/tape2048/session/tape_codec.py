@@ -115,7 +115,7 @@ def step_checked(board: Any, byte: Any) -> tuple[Any, Any]:
     return after | U64(1) << (shift + ((byte >> U64(6)) & U64(1))), wrong
 
 
-@kernel
+@kernel(allocates=True)
 def decode(  # noqa: PLR0917 - a kernel takes arrays
     tape: Any, first: Any, steps: Any, starts: Any, boards: Any, finals: Any, wrong: Any
 ) -> None:

@@ -335,6 +335,27 @@ def test_kernels_within_a_kernel_have_no_entry(cache_base: Path) -> None:
     assert plus_one(21) == 22
 
 
+@pytest.mark.parametrize("allocates", [False, True])
+def test_references_are_counted_only_where_arrays_are_made(*, allocates: bool, cache_base: Path) -> None:
+    fresh = load()
+
+    @fresh.helper
+    def first(pair: Any) -> Any:
+        return pair[0][0]
+
+    @fresh.kernel(allocates=allocates)
+    def summed(pair: Any) -> Any:
+        total = 0
+        for _ in range(3):
+            total += first(pair) + (np.ones(1)[0] if allocates else 1.0)
+        return total
+
+    pair = np.full(2, 4.0), np.zeros(1)
+    assert summed(pair) == 15
+    (llvm,) = summed.inspect_llvm().values()
+    assert ("NRT_" in llvm) == allocates
+
+
 def test_a_routine_is_called_by_its_address(cache_base: Path) -> None:
     fresh = load()
 
