@@ -265,15 +265,7 @@ def depth_table() -> str:
         ]
         for one in sorted(depths(), key=lambda one: -one["speed"])
     )
-    head = [
-        "player",
-        "games",
-        "mean score",
-        "games with a 32768",
-        "rows from these",
-        "speed",
-        "such games per hour",
-    ]
+    head = ["player", "games", "mean score", "games with a 32768", "rows from these", "speed"]
     return table([*head, "such games per hour", "none is both faster and better"], rows)
 
 
@@ -404,6 +396,7 @@ def depth_chart() -> str:
         for speed in (0.125, 0.25, 0.5, 1, 2)
         if least <= speed <= most
     ]
+    line = 0.0
     for one in found:
         x, y = x_of(one["speed"]), y_of(100 * one["rate"])
         kind, default = "own" if one["best"] else "other", one["player"] == "ntuple:look=3"
@@ -411,7 +404,8 @@ def depth_chart() -> str:
         if one["best"] or default:
             text = one["player"].removeprefix("ntuple:look=").replace("look_margin=", "margin ")
             text = html.escape(text.replace(",", ", ") + " (default)" * default)
-            parts.append(f'<text x="{x + 9:.0f}" y="{y + 5:.0f}">{text}</text>')
+            line = max(y + 5, line + 15)  # labels do not overlap
+            parts.append(f'<text x="{x + 9:.0f}" y="{line:.0f}">{text}</text>')
         parts.append("\n")
     return "".join([*parts, "</svg>\n"])
 
