@@ -367,7 +367,7 @@ def loaders_chart() -> str:
 def depth_chart() -> str:
     """Return a chart, in SVG, of the page's table of search depths."""
     found = sorted(depths(), key=lambda one: -one["rate"])
-    width, height, left, top, bottom = 640, 420, 60, 48, 44
+    width, height, left, top, bottom = 640, 640, 60, 48, 44
     least, most = (limit(one["speed"] for one in found) for limit in (min, max))
     low, high = (round(100 * limit(one["rate"] for one in found)) // 5 * 5 for limit in (min, max))
     high += 5
