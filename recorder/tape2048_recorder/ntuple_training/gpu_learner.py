@@ -28,7 +28,15 @@ from tape2048.game import rules
 from tape2048.game.rules import MERGE_SCORE, SLIDE, boards_to_exps
 from tape2048.jit.mix import mix64
 from tape2048.ntuple import lookup
-from tape2048_recorder.ntuple_training.learning import BEGINS_MAX, BEGUN, ENTERED, LEARNED, WEIGHT, A, E
+from tape2048_recorder.ntuple_training.learning import (
+    BEGINS_MAX,
+    BEGUN,
+    ENTERED,
+    LEARNED,
+    USES,
+    WEIGHT,
+    E,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +71,7 @@ class DeviceArrays(NamedTuple):
     """The arrays on a GPU, for G games, S stages, P boards per pool, and segments of M moves."""
 
     weights: Any  # `f32[entries]`
-    rates: Any  # `f32[entries, 2]`: E and A
+    rates: Any  # `f32[entries, 3]`: E, A and the number of updates
     slide: Any  # SLIDE
     merge: Any  # MERGE_SCORE
     begins: Any  # `sums_of` the stages
@@ -413,15 +421,16 @@ def _learn_function(layout: NetworkLayout, segment_moves: int, boards: _Boards, 
             value = float32(0)
             for i in range(rounds):
                 is_tuple, place = group + _GROUPS * i < tuples, places[i]
-                e, a, weight = float32(0), float32(0), float32(0)
+                e, a, uses, weight = float32(0), float32(0), float32(0), float32(0)
                 if is_tuple:
-                    e, a, weight = rates[place, 0], rates[place, 1], weights[place]
+                    e, a, uses, weight = rates[place, 0], rates[place, 1], rates[place, 2], weights[place]
                 cuda.syncwarp()  # equal images share an entry, which is updated once
                 if is_tuple:
                     # At most 1, because e and a can be from different updates: see `learning`.
                     weight += rate * delta * (float32(1) if a == float32(0) or abs(e) > a else abs(e) / a)
                     weights[place] = weight
                     rates[place, 0], rates[place, 1] = e + delta, a + abs(delta)
+                    rates[place, 2] = uses + float32(1)
                     value += weight
             for step in (1, 2, 4, 8, 16):
                 value += cuda.shfl_xor_sync(_ALL, value, step)
@@ -447,7 +456,7 @@ class GpuLearner:
                 "found no CUDA GPU that numba can use, expected one for device = 'cuda'",
                 hint="Install numba-cuda for your version of CUDA, or train with device = 'cpu'.",
             )
-        needed, free = 12 * layout.entries, cuda.current_context().get_memory_info()[0]
+        needed, free = 16 * layout.entries, cuda.current_context().get_memory_info()[0]
         if needed > free:
             raise ConfigError(
                 f"found {free / 1e9:.1f} GB of free GPU memory, expected {needed / 1e9:.1f} GB for these "
@@ -461,7 +470,7 @@ class GpuLearner:
         nothing = cuda.to_device(sums_of(()))
         self._on = DeviceArrays(
             weights=cuda.device_array(layout.entries, np.float32),
-            rates=cuda.device_array((layout.entries, 2), np.float32),
+            rates=cuda.device_array((layout.entries, 3), np.float32),
             slide=cuda.to_device(SLIDE),
             merge=cuda.to_device(MERGE_SCORE),
             begins=nothing,
@@ -481,11 +490,11 @@ class GpuLearner:
 
     def upload(self, entries: npt.NDArray[np.float32]) -> None:
         self._on.weights.copy_to_device(np.ascontiguousarray(entries[:, WEIGHT]))
-        self._on.rates.copy_to_device(np.ascontiguousarray(entries[:, E : A + 1]))
+        self._on.rates.copy_to_device(np.ascontiguousarray(entries[:, E : USES + 1]))
 
     def download(self, entries: npt.NDArray[np.float32]) -> None:
         entries[:, WEIGHT] = self._on.weights.copy_to_host()
-        entries[:, E : A + 1] = self._on.rates.copy_to_host()
+        entries[:, E : USES + 1] = self._on.rates.copy_to_host()
 
     def learn(
         self,

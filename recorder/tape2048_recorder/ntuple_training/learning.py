@@ -39,8 +39,8 @@ the halved board come from games that succeed.
 game succeeds in a stage, the stage's values choose no better than chance. Guided games sometimes succeed, and
 the stage's values learn from these games.
 
-An entry is a record of 16 bytes (weight, E, A, padding), so that learning reads and writes one cache line. A
-512-bit register holds four entries.
+An entry is a record of 16 bytes (weight, E, A, number of updates), so that learning reads and writes one
+cache line. A 512-bit register holds four entries. The number, for pruning, stays at 2**24 from there on.
 
 Threads update the same entries without locks, so the update of another thread can be lost. Except on x86 with
 AVX, the halves of two records can also be mixed: E and A are then from different updates, and :math:`|E| / A`
@@ -316,7 +316,7 @@ def train(
 
 
 #: Columns of a record, ``f32[4]``.
-WEIGHT, E, A = range(3)
+WEIGHT, E, A, USES = range(4)
 ENTRY_BYTES = 16
 
 # Callers omit an intrinsic's first parameter, the typing context. Type checkers do not know that.
@@ -382,7 +382,7 @@ def learn_entries(typing_context: Any, singles: Any, addresses: Any, target: Any
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _, addresses_, target_, rate_ = args
         data = context.make_array(signature.args[1])(context, builder, addresses_).data
-        nothing = ir.Constant(_F32, 0.0)
+        once = ir.Constant(_F32, 1.0)
         zero, one = (ir.Constant(_ENTRIES, [number] * _ENTRIES.count) for number in (0.0, 1.0))
         pointers: list[list[Any]] = []
         before: list[Any] = []
@@ -399,9 +399,9 @@ def learn_entries(typing_context: Any, singles: Any, addresses: Any, target: Any
             before.append(_shuffled(builder, low, high, list(range(_ENTRIES.count))))
         delta = builder.fsub(target_, _value(builder, before))
         size = _size(builder, delta)
-        # By column: the step of a weight at the full rate; delta; its absolute value; 0.
+        # By column: the step of a weight at the full rate; delta; its absolute value; 1.
         moves = _everywhere(builder, builder.fmul(rate_, delta))
-        for column, value in ((E, delta), (A, size), (A + 1, nothing)):
+        for column, value in ((E, delta), (A, size), (USES, once)):
             moves = builder.select(_mask(column), _everywhere(builder, value), moves)
         after = []
         for four, entries in zip(pointers, before, strict=True):

@@ -10,8 +10,11 @@ Most entries of a network are seldom looked up. Rounding an entry that is looked
 
 (reverse water-filling; Cover and Thomas, "Elements of Information Theory", 2nd ed., section 10.3.3). Each
 entry is rounded to a power of two of the network's steps: the fewer look-ups, the coarser. A file does not
-store zeros, and stores equal values in few bits. Look-ups are counted in games, for the afterstates of each
-board and for the boards that can follow each afterstate, as in a 2-ply search.
+store zeros, and stores equal values in few bits.
+
+The counts are those of the training (:func:`~tape2048_recorder.ntuple_training.trainer.training_counts`), or
+of games: look-ups of the afterstates of each board, and of the boards that can follow each afterstate, as in
+a 2-ply search.
 """
 
 from __future__ import annotations

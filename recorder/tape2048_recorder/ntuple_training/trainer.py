@@ -19,7 +19,8 @@ without interruption.
 
 A training can start from a network's weights. A network's file has no rates, and entries without a rate would
 be updated at the full rate, which ruins a good network within 15M moves. Therefore rates start low, and
-change slowly.
+change slowly. That is not enough for a late stage alone: if its values are too high, those of visited boards
+fall first, and games then prefer boards that they never visited.
 
 The files of a training::
 
@@ -81,6 +82,7 @@ from tape2048_recorder.ntuple_training.learning import (
     LANE_WORDS,
     LEARNED,
     LENGTH_MAX,
+    USES,
     WEIGHT,
     A,
     E,
@@ -343,7 +345,7 @@ class Trainer:
         """Copy the values of ``entries``, a network with ``stages``, to all stages of the layout.
 
         A stage that is not in ``stages`` gets the values of the stage that contained it, and the same rates,
-        which change faster.
+        which change faster. Its updates are counted from 0.
         """
         sources = entries.reshape(len(stages) + 1, -1, entries.shape[1])
         targets = self._entries.reshape(self.layout.stage_count, -1, entries.shape[1])
@@ -353,6 +355,7 @@ class Trainer:
                 targets[stage] = source
             if begin and begin not in stages:
                 targets[stage, :, [E, A]] *= np.float32(_COHERENCE_KEPT)
+                targets[stage, :, USES] = 0
 
     def start_from(self, name: str) -> None:
         """Start from a network's weights; ``name`` as for :func:`tape2048.ntuple.network.load_network`.
@@ -465,6 +468,38 @@ class Trainer:
                 lane.pools[:] = kept.reshape(lane.pools.shape)
                 lane.tallies[:] = tallies.view(np.int64).reshape(lane.tallies.shape)
         self._counts = counts
+
+
+def training_counts(network: Network, path: Path) -> npt.NDArray[np.uint32] | None:
+    """Return how often a network's training updated each entry, ``u32[entries]``.
+
+    The numbers are in the training's checkpoint, in the directory of the network's file ``path``. Returns
+    None without a checkpoint of exactly this network, or if its numbers are 0, as from earlier versions.
+
+    Raises:
+        StateError: the checkpoint is damaged, or has another format.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tape2048.ntuple import load_network
+        >>> training_counts(load_network("fast"), Path("fast.ntuple")) is None
+        True
+    """
+    files = TrainingDirectory(path.parent, "moves")
+    if (content := files.read_checkpoint()) is None:
+        return None
+    arrays, config, texts = ArrayCheckpoint.of(content, files.checkpoint, CHECKPOINT_FORMAT)
+    made = decode_state(texts.get("counts", ""), files.checkpoint, _Counts)
+    known = config, made.moves, made.games, made.start
+    if known != tuple(network.facts.get(name) for name in ("training", "moves", "games", "from")):
+        return None
+    shape = network.layout.entries, ENTRY_BYTES // 4
+    entries = check_array(arrays, "entries", shape, np.float32, files.checkpoint)
+    counts: npt.NDArray[np.uint32] = entries[:, USES].astype(np.uint32)
+    if not made.parted:
+        stages = counts.reshape(network.layout.stage_count, -1)
+        stages[1:] = stages[0]
+    return counts if counts.any() else None
 
 
 def train_player(

@@ -121,7 +121,8 @@ class Segment:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         random = np.random.default_rng(seed)
         self.weights = random.normal(0, 30, LAYOUT.entries).astype(np.float32)
-        self.rates = random.uniform(0, 100, (LAYOUT.entries, 2)).astype(np.float32)
+        self.rates = np.zeros((LAYOUT.entries, 3), np.float32)
+        self.rates[:, :2] = random.uniform(0, 100, (LAYOUT.entries, 2))
         self.games = np.zeros((1, 6), U64)
         self.games[:, 1] = random.integers(0, 2**64, 1, U64)
         self.afterstates = np.zeros((MOVES, 1), U64)
@@ -222,9 +223,9 @@ def test_updates(monkeypatch: pytest.MonkeyPatch) -> None:
             delta = target - float(expected.values(np.array([after]))[0])
             for places in slow.entries_of(LAYOUT, reference.unpack(int(after))):
                 for place in set(places):  # images that look the same have one entry
-                    e, a = rates[place]
+                    e, a, uses = rates[place]
                     weights[place] += delta / 16 * (min(abs(e) / a, 1.0) if a else 1.0)
-                    rates[place] = e + delta, a + abs(delta)
+                    rates[place] = e + delta, a + abs(delta), uses + 1
             following = float(expected.values(np.array([after]))[0])
         assert np.allclose(segment.weights, weights, rtol=1e-3, atol=1e-2)
         assert np.allclose(segment.rates, rates, rtol=1e-3, atol=1e-1)

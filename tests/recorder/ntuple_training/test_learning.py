@@ -14,6 +14,7 @@ from tape2048_recorder.ntuple_training.learning import (
     ENTRY_BYTES,
     GOALS,
     LENGTH_MAX,
+    USES,
     WEIGHT,
     A,
     E,
@@ -37,6 +38,7 @@ class Learner(NamedTuple):
     weights: list[float]
     e: list[float]
     a: list[float]
+    uses: list[float]
 
 
 def tables_of(network: Network) -> TrainingTables:
@@ -65,7 +67,7 @@ def learn_slowly(
     layout: NetworkLayout, learner: Learner, moves: list[reference.Move], *, beta: float, decay: float
 ) -> float:
     """TC(lambda), backwards over a game (Jaskowski 2018, section IV; the docstring of learning.py)."""
-    weights, e, a = learner.weights, learner.e, learner.a
+    weights, e, a, uses = learner[1:]
     errors = 0.0
     target = next_value = 0.0
     for i in reversed(range(len(moves))):
@@ -79,6 +81,7 @@ def learn_slowly(
             weights[at] += beta / len(places) * rate * delta
             e[at] += delta
             a[at] += abs(delta)
+            uses[at] += 1
         next_value = sum(weights[at] for at in places)
         errors += abs(delta)
     return errors
@@ -89,9 +92,8 @@ def learn_slowly(
 def test_updates_follow_the_formulas(beta: float, decay: float) -> None:
     layout = NetworkLayout.of(["0123", "0145"], [64])
     tables = tables_of(Network.empty(layout, initial_value=100))
-    learner = Learner(
-        tables, tables.entries[:, WEIGHT].tolist(), [0.0] * layout.entries, [0.0] * layout.entries
-    )
+    zeros = [[0.0] * layout.entries for _ in range(3)]
+    learner = Learner(tables, tables.entries[:, WEIGHT].tolist(), *zeros)
     lane = new_lane(np.uint64(1), layout)
     highest = 0
     for seed in range(60):
@@ -105,8 +107,8 @@ def test_updates_follow_the_formulas(beta: float, decay: float) -> None:
     moved = np.flatnonzero(np.array(learner.a))
     assert len(moved) > 3_000
     assert np.count_nonzero(tables.entries[:, A]) == len(moved), "the same entries have learned"
-    assert not tables.entries[:, A + 1].any()
-    for mine, theirs in zip(tables.entries.T, learner[1:], strict=False):
+    assert tables.entries[:, USES].tolist() == learner.uses
+    for mine, theirs in zip(tables.entries.T, learner[1:], strict=True):
         exact = np.array(theirs)
         np.testing.assert_allclose(mine, exact, rtol=1e-3, atol=1e-3 * np.abs(exact[moved]).mean())
 
@@ -145,7 +147,7 @@ def test_an_entry_of_two_images_learns_once() -> None:
     assert learn_backwards(tables, lane, 1, 0.0, 1.0, 0.0) == 800
     learned = np.flatnonzero(tables.entries[:, A])
     assert learned.tolist() == [0x1001, 0x1221]
-    assert tables.entries[learned].tolist() == [[0, -800, 800, 0]] * 2
+    assert tables.entries[learned].tolist() == [[0, -800, 800, 1]] * 2
 
 
 def play_one(

@@ -27,13 +27,14 @@ from tape2048.files.training_directory import (
 from tape2048.ntuple.lookup import fill_values
 from tape2048.ntuple.network import file_facts, load_network, save_network
 from tape2048_recorder.ntuple_training import trainer as trainer_module
-from tape2048_recorder.ntuple_training.learning import WEIGHT, A, E
+from tape2048_recorder.ntuple_training.learning import USES, WEIGHT, A, E
 from tape2048_recorder.ntuple_training.trainer import (
     NETWORK,
     NETWORK_F32,
     Trainer,
     memory_needed,
     train_player,
+    training_counts,
 )
 from tape2048_recorder.ntuple_training.training_config import (
     PRESETS,
@@ -350,7 +351,7 @@ def test_added_stages_start_from_old_ones(tmp_path: Path) -> None:
     more = resume(tmp_path, small(stages="32 64 192", pool_boards=2))
     old, new = (one._entries.reshape(one.layout.stage_count, -1, 4) for one in (trainer, more))
     for stage, (source, memory) in enumerate([(0, 1), (0, 0.1), (1, 1), (1, 0.1)]):
-        expected = old[source] * np.array([1, memory, memory, 1], np.float32)
+        expected = old[source] * np.array([1, memory, memory, memory == 1], np.float32)
         assert np.array_equal(new[stage], expected), stage
     assert more.moves == trainer.moves
     more.learn(10**9)
@@ -409,6 +410,26 @@ def test_a_resumed_training_keeps_its_start(tmp_path: Path) -> None:
         assert trainer.network().facts["from"] == file_facts(one)["sha256"]
     with pytest.raises(errors.StateError, match="has from = "):
         train_player(small(), out, Seen(), stop, start=str(tmp_path / "two"))
+
+
+@pytest.mark.parametrize("split_moves", [2_000, 10**9])
+def test_a_training_counts_updates(tmp_path: Path, split_moves: int) -> None:
+    """The counts are those of the checkpoint beside the network, if it is the network's own."""
+    path, config = tmp_path / NETWORK, small(moves=9_000, split_moves=split_moves)
+    trainer = train_player(config, tmp_path, Seen(), threading.Event())
+    network = load_network(str(path))
+    counts = training_counts(network, path)
+    assert counts is not None
+    stages, uses = counts.reshape(2, -1), trainer._entries[:, USES].reshape(2, -1)
+    is_split = split_moves < config.moves
+    assert np.array_equal(stages, uses if is_split else uses[[0, 0]])
+    assert bool(uses[1].any()) == is_split, "from the split on, counts of late boards start at 0"
+    assert 14 * trainer.moves < uses.sum() <= 16 * trainer.moves, "equal entries of a board count once"
+    more = train_player(small(moves=12_000, split_moves=split_moves), tmp_path, Seen(), threading.Event())
+    assert training_counts(network, path) is None, "of a checkpoint after more moves"
+    more._entries[:, USES] = 0  # as from earlier versions
+    more.save(tmp_path / CHECKPOINT)
+    assert training_counts(load_network(str(path)), path) is None
 
 
 def trainer_moves(out: Path) -> int:

@@ -314,7 +314,7 @@ def test_prune_writes_a_file_that_is_small_enough(
     assert pruned.layout == load_network(str(quantised)).layout
     again = cli(*how, expect=errors.NameTakenError)
     assert "(--force)" in again.err
-    assert f"entries used, of {before:,}" in cli(*how, "--force").out
+    assert f"entries used, of {before:,}; uses counted in games" in cli(*how, "--force").out
     plain = cli("player prune", exact, "--out", tmp_path / "x", "--max-mb", "1", expect=78)
     assert "player quantise" in plain.err
 

@@ -70,6 +70,9 @@ def test_a_training_names_its_files_and_next_steps(tape: Tape, config: Path) -> 
     # The commands that are suggested work.
     assert tape("player", "eval", "ntuple:weights=runs/mine/network.ntuple", "--games", "5").code == 0
     assert tape("player", "info", "runs/mine/network.ntuple").code == 0
+    for games, counted_in in (((), "training"), (("--games", "2"), "games")):
+        prune = "player", "prune", "runs/mine/network.ntuple", "--out", counted_in, "--max-mb", "0.05"
+        assert f"uses counted in {counted_in}" in tape(*prune, *games).out
 
 
 def test_print_config_is_a_configuration(tape: Tape, config: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tape2048.ntuple.network import (
     file_facts,
     load_network,
     map_network,
+    network_path,
     save_network,
     tuple_text,
 )
@@ -448,31 +449,49 @@ def quantise(*, source: str, out: Path, step: float, force: bool, as_json: bool)
     required=True,
     help="Largest size of the file in MB, 1 million bytes.",
 )
-@int_option("--games", "Games to count look-ups in.", default=GAMES, least=2)
+@int_option(
+    "--games",
+    f"Play games to count look-ups.  [default: use the training's counts; without them, {GAMES} games]",
+    least=2,
+)
 @SEED
 @THREADS
 @force_option("the file")
 @json_option()
-def prune(*, source: str, out: Path, max_mb: float, force: bool, as_json: bool, **playing: int) -> None:
+def prune(
+    *, source: str, out: Path, max_mb: float, games: int | None, force: bool, as_json: bool, **playing: int
+) -> None:
     """Round a network's entries until its file is small enough.
 
-    The network plays games, half of them 1-ply and half 2-ply, to count the look-ups of each entry.
-    Entries with fewer look-ups are rounded more coarsely. SOURCE must be int16 (`player quantise`). Run
-    `player match` with both networks to measure the loss of strength.
+    Entries that are used less often are rounded more coarsely. The uses are counted in the network's
+    training, if its checkpoint is in the directory of SOURCE. Otherwise, the network plays games, half of
+    them 1-ply and half 2-ply. SOURCE must be int16 (`player quantise`). Run `player match` with both networks
+    to measure the loss of strength.
     """
     from tape2048_recorder.ntuple_training.pruning import check_prunable, count_lookups, pruned
+    from tape2048_recorder.ntuple_training.trainer import training_counts
 
     check_new_file(out, replace=force)
     network = load_network(source)
     check_prunable(network)
-    with progress_bar("counting look-ups") as progress:
-        counts = count_lookups(network, **playing, progress=progress)
+    counts = training_counts(network, network_path(source)) if games is None else None
+    counted_in = "games" if counts is None else "training"
+    if counts is None:
+        with progress_bar("counting look-ups") as progress:
+            counts = count_lookups(network, games=games or GAMES, **playing, progress=progress)
     with progress_bar("compressing") as progress:
         found = pruned(network, counts, round(max_mb * 1e6), progress)
     written = save_network(found, out)
     used = [int((one.table != 0).sum()) for one in (network, found)]
+    kept = f"{number(used[1])} entries used, of {number(used[0])}"
     print_result(
-        {"path": str(out), "bytes": written, "entries_used": used[1], "entries_used_before": used[0]},
-        lambda: [f"{out}: {size(written)}, {number(used[1])} entries used, of {number(used[0])}"],
+        {
+            "path": str(out),
+            "bytes": written,
+            "entries_used": used[1],
+            "entries_used_before": used[0],
+            "counted_in": counted_in,
+        },
+        lambda: [f"{out}: {size(written)}, {kept}; uses counted in {counted_in}"],
         as_json=as_json,
     )
