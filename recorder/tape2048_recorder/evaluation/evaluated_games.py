@@ -196,7 +196,7 @@ def play_rollouts(
     """Play rollouts from each board; return ``u16[n, 16]``: rollouts that reached at least each exponent.
 
     ``seed``, the number of the position (from ``first``) and the number of the rollout determine a rollout,
-    with any number of threads. A player with ``mix`` draws its ``look`` for each rollout.
+    with any number of threads. A player with ``mix`` draws its depth for each rollout.
     """
     if not 1 <= rollouts <= ROLLOUTS_MAX or threads < 1 or first < 0:
         raise ValueError(
