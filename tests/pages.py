@@ -287,13 +287,16 @@ def strength_choices() -> str:
     fast = [one for one in found if one["speed"] >= 1][-1]
     half = [one for one in found if one["speed"] >= 0.5][-1]
     best = max(strengths(), key=lambda one: one["share"])
+
+    def rate(one: dict[str, Any]) -> str:
+        return f"{one['rate']:.1%} ± {one['rate_error']:.1%}"
+
     return (
         f"- `{most['player']}` gives the most games with a 32768 per hour: {most['wins']:.2f} times as many "
         "as the default.\n"
-        f"- `{fast['player']}` is the strongest player that is at least as fast as the default. "
-        f"{fast['rate']:.1%} of its games reach 32768, and {usual['rate']:.1%} of the default's.\n"
-        f"- `{half['player']}` is the strongest with at least half of the default's speed: "
-        f"{half['rate']:.1%}.\n"
+        f"- `{fast['player']}` is the best of the players that are at least as fast as the default: "
+        f"{rate(fast)} of its games reach 32768, and {rate(usual)} of the default's.\n"
+        f"- `{half['player']}` is the best with at least half of the default's speed: {rate(half)}.\n"
         f"- `{best['player']}` gives the largest share of rows from games with a 32768.\n"
         "- The default is the player that the shipped critic judges, and whose values are calibrated.\n"
     )
