@@ -121,6 +121,7 @@ def player_name(facts: Mapping[str, Any]) -> str:
         with contextlib.suppress(ValueError):
             kind, given = split_text(kind)
             args = {key: value if key == "look" else read_plain(value) for key, value in given.items()}
+            args = with_look(kind, args)
     words = [":".join(kind.split(":")[-2:]).rpartition("/")[2] or "unknown player"]
     if kind == _ENGINE and isinstance(command := args.get("command"), str):
         words[0] += " " + re.sub(r"^\s*\S*/", "", command)

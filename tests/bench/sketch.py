@@ -197,7 +197,7 @@ def _learn_game(learner: Any, length: Any, places: Any) -> None:
         target = learner.rewards[i] + value
 
 
-@kernel
+@kernel(allocates=True)
 def learn(learner: Any, moves_max: Any) -> int:
     """Play and learn until so many moves are made, and the game ends; returns the moves."""
     places = np.empty(32, dtype=np.uint64)

@@ -317,7 +317,7 @@ def test_a_file_without_end_is_not_read_to_its_end() -> None:
         ("python:my.module:factory:lanes=512", "python:my.module:factory", {"lanes": 512}),
         ("x:a=", "x", {"a": ""}),
         ("x:a=b=c", "x", {"a": "b=c"}),
-        ("ntuple:mix=16,look=4", "ntuple", {"mix": "16", "look": 4}),
+        ("ntuple:mix=16,look=4", "ntuple", {"mix": "16", "look": "4"}),
         ("ntuple:weights=007", "ntuple", {"weights": "007"}),
         ("x:a=-1,b=0x10,c=1.0", "x", {"a": -1, "b": 16, "c": 1.0}),
     ],

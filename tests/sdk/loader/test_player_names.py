@@ -139,6 +139,13 @@ def test_plies(args: Any, plies: int) -> None:
     assert plies_of("ntuple", args) == plies
 
 
+def test_a_text_of_an_earlier_version_has_the_present_name() -> None:
+    """As in a network's calibrations."""
+    text = "ntuple:weights=fast,look_below=16,look_twice_below=4,look_spawns=2,look_deeper_from=0,mix="
+    assert player_name({"player": text}).startswith("ntuple fast, 2-ply always, 3-ply below 4 empty cells")
+    assert player_text({"player": "ntuple", "player_args": {"look_below": 3}}) == "ntuple:look=3"
+
+
 def test_players_are_selected_by_name(tmp_path: Path) -> None:
     """By the whole name, its first words, its digits behind other words, and in conditions."""
     players = [("a", 0), ("b", 16), ("c", 16)]
