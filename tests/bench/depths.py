@@ -27,9 +27,8 @@ from tape2048_recorder.players.options import check_player
 SETTINGS = (
     "3", "0", "0+4:3", "0+4:16 3200", "0+4:16 6400", "0+3:3+4:16", "0+3:3+4:16 3200", "0+3:3+4:16 6400",
     "2+4:16 6400", "3 6400", "3+4:16", "3+4:16 6400", "0+3:3+4:16/2 6400", "3+4:16/2 6400", "16 6400", "16 0",
-    "16+4:16/2 0", "16/2 0", "16/2+4:16/4 0", "16/4+4:16/6 0",
+    "16+4:16/2 0", "16/2 0",
 )  # fmt: skip
-_SLOW = {"16/2+4:16/4 0": 400, "16/4+4:16/6 0": 400}  # and their games
 _TURN = 40  # games
 
 
@@ -87,14 +86,14 @@ def main() -> None:
     made: dict[str, Any] = {}
     for first in range(0, games, _TURN):
         for setting, turns in played.items():
-            if len(turns) * _TURN <= first < _SLOW.get(setting, games):
+            if len(turns) * _TURN <= first:
                 made[setting] = made.get(setting) or player_of(setting)
                 turns.append({"setting": setting, **turn(made[setting], first, _TURN)})
                 with kept.open("a") as file:
                     file.write(f"{json.dumps(turns[-1])}\n")
     speeds = {setting: [sum(one["steps"]) / one["cpu"] for one in turns] for setting, turns in played.items()}
     lines = [
-        summary(setting, turns, np.divide(speeds[setting], speeds[SETTINGS[0]][: len(turns)]).tolist())
+        summary(setting, turns, np.divide(speeds[setting], speeds[SETTINGS[0]]).tolist())
         for setting, turns in played.items()
     ]
     DEPTHS.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
