@@ -80,8 +80,6 @@ ENTRIES = [
     engine(f"aszczepanski {_WEAK} 1", "aszczepanski/2048, 1-ply, its weak strategy", _WEAK),
 ]  # fmt: skip
 
-_SEARCH = "ntuple:look=16,look_margin=0"
-
 #: The players of the first table, and the games of each.
 PLAYERS = [
     Entry("random", "`random`: random legal moves", most=100_000),
@@ -92,7 +90,7 @@ PLAYERS = [
     Entry("ntuple:weights=small", "2-ply at critical moves, small network", most=2000),
     Entry("ntuple:look=0", "1-ply", most=2000),
     Entry("ntuple", "`ntuple` (default): 2-ply at critical moves", most=2000),
-    Entry(_SEARCH, "2-ply", most=2000),
+    Entry("ntuple:look=16,look_margin=0", "2-ply", most=2000),
     *(
         Entry(
             f"ntuple:look=16/{below},look_margin=0",
@@ -232,18 +230,9 @@ def main() -> None:
     rows = [(each, arena(each, args.games, args.results, args.cpu_minutes)) for each in there]
     os.sched_setaffinity(0, cores)
     rows.sort(key=lambda each: (-len(f"{each[1]['moves_per_cpu_s']:.0f}"), -each[1].get("mean_score", 0)))
-    heads = [
-        "player",
-        "games",
-        "mean score",
-        " / ".join(_TILES),
-        "moves/CPU s",
-        "set-up",
-        "first game",
-        "memory",
-    ]
+    heads = ["player", "games", "mean score", " / ".join(_TILES), "moves/CPU s", "set-up", "first game"]
     missing = [each.name for each in ENTRIES if each not in there]
-    text = table(heads, (row(*each) for each in rows))
+    text = table([*heads, "memory"], (row(*each) for each in rows))
     command = shlex.join(["python", "-m", "tests.bench.engines", *sys.argv[1:]])
     text += f"\n`{command}` made this table on {cpu_name()}, seed 1.\n"
     text += f"Skipped or not built: {'; '.join(missing)}.\n" if missing else ""
