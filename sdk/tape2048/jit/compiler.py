@@ -80,6 +80,10 @@ ENTRY_BYTES_MAX = 64 << 20
 _OTHERS_MAY_WRITE = 0o022
 _SUFFIX = ".kernel"
 
+#: In machine code that calls a function by its address in the process that compiled it: kernels that call each
+#: other. A later process would jump to 0.
+_UNRESOLVED = b".numba.unresolved$"
+
 #: Packages whose functions are named in a key, and not followed: their versions are part of it.
 _FIXED = sys.stdlib_module_names | {"llvmlite", "numba", "numpy"}
 
@@ -382,8 +386,9 @@ class _DiskCache(NullCache):
         # Any error: a missing, damaged or unreadable entry is compiled again.
         with contextlib.suppress(Exception):
             path = self._path(sig, target_context.codegen())
-            found, code = pickle.loads(read_entry(path))  # noqa: S301 - of this user, as checked
-            if found == sig:
+            content = read_entry(path)
+            found, code = pickle.loads(content)  # noqa: S301 - of this user, as checked
+            if found == sig and _UNRESOLVED not in content:
                 os.utime(path)  # it was used
                 return _CompileResult._rebuild(target_context, *code)  # noqa: SLF001 - as numba's own cache
         return None

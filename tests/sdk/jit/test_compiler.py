@@ -356,6 +356,24 @@ def test_references_are_counted_only_where_arrays_are_made(*, allocates: bool, c
     assert ("NRT_" in llvm) == allocates
 
 
+def test_kernels_that_call_each_other_are_compiled_in_each_process(cache_base: Path) -> None:
+    """Their machine code has addresses of the process that compiled it, if another kernel was loaded before."""
+    code = """if True:
+        import numpy as np
+        from tests.bench import sketch
+        table, seeds = np.zeros(len(sketch.TUPLES) * int(sketch._SIZE), np.float32), np.ones(1, np.uint64)
+        print(sketch.play(table, seeds, np.uint64(1)) > 0, sketch.learn(sketch.Learner.empty(1), 1) > 0)
+    """
+    root = Path(__file__).parents[3]
+    for _ in range(3):
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stdout) == (0, "True True\n"), done.stderr
+        for entry in cache_base.glob("tape2048/kernels/learn-*"):
+            if b".numba.unresolved$" not in entry.read_bytes():
+                entry.unlink()
+
+
 def test_a_routine_is_called_by_its_address(cache_base: Path) -> None:
     fresh = load()
 
