@@ -80,8 +80,8 @@ ENTRY_BYTES_MAX = 64 << 20
 _OTHERS_MAY_WRITE = 0o022
 _SUFFIX = ".kernel"
 
-#: In machine code that calls a function by its address in the process that compiled it: kernels that call each
-#: other. A later process would jump to 0.
+#: In machine code that has the address of a function in the process that compiled it, as of kernels that call
+#: each other. A later process would jump to 0.
 _UNRESOLVED = b".numba.unresolved$"
 
 #: Packages whose functions are named in a key, and not followed: their versions are part of it.
